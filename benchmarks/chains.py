@@ -33,23 +33,29 @@ from text_quality import bleu, distinct, self_bleu
 
 import lmlab
 from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
-from lmlab.sampling.chain_kernels import Gibbs, Metropolis
 from lmlab.sampling.chain_laws import (
-    divergence,
-    order_matrix,
-    stationary,
+    kl_divergence,
+    scan_transition_matrix,
+    stationary_distribution,
     text_space,
     total_variation,
 )
-from lmlab.sampling.chain_proposals import FromFill
-from lmlab.sampling.chain_report import Chains
-from lmlab.sampling.chain_settings import ChainSettings
-from lmlab.sampling.chain_targets import NormalisedEnergy, RawEnergy
-from lmlab.sampling.chains import ChainRunner
-from lmlab.scoring.evaluating import evaluating
+from lmlab.sampling.mcmc.acceptance import (
+    GibbsAcceptance,
+    MetropolisHastings,
+)
+from lmlab.sampling.mcmc.diagnostics import McmcResult
+from lmlab.sampling.mcmc.energy import (
+    LogitEnergy,
+    PseudoLikelihoodEnergy,
+)
+from lmlab.sampling.mcmc.mcmc_config import McmcConfig
+from lmlab.sampling.mcmc.proposals import MaskedLMProposal
+from lmlab.sampling.mcmc.sampler import McmcSampler
 
 BERT = {
     "width": "64",
@@ -92,10 +98,10 @@ def random_bert(size: int = 10_000, width: int = 64) -> Any:
 
 def timed_chains(system: Any, method: str, chains: int, steps: int) -> tuple[float, float]:
     """Seconds by the clock and of the processor for that many steps of that many chains."""
-    settings = ChainSettings(
+    settings = McmcConfig(
         method=method, chains=chains, steps=steps, length=LENGTH, start="random", energy="raw"
     )
-    runner = ChainRunner(system, NoText(system.vocabulary), Layout(), settings)
+    runner = McmcSampler(system, NoText(system.vocabulary), Layout(), settings)
     clock, processor = time.perf_counter(), time.process_time()
     runner.run()
     return time.perf_counter() - clock, time.process_time() - processor
@@ -173,15 +179,17 @@ def small_bert(width: int, seed: int) -> Any:
 
 def laws(system: Any, space: Any, truth: torch.Tensor) -> dict[str, float]:
     """How far the laws of Gibbs, of exp(-E) and the true one are from each other."""
-    with evaluating(system):
+    with evaluation_mode(system):
         energies = {t.name: t.energies(space.batch) for t in _targets(system)}
-        proposal = FromFill(system)
-        gibbs = stationary(
-            order_matrix(space, "random", 1, proposal, Gibbs(), energies["raw"])
+        proposal = MaskedLMProposal(system)
+        gibbs = stationary_distribution(
+            scan_transition_matrix(space, "random", 1, proposal, GibbsAcceptance(), energies["raw"])
         ).clamp(min=1e-300)
         mended = {
-            t.name: stationary(
-                order_matrix(space, "random", 1, proposal, Metropolis(t), energies[t.name])
+            t.name: stationary_distribution(
+                scan_transition_matrix(
+                    space, "random", 1, proposal, MetropolisHastings(t), energies[t.name]
+                )
             )
             for t in _targets(system)
         }
@@ -191,14 +199,14 @@ def laws(system: Any, space: Any, truth: torch.Tensor) -> dict[str, float]:
         found |= {
             f"gibbs to {name}": total_variation(gibbs, law),
             f"{name} to truth": total_variation(law, truth),
-            f"kl of {name} from gibbs": divergence(law, gibbs),
+            f"kl of {name} from gibbs": kl_divergence(law, gibbs),
             f"metropolis to {name}": total_variation(mended[name], law),
         }
     return found
 
 
-def _targets(system: Any) -> tuple[RawEnergy, NormalisedEnergy]:
-    return RawEnergy(system), NormalisedEnergy(system)
+def _targets(system: Any) -> tuple[LogitEnergy, PseudoLikelihoodEnergy]:
+    return LogitEnergy(system), PseudoLikelihoodEnergy(system)
 
 
 def law(widths: list[int], seeds: int) -> dict[str, Any]:
@@ -231,8 +239,14 @@ def _while_learning(system: Any, space: Any, truth: torch.Tensor, seed: int) -> 
 
 def draw_law(found: dict[str, Any], path: Path) -> None:
     """Total variation against the steps of training, a line for each pair of laws."""
-    from lmlab.diagnostics.canvas import INK, add_legend, as_svg, canvas, line_look
-    from lmlab.diagnostics.showing import alone
+    from lmlab.plotting.canvas import (
+        FOREGROUND_COLOUR,
+        add_legend,
+        as_svg,
+        canvas,
+        line_style,
+    )
+    from lmlab.plotting.figure import standalone_svg
 
     rows, widths = found["rows"], sorted({row["width"] for row in found["rows"]})
     names = ("gibbs to raw", "gibbs to norm", "gibbs to truth", "raw to truth", "norm to truth")
@@ -242,15 +256,15 @@ def draw_law(found: dict[str, Any], path: Path) -> None:
             for look, name in enumerate((*names, "metropolis to raw")):
                 means = [_mean(rows, width, step, name) for step in AT]
                 axes.plot(
-                    range(len(AT)), means, marker="o", markersize=3, label=name, **line_look(look)
+                    range(len(AT)), means, marker="o", markersize=3, label=name, **line_style(look)
                 )
             axes.set_xticks(range(len(AT)), [str(step) for step in AT])
-            axes.set_title(f"width {width}", fontsize=10, color=INK, loc="left")
-            axes.set_xlabel("steps of training", color=INK)
+            axes.set_title(f"width {width}", fontsize=10, color=FOREGROUND_COLOUR, loc="left")
+            axes.set_xlabel("steps of training", color=FOREGROUND_COLOUR)
             axes.set_ylim(0, None)
-        every[0].set_ylabel("total variation", color=INK)
+        every[0].set_ylabel("total variation", color=FOREGROUND_COLOUR)
         add_legend(every[-1])
-        path.write_text(alone(as_svg(figure)), encoding="utf-8")
+        path.write_text(standalone_svg(as_svg(figure)), encoding="utf-8")
 
 
 def _mean(rows: list[dict[str, float]], width: int, step: int, name: str) -> float:
@@ -289,7 +303,7 @@ def quality(given: argparse.Namespace) -> dict[str, Any]:
         ("metropolis norm", "metropolis", "norm"),
     ):
         began = time.process_time()
-        found: Chains = bert.chains(
+        found: McmcResult = bert.chains(
             given.chains,
             method=method,
             energy=energy,
@@ -302,7 +316,7 @@ def quality(given: argparse.Namespace) -> dict[str, Any]:
         mixing = found.mixing
         rows[name] = {
             **_figures(texts, references, judge),
-            "accepted": mixing.acceptance,
+            "accepted": mixing.acceptance_rate,
             "changed": mixing.changed,
             "r_hat": mixing.r_hat,
             "effective size": mixing.effective_size,

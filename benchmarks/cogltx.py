@@ -6,7 +6,7 @@
     python benchmarks/cogltx.py --babi FOLDER --last-giving
 
 Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
-window of 64 tokens; `lmlab/tasks/long_babi.py` says which sentences do not change the answer. Tasks
+window of 64 tokens; `lmlab/tasks/long_context/long_babi.py` says which sentences do not change the answer. Tasks
 1, 2 and 5 are asked for the words of the text (span), task 15 for its label (classify). Without
 --babi the rows are the built-in `capitals-long`, and there is no first stage. For each seed a small
 `cogltx` is put to the stories as bAbI has them, the end of those that exceed the window, and told
@@ -43,9 +43,9 @@ from finishing import finished
 
 import lmlab
 from lmlab.core.tensor_files import read_tensors
-from lmlab.tasks.catalogue import find_task
-from lmlab.tasks.long_babi import long_babi
-from lmlab.tasks.rows import read_splits
+from lmlab.tasks.long_context.long_babi import long_babi
+from lmlab.tasks.task_registry import find_task
+from lmlab.tasks.task_rows import read_splits
 
 SYSTEM = {
     "width": 64,

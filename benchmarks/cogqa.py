@@ -88,24 +88,28 @@ def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> 
 
 def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[str, float]]:
     """Both readers without hops: one training, two ways to come by paragraphs."""
-    from lmlab.layers.hop_settings import HopSettings
-    from lmlab.tasks.finetune import DEFAULTS
-    from lmlab.tasks.hops.memory import shared_paragraphs
-    from lmlab.tasks.hops.plain import train_plain_reader
-    from lmlab.tasks.hops.rows import HopRow, read_hop_rows
-    from lmlab.training.config import apply_settings, with_budget
-    from lmlab.training.runs import load_run
+    from plain_readers import train_plain_reader
 
-    splits = read_hop_rows("wordnet-hops")
-    rows = {name: [HopRow.of(row) for row in found] for name, found in splits.items()}
-    config = with_budget(apply_settings(DEFAULTS, {**TRAINING, "seed": seed}), steps=steps)
+    from lmlab.layers.cogqa_config import CogQAConfig
+    from lmlab.tasks.finetune import FINETUNE_DEFAULTS
+    from lmlab.tasks.multihop.multihop_rows import (
+        MultihopRow,
+        read_multihop_rows,
+    )
+    from lmlab.tasks.multihop.paragraph_store import shared_paragraphs
+    from lmlab.training.config import apply_settings, with_budget
+    from lmlab.training.run_folder import load_run
+
+    splits = read_multihop_rows("wordnet-hops")
+    rows = {name: [MultihopRow.of(row) for row in found] for name, found in splits.items()}
+    config = with_budget(apply_settings(FINETUNE_DEFAULTS, {**TRAINING, "seed": seed}), steps=steps)
     plain = train_plain_reader(
         load_run(base),
         rows,
         shared_paragraphs(splits),
         config=config,
         out=work / f"{base.name}-plain-{steps}-{seed}",
-        settings=HopSettings(),
+        settings=CogQAConfig(),
     )
     found = {
         "one hop": plain.answer_first(rows["test"]),

@@ -28,7 +28,7 @@ from typing import Any
 from finishing import finished
 
 import lmlab
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.knowledge.load_knowledge import load_knowledge
 
 KINDS = ("hypernym", "instance hypernym")
 EVERY = 20
@@ -41,7 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def pairs() -> list[tuple[str, str]]:
     """X and Y by their first words, each pair once, in WordNet's order."""
-    knowledge = open_knowledge("wordnet")
+    knowledge = load_knowledge("wordnet")
     wanted = {knowledge.relation(kind) for kind in KINDS}
     found: dict[tuple[str, str], None] = {}
     for fact in knowledge.facts:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from finishing import finished
 
-from lmlab.data.languages.capitals_en import TEMPLATES, Country, pairs
+from lmlab.data.languages.capitals_en import TEMPLATES, Country, country_table
 
 SENTENCES_EACH = (5, 3, 2)
 DOCUMENTS = {"train": 6000, "valid": 200}
@@ -34,7 +34,7 @@ NETWORK = {
 
 def document(generator: np.random.Generator) -> tuple[str, Country]:
     """A document and the country it is about."""
-    known = pairs()[:COUNTRIES]
+    known = country_table()[:COUNTRIES]
     about = known[generator.integers(len(known))]
     others = [each for each in known if each is not about]
     chosen = [about, *(others[i] for i in generator.choice(len(others), 2, replace=False))]

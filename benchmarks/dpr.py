@@ -36,10 +36,10 @@ from numpy.typing import NDArray
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
+from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Documents, gloss_documents
-from lmlab.retrieval.lexical import LexicalIndex
-from lmlab.retrieval.memory import DocumentMemory
-from lmlab.training.runs import load_run
+from lmlab.retrieval.lexical_index import LexicalIndex
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 FIRST = (1, 5, 20)
@@ -79,9 +79,9 @@ def dense(run: Path, documents: Documents) -> Find:
     model = load_run(run)
     system: Any = model.system
     with torch.no_grad():
-        width = system.encode(Batch.from_sequences([[system.vocabulary.opening]], 0)).shape[1]
+        width = system.encode(Batch.collate([[system.vocabulary.opening]], 0)).shape[1]
     memory = DocumentMemory(documents, system.vocabulary, width=width, longest=LONGEST)
-    memory.meet_tokenizer(model.tokenizer)
+    memory.setup_tokenizer(model.tokenizer)
     memory.embed(system.encode)
 
     @torch.no_grad()
@@ -89,7 +89,7 @@ def dense(run: Path, documents: Documents) -> Find:
         symbols = system.vocabulary
         rows = [[symbols.start, *model.tokenizer.encode(t), symbols.end] for t in texts]
         parts = [
-            memory.search(system.encode_queries(Batch.from_sequences(rows[i : i + 256], 0)), k)
+            memory.search(system.encode_queries(Batch.collate(rows[i : i + 256], 0)), k)
             for i in range(0, len(rows), 256)
         ]
         return torch.cat(parts).numpy()

@@ -117,26 +117,36 @@ def draw(record: dict[str, Any], path: Path) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from lmlab.diagnostics.grids import Axis, Grid, draw_grids, grids_size
-    from lmlab.diagnostics.picture import Picture, render
-    from lmlab.diagnostics.showing import alone
+    from lmlab.plotting.charts import (
+        HeatMap,
+        HeatMapAxis,
+        draw_heat_maps,
+        heat_maps_size,
+    )
+    from lmlab.plotting.figure import (
+        FigureSpec,
+        render_figure,
+        standalone_svg,
+    )
 
     scores = record["records"][0]["scores"]
     columns = [[scores[name][text] for text in SENTENCES] for name in scores]
     values = np.array([scaled(column) for column in columns]).T
     labels = tuple(f"{'✓' if text in TRUE else '✗'} {text}" for text in SENTENCES)
-    grid = Grid(
+    grid = HeatMap(
         values=values,
-        rows=Axis(name="", labels=labels),
-        columns=Axis(name="scorer", labels=tuple(scores), longest=24),
+        rows=HeatMapAxis(name="", labels=labels),
+        columns=HeatMapAxis(name="scorer", labels=tuple(scores), longest=24),
     )
 
     def drawing(figure: Figure) -> None:
-        draw_grids(figure, [grid], title="000's eleven sentences, each scorer from 0 to 1")
+        draw_heat_maps(figure, [grid], title="000's eleven sentences, each scorer from 0 to 1")
 
-    width, height = grids_size([grid])
-    picture = Picture(name="eleven", title="", reading="", draw=drawing, width=width, height=height)
-    path.write_text(alone(render(picture).svg), encoding="utf-8")
+    width, height = heat_maps_size([grid])
+    picture = FigureSpec(
+        name="eleven", title="", reading="", draw=drawing, width=width, height=height
+    )
+    path.write_text(standalone_svg(render_figure(picture).svg), encoding="utf-8")
 
 
 def scaled(values: list[float]) -> list[float]:

@@ -39,14 +39,21 @@ from torch import Tensor
 import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.system import System
-from lmlab.data.wordnet import WordNet, load
-from lmlab.data.wordnet.glosses import split_of, tokenize
-from lmlab.objectives.both_ways import BothWaysModel
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.rows import read_splits
-from lmlab.tasks.systems import WithHead, vector_width
-from lmlab.tasks.task import Encoded, batch_of
-from lmlab.training.runs import Model, build_system, load_run
+from lmlab.data.wordnet import WordNet, load_wordnet
+from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
+from lmlab.models.elmo import ELMo
+from lmlab.tasks.classification import Classification
+from lmlab.tasks.finetuned_systems import (
+    TaskHeadModel,
+    encoder_width,
+)
+from lmlab.tasks.task import EncodedExample, collate_examples
+from lmlab.tasks.task_rows import read_splits
+from lmlab.training.run_folder import (
+    TrainedModel,
+    build_system,
+    load_run,
+)
 
 WIDTH, MIN_COUNT = 64, 8
 ENDINGS = {"n": ("", "s", "es"), "v": ("", "s", "es", "d", "ed", "ing")}
@@ -80,13 +87,13 @@ class Standardised(System):
     So that a head's first weights fit all features alike, and none learns slower for its size.
     """
 
-    def __init__(self, base: Any, texts: list[Encoded]) -> None:
+    def __init__(self, base: Any, texts: list[EncodedExample]) -> None:
         super().__init__()
         self.base, self.vocabulary, self.window = base, base.vocabulary, None
         with torch.no_grad():
             found = torch.cat(
                 [
-                    base.eval().encode(batch_of(part, self.vocabulary.pad))
+                    base.eval().encode(collate_examples(part, self.vocabulary.pad))
                     for part in in_parts(texts)
                 ]
             )
@@ -101,16 +108,18 @@ class Standardised(System):
         return (found - self.get_buffer("middle")) / self.get_buffer("spread")
 
 
-def learn_task(base: System, model: Model, rows: dict[str, list[Any]], seed: int) -> dict[str, Any]:
+def learn_task(
+    base: System, model: TrainedModel, rows: dict[str, list[Any]], seed: int
+) -> dict[str, Any]:
     """A head on frozen features; accuracy on the test rows."""
     torch.manual_seed(seed)
-    task = Classify(Classify.labels_of(rows["test"]))
+    task = Classification(Classification.collect_labels(rows["test"]))
     coded = {
         name: [task.encode(row, model.tokenizer, base.vocabulary, 10**6) for row in split]
         for name, split in rows.items()
     }
     features = Standardised(base, coded["train"])
-    system = WithHead(features, task, width=vector_width(features, task), frozen=True)
+    system = TaskHeadModel(features, task, width=encoder_width(features, task), frozen=True)
     learnt = [p for p in system.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learnt, lr=RATE)
     order = torch.Generator().manual_seed(seed)
@@ -122,7 +131,7 @@ def learn_task(base: System, model: Model, rows: dict[str, list[Any]], seed: int
         for chosen in in_parts([coded["train"][i] for i in shuffled]):
             system.train()
             optimizer.param_groups[0]["lr"] = RATE * (1 - step / steps)
-            loss, _ = system.loss(batch_of(chosen, base.vocabulary.pad))
+            loss, _ = system.loss(collate_examples(chosen, base.vocabulary.pad))
             optimizer.zero_grad()
             loss.mean.backward()
             optimizer.step()
@@ -130,10 +139,10 @@ def learn_task(base: System, model: Model, rows: dict[str, list[Any]], seed: int
     system.eval()
     right = 0
     for chosen in in_parts(coded["test"]):
-        found = system.answers(batch_of(chosen, base.vocabulary.pad), chosen, [])
+        found = system.answers(collate_examples(chosen, base.vocabulary.pad), chosen, [])
         right += sum(a == task.labels[e.labels[0]] for a, e in zip(found, chosen, strict=True))
     record: dict[str, Any] = {"accuracy": right / len(coded["test"])}
-    if isinstance(base, BothWaysModel):
+    if isinstance(base, ELMo):
         record["shares"] = torch.softmax(base.mix.get_parameter("weights"), 0).tolist()
         record["scale"] = base.mix.get_parameter("scale").item()
         for parameter in base.task_parameters():  # as they were, for the next head
@@ -141,7 +150,7 @@ def learn_task(base: System, model: Model, rows: dict[str, list[Any]], seed: int
     return record
 
 
-def in_parts(encoded: Sequence[Encoded]) -> Iterator[list[Encoded]]:
+def in_parts(encoded: Sequence[EncodedExample]) -> Iterator[list[EncodedExample]]:
     for first in range(0, len(encoded), TEXTS_AT_ONCE):
         yield list(encoded[first : first + TEXTS_AT_ONCE])
 
@@ -165,7 +174,7 @@ def uses(wordnet: WordNet) -> dict[str, list[Use]]:
             continue
         synset = wordnet[name]
         for example in synset.examples:
-            text = tuple(tokenize(example).split())
+            text = tuple(tokenize_gloss(example).split())
             for form, place in forms_in(text, synset.lemmas, name[-1], wordnet):
                 found[form].append(Use(form, name[-1], text, place, split_of(name) != "train"))
     return {form: each for form, each in sorted(found.items()) if _often(each)}
@@ -193,13 +202,13 @@ def forms_in(
 
 
 @torch.no_grad()
-def vectors_of(each: list[Use], model: Model) -> dict[str, Tensor]:
+def vectors_of(each: list[Use], model: TrainedModel) -> dict[str, Tensor]:
     """(uses, W) of several sorts of features, by name."""
     system, tokenizer = model.system, model.tokenizer
-    assert isinstance(system, BothWaysModel)
+    assert isinstance(system, ELMo)
     vocabulary = system.vocabulary
     rows = [[vocabulary.opening, *_ids(use, tokenizer), vocabulary.end] for use in each]
-    batch = Batch.from_sequences([[int(i or 0) for i in row] for row in rows], vocabulary.pad)
+    batch = Batch.collate([[int(i or 0) for i in row] for row in rows], vocabulary.pad)
     layers = system.encode_layers(batch)
     places = torch.tensor([use.place + 1 for use in each])
     at = [layer[torch.arange(len(each)), places] for layer in layers]
@@ -236,8 +245,8 @@ def told_apart(each: list[Use], vectors: Tensor, *, held_out: bool) -> float | N
     return statistics.mean(means) if len(means) == 2 or (held_out and means) else None
 
 
-def measure_words(model: Model) -> dict[str, Any]:
-    known = {form: each for form, each in uses(load()).items() if _known(form, model)}
+def measure_words(model: TrainedModel) -> dict[str, Any]:
+    known = {form: each for form, each in uses(load_wordnet()).items() if _known(form, model)}
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"all": [], "held out": []})
     for each in known.values():
         for name, vectors in vectors_of(each, model).items():
@@ -256,12 +265,12 @@ def measure_words(model: Model) -> dict[str, Any]:
     }
 
 
-def measure_bear(model: Model) -> dict[str, Any]:
+def measure_bear(model: TrainedModel) -> dict[str, Any]:
     """Cosines of the last layer at 002's two bears to the centroid of WordNet's verbs."""
-    wordnet, verbs = load(), []
+    wordnet, verbs = load_wordnet(), []
     for synset in wordnet.find("bear", "v"):
         for example in synset.examples:
-            text = tuple(tokenize(example).split())
+            text = tuple(tokenize_gloss(example).split())
             verbs += [Use("bear", "v", text, p, False) for p, w in enumerate(text) if w == "bear"]
     asked = [
         Use("bear", "v", tuple("i can't bear this".split()), 2, True),
@@ -277,7 +286,7 @@ def measure_bear(model: Model) -> dict[str, Any]:
     }
 
 
-def _known(form: str, model: Model) -> bool:
+def _known(form: str, model: TrainedModel) -> bool:
     """A form that the tokeniser does not know has the vector of all that it does not know."""
     return model.tokenizer.encode(form) != [model.system.vocabulary.unknown]
 
@@ -290,7 +299,7 @@ def interval(found: list[float], generator: torch.Generator) -> dict[str, float]
     return {"forms": len(found), "mean": float(values.mean()), "low": low, "high": high}
 
 
-def train_both(steps: int) -> tuple[Model, Model, dict[str, Any]]:
+def train_both(steps: int) -> tuple[TrainedModel, TrainedModel, dict[str, Any]]:
     """ELMo and skip-gram on the same text, and what became of them."""
     report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -343,13 +352,13 @@ def measure(steps: int, seeds: int) -> dict[str, Any]:
     for name in ("words", "words, untrained", "bear"):
         print(json.dumps(report[name]), flush=True)
     elmo, other = model.system, plain.system
-    assert isinstance(elmo, BothWaysModel)
+    assert isinstance(elmo, ELMo)
     bases = {
         "elmo": (elmo, model),
         "its word vectors": (WordVectors(elmo, elmo.backbone.embedding.weight), model),
         "skipgram": (WordVectors(other, other.vectors()), plain),
     }
-    splits = read_splits(TASK, Classify)
+    splits = read_splits(TASK, Classification)
     report["task"] = []
     for count in EPOCHS:
         rows = {"train": splits["train"][:count], "test": splits["test"]}

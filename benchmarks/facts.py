@@ -79,17 +79,24 @@ def run_one(name: str, seed: int, epochs: int) -> dict[str, Any]:
 
 def measure(name: str, model: Any) -> dict[str, float]:
     """Shares of right answers, by what was asked."""
-    from lmlab.data.languages.capitals_told import questions, stated, unstated
-    from lmlab.knowledge.opening import open_knowledge
+    from lmlab.data.languages.capitals_told import (
+        capital_questions,
+        countries_with_capital_stated,
+        countries_with_capital_unstated,
+    )
+    from lmlab.knowledge.load_knowledge import load_knowledge
 
-    seen, held_out = questions(stated()), questions(unstated())
+    seen, held_out = (
+        capital_questions(countries_with_capital_stated()),
+        capital_questions(countries_with_capital_unstated()),
+    )
     found = {"words seen": words_right(model, seen), "words held out": words_right(model, held_out)}
     if name == "bert":
         return found
     found |= {"seen": entities_right(model, seen), "held out": entities_right(model, held_out)}
     if not name.startswith("fae"):
         return found
-    knowledge = open_knowledge("capitals")
+    knowledge = load_knowledge("capitals")
     model.system.replace_facts(knowledge)
     found["seen, all in memory"] = entities_right(model, seen)
     found["held out, all in memory"] = entities_right(model, held_out)
@@ -133,7 +140,7 @@ def words_right(model: Any, asked: Any) -> float:
         answer = model.tokenizer.encode(each.answer)
         head = [vocabulary.start, *model.tokenizer.encode(before)]
         tail = [*model.tokenizer.encode(after), vocabulary.end]
-        batch = Batch.from_sequences([[*head, *answer, *tail]], pad=vocabulary.pad)
+        batch = Batch.collate([[*head, *answer, *tail]], pad=vocabulary.pad)
         masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
         masked[0, len(head) : len(head) + len(answer)] = True
         with torch.no_grad():

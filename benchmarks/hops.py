@@ -98,7 +98,7 @@ def accuracy(model: Any, truth: Any) -> dict[str, float]:
     for _ in range(TEST):
         words = truth.sample(generator).split(" ")
         ids = [vocabulary.start, *model.tokenizer.encode(" ".join(words))]
-        batch = Batch.from_sequences([ids], pad=vocabulary.pad)
+        batch = Batch.collate([ids], pad=vocabulary.pad)
         with torch.no_grad():
             view = model.system.objective.view(batch)
             last = model.system.emission.log_probs(model.system.hidden(view).values[0, -1])

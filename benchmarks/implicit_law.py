@@ -38,15 +38,18 @@ from finishing import finished
 from torch import Tensor, nn
 
 import lmlab
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.languages._countries import pairs
+from lmlab.data.countries import country_table
 from lmlab.data.languages.capitals import truth as capitals_truth
 from lmlab.data.languages.surnames import ENDINGS
-from lmlab.layers.scope import Scope, mask_of
+from lmlab.layers.attention_context import (
+    AttentionContext,
+    attention_mask_tensor,
+)
 from lmlab.zoo import bert
-from lmlab.zoo._transformer import make_tokens, make_transformer
+from lmlab.zoo._transformer import make_token_embedding, make_transformer
 
 SHAPE = {
     "width": 32,
@@ -104,7 +107,7 @@ def last_word(model: Any, sentence: str) -> Tensor:
     with torch.no_grad():
         if hasattr(system, "fill"):
             row = [vocabulary.start, *ids, vocabulary.unknown, vocabulary.end]
-            batch = Batch.from_sequences([row], vocabulary.pad)
+            batch = Batch.collate([row], vocabulary.pad)
             masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
             masked[0, len(ids) + 1] = True
             return system.fill(batch, masked).log_probs[0]
@@ -119,7 +122,7 @@ def one_step(model: Any, text: str, *, copies: int = 64) -> Any:
     moved = copy.deepcopy(model)
     vocabulary = moved.system.vocabulary
     row = [vocabulary.start, *moved.tokenizer.encode(text), vocabulary.end]
-    batch = Batch.from_sequences([row] * copies, vocabulary.pad)
+    batch = Batch.collate([row] * copies, vocabulary.pad)
     moved.system.train()
     loss, _ = moved.system.loss(batch, generator=torch.Generator().manual_seed(0))
     moved.system.zero_grad()
@@ -253,7 +256,7 @@ def _model_by_place(length: int, model: Any) -> list[Tensor]:
     middle = model.tokenizer.encode("的首都是")
     unknown = [vocabulary.unknown]
     row = [vocabulary.start, *unknown * length, *middle, *unknown * 2, vocabulary.end]
-    batch = Batch.from_sequences([row], vocabulary.pad)
+    batch = Batch.collate([row], vocabulary.pad)
     masked = batch.tokens == vocabulary.unknown
     with torch.no_grad():
         return list(model.system.fill(batch, masked).log_probs.exp())
@@ -269,15 +272,19 @@ class FedLate(nn.Module):
         super().__init__()
         settings = {**SHAPE, "width": width, "layers": STACK, **ALONE}
         config = bert.Config(**settings)
-        self.tokens = make_tokens(config, Vocabulary(size=size))
+        self.tokens = make_token_embedding(config, Vocabulary(size=size))
         self.encoder = make_transformer(config, self.tokens)
         self.below = below
 
     def forward(self, template: Tensor, blanks: Tensor, filled: Tensor) -> Tensor:
         """(N,) minus the energy of each filling (N, T) of a template (T,) with blanks (T,)."""
         stack, positions = self.encoder.stack, torch.arange(len(template))[None]
-        mask, causal = mask_of(Full(), torch.tensor([len(template)]), len(template))
-        scope = Scope(mask=mask, causal=causal, query_positions=positions, key_positions=positions)
+        mask, causal = attention_mask_tensor(
+            FullMask(), torch.tensor([len(template)]), len(template)
+        )
+        scope = AttentionContext(
+            mask=mask, causal=causal, query_positions=positions, key_positions=positions
+        )
         layers = list(stack.layers())
         values = self.encoder.embedding(template[None], positions, None)
         for _, block in layers[: STACK - self.below]:
@@ -294,7 +301,9 @@ class FedLate(nn.Module):
 
 def layers(folder: Path, seeds: int) -> dict[str, Any]:
     """KL of the joint of four blanks, by how far below the top the candidates are fed."""
-    chosen = [c for c in pairs() if len(c.country_zh) == 2 and len(c.capital_zh) == 2][:COUNTRIES]
+    chosen = [c for c in country_table() if len(c.country_zh) == 2 and len(c.capital_zh) == 2][
+        :COUNTRIES
+    ]
     texts = [f"{c.country_zh}的首都是{c.capital_zh}" for c in chosen]
     letters = sorted(set("".join(texts)))
     ids = torch.tensor([[5 + letters.index(letter) for letter in text] for text in texts])
@@ -354,10 +363,10 @@ def table(folder: Path, seeds: int) -> dict[str, Any]:
     for name in ("bert", "gpt", "ebm"):
         settings = {**SHAPE, **(ALONE if name == "bert" else {})}
         model = trained(name, "capitals", folder, 0, 800, **settings)
-        texts = [f"{c.country_zh}的首都是{c.capital_zh}" for c in pairs()[:64]]
+        texts = [f"{c.country_zh}的首都是{c.capital_zh}" for c in country_table()[:64]]
         vocabulary = model.system.vocabulary
         rows = [[vocabulary.start, *model.tokenizer.encode(t), vocabulary.end] for t in texts]
-        batch = Batch.from_sequences(rows, vocabulary.pad)
+        batch = Batch.collate(rows, vocabulary.pad)
         generator = torch.Generator().manual_seed(0)
 
         def step(model: Any = model, batch: Batch = batch, generator: Any = generator) -> None:

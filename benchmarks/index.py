@@ -43,7 +43,7 @@ OLD_THRESHOLD = 20
 
 def make(folder: Path, size: int, spread: float) -> None:
     """Vectors and questions of one mixture, and the questions' true neighbours."""
-    from lmlab.retrieval.exact import largest
+    from lmlab.retrieval.exact_search import top_inner_products
 
     random = np.random.default_rng(0)
     means = random.standard_normal((max(size // 100, 1), WIDTH), dtype=np.float32)
@@ -59,7 +59,7 @@ def make(folder: Path, size: int, spread: float) -> None:
         vectors[first : first + MADE_AT_ONCE] = drawn(min(MADE_AT_ONCE, size - first))
     questions = drawn(QUESTIONS).astype(np.float32)
     np.save(folder / "questions.npy", questions)
-    np.save(folder / "truth.npy", largest(questions, vectors, NEIGHBOURS)[1])
+    np.save(folder / "truth.npy", top_inner_products(questions, vectors, NEIGHBOURS)[1])
 
 
 def held() -> float:
@@ -92,9 +92,12 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
     """One kind of index: built, searched, and held against the truth."""
     import faiss
 
-    from lmlab.retrieval.approximate import Approximate, share_found
-    from lmlab.retrieval.exact import largest_by_numpy
-    from lmlab.retrieval.index import DenseIndex
+    from lmlab.retrieval.dense_index import DenseIndex
+    from lmlab.retrieval.exact_search import top_inner_products_numpy
+    from lmlab.retrieval.faiss_index import (
+        FaissIndex,
+        recall_at_k,
+    )
 
     faiss.omp_set_num_threads(threads)
     questions, truth = np.load(folder / "questions.npy"), np.load(folder / "truth.npy")
@@ -109,15 +112,15 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
         "recall_when_built": index.recall,
     }
     inner = index._inner
-    row["reach"] = inner.reach if isinstance(inner, Approximate) else None
+    row["reach"] = inner.reach if isinstance(inner, FaissIndex) else None
 
     def search(asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if kind == "numpy":
-            return largest_by_numpy(asked, vectors, NEIGHBOURS)
+            return top_inner_products_numpy(asked, vectors, NEIGHBOURS)
         return index.search(asked, NEIGHBOURS)
 
     nearest = np.einsum("bw,bkw->bk", questions, vectors[truth])
-    row["recall"] = share_found(search(questions)[0], nearest)
+    row["recall"] = recall_at_k(search(questions)[0], nearest)
     row["per_second"] = {str(b): per_second(search, questions, b, threads) for b in BATCHES}
     return row
 
@@ -126,8 +129,11 @@ def thresholds(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     """lmlab's choice against FAISS's own and the earlier one, as ratios of questions a second."""
     import faiss
 
-    from lmlab.retrieval.exact import ALWAYS, NEVER
-    from lmlab.retrieval.index import DenseIndex
+    from lmlab.retrieval.dense_index import DenseIndex
+    from lmlab.retrieval.exact_search import (
+        FAISS_ALWAYS_MATRIX,
+        FAISS_NEVER_MATRIX,
+    )
 
     faiss.omp_set_num_threads(threads)
     vectors, questions = np.load(folder / "vectors.npy"), np.load(folder / "questions.npy")
@@ -154,7 +160,9 @@ def thresholds(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
         {
             "batch": batch,
             "against_own": against(batch, own),
-            "against_earlier": against(batch, NEVER if batch < OLD_THRESHOLD else ALWAYS),
+            "against_earlier": against(
+                batch, FAISS_NEVER_MATRIX if batch < OLD_THRESHOLD else FAISS_ALWAYS_MATRIX
+            ),
         }
         for batch in TRIED_BATCHES
     ]

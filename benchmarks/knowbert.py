@@ -37,12 +37,15 @@ from finishing import finished
 
 import lmlab
 from lmlab.core.batch import Batch
-from lmlab.core.mentions import NO_ENTITY
+from lmlab.core.entity_mentions import NO_ENTITY
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
-from lmlab.objectives.linked_masking import LinkedModel
-from lmlab.objectives.masked import MaskedModel
-from lmlab.training.runs import Model, load_run
+from lmlab.models.knowbert import KnowBERT
+from lmlab.models.masked_lm import BERT
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 
 SHARED = {"schedule": "cosine", "weight_decay": 0.01, "clip": 1.0}
 SCALES: dict[str, dict[str, Any]] = {
@@ -127,7 +130,7 @@ def train(system: str, out: Path, **words: Any) -> None:
     finished(lmlab.train(system, data="wordnet-senses", out=out, resume=before, **words))
 
 
-def batches(model: Model, examples: list[Example]) -> Iterator[tuple[list[Example], Batch]]:
+def batches(model: TrainedModel, examples: list[Example]) -> Iterator[tuple[list[Example], Batch]]:
     vocabulary = model.system.vocabulary
     assert vocabulary.end is not None
     for first in range(0, len(examples), ROWS):
@@ -136,10 +139,10 @@ def batches(model: Model, examples: list[Example]) -> Iterator[tuple[list[Exampl
             [vocabulary.opening, *model.tokenizer.encode(each.text), vocabulary.end]
             for each in some
         ]
-        yield some, Batch.from_sequences(rows, pad=vocabulary.pad)
+        yield some, Batch.collate(rows, pad=vocabulary.pad)
 
 
-def told_places(model: Model, example: Example) -> dict[tuple[int, int], str]:
+def told_places(model: TrainedModel, example: Example) -> dict[tuple[int, int], str]:
     """The synset of each mention of a text by the places of its first and its last token."""
     _, offsets = model.tokenizer.encode_with_offsets(example.text)
     found = {}
@@ -159,10 +162,10 @@ def mentioned(example: Example, synset: str) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def senses(model: Model, examples: list[Example], trained: list[Example]) -> dict[str, Any]:
+def senses(model: TrainedModel, examples: list[Example], trained: list[Example]) -> dict[str, Any]:
     """Shares of the told senses that are found, by the model and by the baselines."""
     system = model.system
-    assert isinstance(system, LinkedModel)
+    assert isinstance(system, KnowBERT)
     numbers = system.knowledge.numbers
     told = [(each.text[m.start : m.end], m.entity) for each in trained for m in each.mentions]
     met = Counter((words, numbers[entity]) for words, entity in told)
@@ -202,9 +205,9 @@ def senses(model: Model, examples: list[Example], trained: list[Example]) -> dic
 
 
 @torch.no_grad()
-def masked_losses(models: dict[str, Model], examples: list[Example]) -> dict[str, float]:
+def masked_losses(models: dict[str, TrainedModel], examples: list[Example]) -> dict[str, float]:
     """Nats for each hidden token of the test sentences, the same for all."""
-    drawer = next(m.system for m in models.values() if isinstance(m.system, LinkedModel))
+    drawer = next(m.system for m in models.values() if isinstance(m.system, KnowBERT))
     some = next(iter(models.values()))
     totals, count = dict.fromkeys(models, 0.0), 0
     generator = torch.Generator().manual_seed(0)
@@ -212,8 +215,8 @@ def masked_losses(models: dict[str, Model], examples: list[Example]) -> dict[str
         view = drawer.objective.view(batch, generator=generator)
         for name, model in models.items():
             system = model.system
-            assert isinstance(system, MaskedModel)
-            shown = view if isinstance(system, LinkedModel) else replace(view, spans=None)
+            assert isinstance(system, BERT)
+            shown = view if isinstance(system, KnowBERT) else replace(view, spans=None)
             found = system.target_log_probs(shown).log_probs
             totals[name] -= float(found.sum())
         count += found.numel()

@@ -8,9 +8,9 @@ is the log-likelihood of a batch of texts and its gradient with respect to all t
 sides were found to agree. The sides alternate within a round. The peer is handed its potentials
 (batch, time, K, K) ready made and only differentiates down to them, which flatters it.
 
-- peer: `filter_states` over pytorch-struct's LinearChainCRF, by number of states. Sizes marked
+- peer: `forward_filter` over pytorch-struct's LinearChainCRF, by number of states. Sizes marked
   `attempt` are given to the peer once, in a process of its own with limits on memory and time.
-- scaled: `filter_states` over `filter_clear`, our own version with logarithms, by number of states.
+- scaled: `forward_filter` over `forward_filter_clear`, our own version with logarithms, by number of states.
 - blocks: one block over several, at 1,024 states.
 """
 
@@ -29,8 +29,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lmlab.core.allocator import keep_memory
-from lmlab.inference.filtering import filter_clear, filter_states
+from lmlab.core.allocator import retain_freed_memory
+from lmlab.inference.forward_algorithm import (
+    forward_filter,
+    forward_filter_clear,
+)
 
 ROWS, TIME = 16, 32
 GIGABYTES, SECONDS = 6, 120
@@ -114,10 +117,10 @@ def compare_peer(states: int, rounds: int) -> dict[str, float]:
     potentials = case.peer_potentials()
     with torch.no_grad():
         torch.testing.assert_close(
-            peer_partition(potentials), case.log_likelihood(filter_states), atol=1e-2, rtol=1e-4
+            peer_partition(potentials), case.log_likelihood(forward_filter), atol=1e-2, rtol=1e-4
         )
     return alternate(
-        lambda: case.step(filter_states),
+        lambda: case.step(forward_filter),
         lambda: peer_partition(potentials).sum().backward(),
         rounds,
     )
@@ -146,14 +149,16 @@ def peer_once(states: int) -> None:
 def compare_scaled(states: int, rounds: int) -> dict[str, float]:
     case = Case(states)
     with torch.no_grad():
-        fast, clear = (case.log_likelihood(f) for f in (filter_states, filter_clear))
+        fast, clear = (case.log_likelihood(f) for f in (forward_filter, forward_filter_clear))
     torch.testing.assert_close(fast, clear, atol=1e-3, rtol=1e-5)
-    return alternate(lambda: case.step(filter_states), lambda: case.step(filter_clear), rounds)
+    return alternate(
+        lambda: case.step(forward_filter), lambda: case.step(forward_filter_clear), rounds
+    )
 
 
 def compare_blocks(blocks: int, rounds: int) -> dict[str, float]:
     several, one = Case(1024, blocks, rows=64), Case(1024, rows=64)
-    return alternate(lambda: several.step(filter_states), lambda: one.step(filter_states), rounds)
+    return alternate(lambda: several.step(forward_filter), lambda: one.step(forward_filter), rounds)
 
 
 def show(title: str, results: dict[str, object]) -> None:
@@ -176,7 +181,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     if options.peer_once:
         return peer_once(options.peer_once)
-    keep_memory()
+    retain_freed_memory()
     wanted, rounds = options.only.split(","), options.rounds
     report: dict[str, object] = {
         "threads": options.threads,

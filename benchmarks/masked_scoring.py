@@ -44,8 +44,8 @@ from minicons import scorer as minicons
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import lmlab
-from lmlab.core.allocator import keep_memory
-from lmlab.interop.hf.importing import import_hf
+from lmlab.core.allocator import retain_freed_memory
+from lmlab.interop.hf.checkpoint_import import import_hf
 
 LAYERS, WIDTH, HEADS, PLACES = 4, 512, 8, 512
 BERT_WORDS = 30_522
@@ -185,7 +185,7 @@ def timed(score: Callable[[Sequence[str], int], list[float]]) -> Measure:
 
 def products_of(words: int) -> Measure:
     """Tokens a second of the matrix products alone, with our memory settings."""
-    keep_memory()
+    retain_freed_memory()
     step = products_alone(words)
     return lambda: (rate(step, SECONDS, time.process_time), [])
 

@@ -35,23 +35,39 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
-from lmlab.core.contrast import Contrasted
-from lmlab.core.parts import target_places
+from lmlab.core.parts import prediction_mask
+from lmlab.core.sampled_loss import SampledLossNetwork
 from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.diagnostics.canvas import add_legend, as_svg, canvas, line_look, plain_powers
 from lmlab.emissions.softmax import Softmax
-from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
-from lmlab.objectives.nce import NoiseContrastive
-from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import Sampled, log_normalisers
+from lmlab.objectives.nce import NoiseContrastiveEstimation
+from lmlab.objectives.noise_distribution import NoiseDistribution
+from lmlab.objectives.noise_sampling import (
+    NoiseSampledLoss,
+    log_normalisers,
+)
+from lmlab.objectives.sampled_softmax import (
+    ImportanceSampledSoftmax,
+    SampledSoftmax,
+)
+from lmlab.plotting.canvas import (
+    add_legend,
+    as_svg,
+    canvas,
+    line_style,
+    set_plain_log_scale,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import TrainingData, groups, training_data
-from lmlab.training.runs import build_system
+from lmlab.training.data_loaders import (
+    TrainingData,
+    accumulation_groups,
+    training_data,
+)
+from lmlab.training.run_folder import build_system
 
 SEED = 0
 STEPS, RATE, WIDTH = 300, 5e-3, 64
@@ -86,17 +102,17 @@ def make_system(data: TrainingData, vocabulary: Vocabulary, **settings: Any) -> 
     system = build_system("lstm", words, vocabulary, seed=SEED)
     assert isinstance(system, Assembly)
     # Met by all, so that their biases start alike.
-    law = NoiseLaw(vocabulary, power=1.0)
+    law = NoiseDistribution(vocabulary, power=1.0)
     law.count(data.flat()[0])
-    system.meet_data(*data.flat())
-    system.start_scores_at(law.log_probs())
+    system.setup_data(*data.flat())
+    system.initialise_logits(law.log_probs())
     return system
 
 
 def scores_as_loss(system: Assembly, batch: Batch) -> tuple[Tensor, Tensor]:
     """-s(w | h) summed: the log-likelihood, if its normaliser were one whatever the scores."""
     view = system.objective.view(batch)
-    hidden, places = system.hidden(view), target_places(view)
+    hidden, places = system.hidden(view), prediction_mask(view)
     assert view.targets is not None
     scores = system.scores(hidden, places, view.targets[places][:, None])
     return -scores.sum(), torch.tensor(float(len(scores)))
@@ -125,7 +141,7 @@ def train_one(
     optimizer = torch.optim.Adam(system.parameters(), lr=RATE)
     generator = torch.Generator().manual_seed(SEED)
     course, began = [], time.perf_counter()
-    for step, (batch,) in enumerate(groups(data.train, epoch=0, position=0, size=1)):
+    for step, (batch,) in enumerate(accumulation_groups(data.train, epoch=0, position=0, size=1)):
         if step % 50 == 0 or step == STEPS:
             system.eval()
             spread = normalisers(system, watched)
@@ -150,7 +166,7 @@ def train_one(
         (total / count).backward()
         optimizer.step()
     record: dict[str, Any] = {"name": name, **course[-1], "course": course}
-    if isinstance(system.contrast, NoiseContrastive):
+    if isinstance(system.contrast, NoiseContrastiveEstimation):
         record["learnt_log_z"] = system.contrast.log_z.item()
     record["seconds"] = time.perf_counter() - began
     return record, system.eval()
@@ -171,10 +187,10 @@ def flat_gradient(system: Assembly, loss: Tensor) -> Tensor:
 class Enumerated:
     """NCE with all tokens as noise, each as often as it is expected: 002's L* without a draw."""
 
-    def __init__(self, system: Assembly, batch: Batch, noise: NoiseLaw) -> None:
+    def __init__(self, system: Assembly, batch: Batch, noise: NoiseDistribution) -> None:
         self.system, self.noise = system, noise
         self.view = system.objective.view(batch)
-        self.places = target_places(self.view)
+        self.places = prediction_mask(self.view)
         assert self.view.targets is not None
         self.targets = self.view.targets[self.places]
 
@@ -204,7 +220,7 @@ def cosine(a: Tensor, b: Tensor) -> float:
 def measure_cosines(system: Assembly, batch: Batch, data: TrainingData) -> dict[str, Any]:
     found: dict[str, Any] = {"ks": KS}
     for law, power in (("unigram", 1.0), ("uniform", 0.0)):
-        noise = NoiseLaw(system.vocabulary, power=power)
+        noise = NoiseDistribution(system.vocabulary, power=power)
         noise.count(data.flat()[0])
         asked = Enumerated(system, batch, noise)
         exact = asked.likelihood()
@@ -217,15 +233,15 @@ def measure_cosines(system: Assembly, batch: Batch, data: TrainingData) -> dict[
 
 def measure_variance(system: Assembly, batch: Batch, data: TrainingData) -> list[dict[str, Any]]:
     """Of each estimator over draws of its noise, and how far its mean is from the truth."""
-    noise = NoiseLaw(system.vocabulary, power=1.0)
+    noise = NoiseDistribution(system.vocabulary, power=1.0)
     noise.count(data.flat()[0])
     exact = Enumerated(system, batch, noise).likelihood()
     records = []
     for samples in DRAWN_KS:
         words: dict[str, Any] = {"samples": samples, "shared": False}
-        estimators: dict[str, Sampled] = {
-            "nce": NoiseContrastive(noise, **words),
-            "importance": ImportanceSampled(noise, **words),
+        estimators: dict[str, NoiseSampledLoss] = {
+            "nce": NoiseContrastiveEstimation(noise, **words),
+            "importance": ImportanceSampledSoftmax(noise, **words),
             "sampled softmax": SampledSoftmax(noise, **words),
         }
         for name, contrast in estimators.items():
@@ -245,11 +261,11 @@ def measure_variance(system: Assembly, batch: Batch, data: TrainingData) -> list
     return records
 
 
-def draws_of(system: Assembly, contrast: Sampled, batch: Batch) -> Tensor:
+def draws_of(system: Assembly, contrast: NoiseSampledLoss, batch: Batch) -> Tensor:
     """(draws, weights) gradients of the mean loss, each with its own noise."""
     found = []
     for seed in range(DRAWS):
-        network = Contrasted(system, contrast, torch.Generator().manual_seed(seed))
+        network = SampledLossNetwork(system, contrast, torch.Generator().manual_seed(seed))
         loss, _ = system.objective.loss(network, batch)
         found.append(flat_gradient(system, loss.mean))
     return torch.stack(found)
@@ -259,7 +275,7 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
     """One context, free scores of 10,000 tokens: the model gives three rare ones `mass` of its
     probability, the data has one of them and one other, noise follows Zipf's law."""
     size, likely, real = 10_000, [3000, 5000, 7000], [3000, 9000]
-    noise = NoiseLaw(Vocabulary(size=size), power=1.0)
+    noise = NoiseDistribution(Vocabulary(size=size), power=1.0)
     ranks = torch.arange(1, size + 1)
     noise.count(torch.arange(size).repeat_interleave((size / ranks).long().clamp(min=1)).numpy())
     p = (1 - mass) * noise.log_probs().exp()
@@ -281,8 +297,8 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
         )
         words: dict[str, Any] = {"samples": samples, "shared": False}
         for name, contrast in {
-            "nce": NoiseContrastive(noise, **words),
-            "importance": ImportanceSampled(noise, **words),
+            "nce": NoiseContrastiveEstimation(noise, **words),
+            "importance": ImportanceSampledSoftmax(noise, **words),
             "sampled softmax": SampledSoftmax(noise, **words),
         }.items():
             drawn = score_gradients(contrast, p.log(), real)
@@ -300,7 +316,7 @@ def measure_peaked(mass: float) -> list[dict[str, Any]]:
     return records
 
 
-def score_gradients(contrast: Sampled, log_probs: Tensor, real: list[int]) -> Tensor:
+def score_gradients(contrast: NoiseSampledLoss, log_probs: Tensor, real: list[int]) -> Tensor:
     """(draws, V) d loss / d scores, each for all real tokens as targets with noise of their own."""
     rows, generator = 100, torch.Generator().manual_seed(SEED)
     targets = torch.tensor(real).repeat(rows)[:, None]
@@ -332,15 +348,15 @@ def measure_times(size: int, rounds: int) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(SEED)
     hidden = torch.randn(PLACES, TIME_WIDTH, generator=generator).requires_grad_()
     targets = torch.randint(5, size, (PLACES, 1), generator=generator)
-    noise = NoiseLaw(vocabulary, power=1.0)
-    alone = NoiseContrastive(noise, samples=SAMPLES)
-    common = NoiseContrastive(noise, samples=SHARED, shared=True)
+    noise = NoiseDistribution(vocabulary, power=1.0)
+    alone = NoiseContrastiveEstimation(noise, samples=SAMPLES)
+    common = NoiseContrastiveEstimation(noise, samples=SHARED, shared=True)
 
     def full() -> None:
         emission.zero_grad()
         (-emission.log_prob(hidden, targets[:, 0]).mean()).backward()
 
-    def contrast(objective: NoiseContrastive) -> None:
+    def contrast(objective: NoiseContrastiveEstimation) -> None:
         emission.zero_grad()
         shape = (SHARED,) if objective.shared else (PLACES, SAMPLES)
         drawn = noise.sample(shape, generator=generator)
@@ -426,11 +442,11 @@ def draw_cosine(report: dict[str, Any], figure: Figure) -> None:
     axes = figure.subplots()
     for look, name in enumerate(name for name in report["cosine"] if name != "ks"):
         rest = [1 - value for value in report["cosine"][name]]
-        axes.plot(report["cosine"]["ks"], rest, label=name, marker=".", **line_look(look))
+        axes.plot(report["cosine"]["ks"], rest, label=name, marker=".", **line_style(look))
     decades(axes, (1, 10, 100, 1000))
     axes.set(yscale="log", xlabel="k, tokens of noise for each target")
     axes.set(ylabel="1 - cosine to maximum likelihood's")
-    plain_powers(axes)
+    set_plain_log_scale(axes)
     add_legend(axes)
 
 
@@ -448,10 +464,10 @@ def draw_variance(report: dict[str, Any], figure: Figure) -> None:
             chosen = [row for row in rows if row["estimator"] == name]
             if chosen:
                 xs, ys = [row["k"] for row in chosen], [row["own_variance"] for row in chosen]
-                axes.plot(xs, ys, label=name, marker="o", **line_look(look))
+                axes.plot(xs, ys, label=name, marker="o", **line_style(look))
         decades(axes, (10, 100, 1000))
         axes.set(yscale="log", xlabel="k", title=title)
-        plain_powers(axes)
+        set_plain_log_scale(axes)
     both[0].set(ylabel="variance / squared length of the mean")
     add_legend(both[1])
 
@@ -462,10 +478,10 @@ def draw_time(report: dict[str, Any], figure: Figure) -> None:
     names = {"softmax": "softmax", "nce": "nce", "nce shared": "nce shared", "adam": "Adam's step"}
     for look, (name, label) in enumerate(names.items()):
         times = [row[name]["seconds"] * 1000 for row in records]
-        axes.plot(sizes, times, label=label, marker="o", **line_look(look))
+        axes.plot(sizes, times, label=label, marker="o", **line_style(look))
     decades(axes, (10_000, 100_000, 1_000_000))
     axes.set(yscale="log", xlabel="vocabulary", ylabel="milliseconds a step")
-    plain_powers(axes)
+    set_plain_log_scale(axes)
     add_legend(axes)
 
 
@@ -474,7 +490,7 @@ def draw_normaliser(report: dict[str, Any], figure: Figure) -> None:
     for look, record in enumerate(report["training"]):
         steps = [point["step"] for point in record["course"]]
         logs = [point["log_z"] for point in record["course"]]
-        axes.plot(steps, logs, label=record["name"], **line_look(look))
+        axes.plot(steps, logs, label=record["name"], **line_style(look))
     axes.set_yscale("symlog", linthresh=0.5)
     axes.set_yticks([-0.25, 0, 0.25, 0.5, 5, 50], ["-0.25", "0", "0.25", "0.5", "5", "50"])
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -494,7 +510,7 @@ def main() -> None:
     if options.draw:
         return draw(json.loads(options.draw.read_text(encoding="utf-8")), options.figures)
     torch.set_num_threads(options.threads)
-    keep_memory()
+    retain_freed_memory()
     report = measure(options.only.split(","), options.rounds)
     report["command"] = (
         f"python benchmarks/nce.py --only {options.only} --rounds {options.rounds} "

@@ -35,10 +35,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmlab.core.allocator import LARGE, STEP, keep_memory
-from lmlab.core.vocabulary import SYMBOLS, Vocabulary
-from lmlab.data.store import default_cache
-from lmlab.emissions.count_table import CountTable
+from lmlab.core.allocator import MMAP_THRESHOLD, TOP_PAD, retain_freed_memory
+from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
+from lmlab.data.column_store import default_cache
+from lmlab.emissions.ngram_table import NgramTable
 
 ORDER = 5
 KENLM = "kenlm==0.3.0"
@@ -50,9 +50,9 @@ REPEATS = 12
 UNKNOWN, START, END, NOTHING = 1, 2, 3, -1
 PEER_SETTINGS = {
     "OMP_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(LARGE),
-    "MALLOC_TRIM_THRESHOLD_": str(LARGE),
-    "MALLOC_TOP_PAD_": str(STEP),
+    "MALLOC_MMAP_THRESHOLD_": str(MMAP_THRESHOLD),
+    "MALLOC_TRIM_THRESHOLD_": str(MMAP_THRESHOLD),
+    "MALLOC_TOP_PAD_": str(TOP_PAD),
 }
 
 
@@ -161,7 +161,7 @@ class Ours:
         self.many = (self.contexts.repeat(REPEATS, 1), self.targets.repeat(REPEATS))
 
     def _encode_train(self) -> tuple[np.ndarray, np.ndarray]:
-        self.ids = {symbol: i for i, symbol in enumerate(SYMBOLS)}
+        self.ids = {symbol: i for i, symbol in enumerate(SPECIAL_TOKENS)}
         add, sequences, offsets = self.ids.setdefault, [], [0]
         with self.texts.train.open(encoding="utf-8") as lines:
             for line in lines:
@@ -171,8 +171,8 @@ class Ours:
                 offsets.append(len(sequences))
         return np.array(sequences), np.array(offsets)
 
-    def fit_ids(self) -> CountTable:
-        table = CountTable(ORDER, Vocabulary(size=len(self.ids)))
+    def fit_ids(self) -> NgramTable:
+        table = NgramTable(ORDER, Vocabulary(size=len(self.ids)))
         table.fit(*self.train)
         _ = table.model  # the index is part of being ready
         return table
@@ -295,7 +295,7 @@ def main() -> None:
     if chosen.data is None:
         raise SystemExit(f"KenLM's programs are in {programs}; give --data to compare with them.")
     torch.set_num_threads(1)
-    keep_memory()
+    retain_freed_memory()
     data = Path(chosen.data)
     corpora = {
         "ptb, test": (data / "ptb" / "train.txt", data / "ptb" / "test.txt"),

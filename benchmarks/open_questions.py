@@ -263,7 +263,7 @@ def documents_found(model: Any, questions: list[str]) -> list[list[str]]:
     for question in questions:
         ids = [symbols.start, *model.tokenizer.encode(question), symbols.end]
         with torch.no_grad():
-            numbers = system.retrieve(Batch.from_sequences([ids], pad=symbols.pad)).numbers[0]
+            numbers = system.retrieve(Batch.collate([ids], pad=symbols.pad)).numbers[0]
         found.append([system.documents[n].text for n in numbers.tolist() if n >= 0])
     return found
 

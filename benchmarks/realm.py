@@ -31,14 +31,17 @@ from finishing import finished
 
 from lmlab.core.answers import Answer
 from lmlab.core.batch import Batch
-from lmlab.core.parts import target_places
-from lmlab.core.protocols import Retrieved
+from lmlab.core.parts import prediction_mask
+from lmlab.core.protocols import RetrievedDocuments
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
-from lmlab.retrieval.lexical import LexicalIndex
+from lmlab.retrieval.lexical_index import LexicalIndex
 from lmlab.training.config import TrainingConfig
-from lmlab.training.runs import Model, load_run
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 from lmlab.training.train import train
 
 AT_ONCE = 32
@@ -88,14 +91,14 @@ def trained(seed: int, given: argparse.Namespace, folder: Path) -> dict[str, Pat
     return runs
 
 
-def rows_of(model: Model, texts: Sequence[str]) -> Iterator[Batch]:
+def rows_of(model: TrainedModel, texts: Sequence[str]) -> Iterator[Batch]:
     """Texts as batches, in their order."""
     symbols = model.system.vocabulary
     assert symbols.start is not None and symbols.end is not None
     for first in range(0, len(texts), AT_ONCE):
         here = texts[first : first + AT_ONCE]
         rows = [[symbols.start, *model.tokenizer.encode(text), symbols.end] for text in here]
-        yield Batch.from_sequences(rows, pad=symbols.pad)
+        yield Batch.collate(rows, pad=symbols.pad)
 
 
 @torch.no_grad()
@@ -117,7 +120,7 @@ def masked_figures(run: Path, texts: Sequence[str]) -> dict[str, float]:
         sums["nats with documents"] -= float(torch.logsumexp(found.log_probs + each, 1).sum())
         sums["nats with the null document"] -= float(each[:, 0].sum())
         sums["utility"] += float((each - each[:, :1])[real].sum())
-        tokens, documents = tokens + int(target_places(view).sum()), documents + int(real.sum())
+        tokens, documents = tokens + int(prediction_mask(view).sum()), documents + int(real.sum())
     counts = {"utility": max(documents, 1)}
     return {name: total / counts.get(name, tokens) for name, total in sums.items()}
 
@@ -149,8 +152,10 @@ def read_from_bm25(run: Path, questions: Sequence[Example]) -> float:
         texts = [str(each.condition) for each in questions[first : first + AT_ONCE]]
         scores, numbers = index.search(texts, system.retriever.retrieved)
         shares = torch.log_softmax(torch.from_numpy(scores.copy()), 1)
-        retrieved = Retrieved(numbers=torch.from_numpy(numbers.copy()).long(), log_probs=shares)
-        found += system.answers_given(system.as_questions(texts), retrieved)
+        retrieved = RetrievedDocuments(
+            numbers=torch.from_numpy(numbers.copy()).long(), log_probs=shares
+        )
+        found += system.answers_from_documents(system.encode_questions(texts), retrieved)
     return exact_match(found, questions)
 
 
@@ -164,7 +169,7 @@ def answer_found(run: Path, questions: Sequence[Example]) -> dict[str, float]:
         some = questions[first : first + AT_ONCE]
         texts = [str(each.condition) for each in some]
         found = {
-            "spans": system.retrieve(system.as_questions(texts)).numbers.tolist(),
+            "spans": system.retrieve(system.encode_questions(texts)).numbers.tolist(),
             "spans, BM25": index.search(texts, system.retriever.retrieved)[1].tolist(),
         }
         for way, rows in found.items():

@@ -35,8 +35,11 @@ from finishing import finished
 
 if TYPE_CHECKING:
     import lmlab
-    from lmlab.core.residual import Partition, Residual
     from lmlab.core.score import Score
+    from lmlab.models.residual_energy import (
+        PartitionEstimate,
+        ResidualEnergyModel,
+    )
 
 PROTOCOL = "multi30k"
 SHAPE: dict[str, Any] = {"width": 128, "layers": 2, "heads": 4, "length": 48}
@@ -161,14 +164,14 @@ class Measured:
 
     def lengths(self, names: Sequence[str]) -> dict[str, Any]:
         """The contrast on the validation split where batches have all lengths, and where not."""
-        from lmlab.core.residual import ResidualObjective
+        from lmlab.objectives.residual_nce import ResidualObjective
 
         self.setting.train("mixed-short")
-        ResidualObjective.mixes_lengths = False
+        ResidualObjective.needs_mixed_lengths = False
         try:
             self.setting.train("alike-short")
         finally:
-            ResidualObjective.mixes_lengths = True
+            ResidualObjective.needs_mixed_lengths = True
         kept = {name: self.setting.path(name) for name in ("mixed-short", "alike-short")}
         return {"contrast_by_batches": {name: contrasts(path) for name, path in kept.items()}}
 
@@ -207,15 +210,15 @@ def compared(
     }
 
 
-def residual_of(model: lmlab.LanguageModel) -> Residual:
-    from lmlab.core.residual import Residual
+def residual_of(model: lmlab.LanguageModel) -> ResidualEnergyModel:
+    from lmlab.models.residual_energy import ResidualEnergyModel
 
     system = model.model.system
-    assert isinstance(system, Residual)
+    assert isinstance(system, ResidualEnergyModel)
     return system
 
 
-def residual_figures(scores: Sequence[Score], partition: Partition) -> dict[str, float]:
+def residual_figures(scores: Sequence[Score], partition: PartitionEstimate) -> dict[str, float]:
     """Nats a token by either estimate of log Z, and the ends of the scores' interval."""
     tokens = sum(score.tokens for score in scores)
     by_upper = -sum(score.total for score in scores) / tokens
@@ -247,13 +250,13 @@ class Yardstick:
     """
 
     def __init__(self, base: lmlab.LanguageModel, texts: dict[str, list[str]]) -> None:
-        from lmlab.core.residual import LanguageModelBase
+        from lmlab.objectives.residual_nce import FrozenBaseLM
 
         tokenizer = base.model.tokenizer
         self.tokenizer, self.end = tokenizer, base.model.system.vocabulary.end
         known = {part: [self.ids(text) for text in some] for part, some in texts.items()}
         longest = max(map(len, known["train"]))
-        drawing = LanguageModelBase(base.model.system, longest=longest)
+        drawing = FrozenBaseLM(base.model.system, longest=longest)
         seeds = {"made up": len(known["train"]), "for z": DRAWN, "for test": DRAWN}
         drawn = {
             name: drawing.draw(count, generator=generator(1 + place))
@@ -298,11 +301,11 @@ class Yardstick:
         import numpy as np
         import torch
 
-        from lmlab.core.residual import Partition
+        from lmlab.models.residual_energy import PartitionEstimate
 
         odds = self.chosen["odds"]
         real, drawn = odds(self.texts["test"]), odds(self.texts["for test"])
-        partition = Partition.of(torch.from_numpy(-drawn))
+        partition = PartitionEstimate.of(torch.from_numpy(-drawn))
         per_token = len(real) / sum(map(len, self.texts["test"]))
         return {
             **{name: value for name, value in self.chosen.items() if name != "odds"},

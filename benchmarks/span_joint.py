@@ -79,7 +79,7 @@ def questions() -> dict[tuple[int, int], list[tuple[str, float]]]:
     from lmlab.data.languages import capitals
 
     truth, found = capitals.truth(), dict[tuple[int, int], list[tuple[str, float]]]()
-    for pair in capitals.pairs():
+    for pair in capitals.country_table():
         text = f"{pair.country_zh}{ASKED}{pair.capital_zh}"
         lengths = len(pair.country_zh), len(pair.capital_zh)
         found.setdefault(lengths, []).append((text, truth.probabilities[text]))
@@ -95,7 +95,7 @@ def log_probs(model: Any, texts: list[str], lengths: tuple[int, int]) -> dict[st
 
     vocabulary = model.system.vocabulary
     rows = [[vocabulary.start, *model.tokenizer.encode(text), vocabulary.end] for text in texts]
-    batch = Batch.from_sequences(rows, pad=vocabulary.pad)
+    batch = Batch.collate(rows, pad=vocabulary.pad)
     country, capital = lengths
     places = [*range(1, 1 + country), *range(5 + country, 5 + country + capital)]
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)

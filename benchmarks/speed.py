@@ -32,18 +32,21 @@ import torch
 from measuring import rate, ratio, taking_turns
 from torch import nn
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.data.batches import LengthBatches
 from lmlab.data.corpus import open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
-from lmlab.layers import cells
-from lmlab.layers.linear_log_prob import linear_log_prob, linear_log_prob_clear
+from lmlab.layers import recurrent_cells
+from lmlab.layers.softmax_log_prob import (
+    linear_log_prob,
+    linear_log_prob_clear,
+)
 from lmlab.layers.switch_cells import MGRUCell, MinimalGRUCell
 from lmlab.training.config import TrainingConfig
-from lmlab.training.loop import scale_and_clip
+from lmlab.training.loop import clip_gradients
 from lmlab.training.optimizers import build_optimizer
 
 WIDTH = 128
@@ -107,7 +110,7 @@ def lmlab_stepper(dataset: TokenDataset, tokenizer: Tokenizer) -> Callable[[], i
         batch = next(batches)
         loss, _ = system.loss(batch)
         loss.total.backward()
-        scale_and_clip(parameters, 1 / loss.count.item(), 1.0)
+        clip_gradients(parameters, 1 / loss.count.item(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return batch.count
@@ -131,19 +134,24 @@ def compare_training(data: Path, rounds: int) -> dict[str, object]:
 def compare_cells(rounds: int) -> dict[str, object]:
     """Milliseconds of forward and backward at width 128, batch 64, length 20."""
     inputs = torch.randn(64, 20, WIDTH)
-    pairs: dict[str, tuple[Callable[[int, int], cells.Cell], type[cells.Cell]]] = {
-        "PeepholeLSTMCell": (cells.PeepholeLSTMCell, cells.LSTMCell),
-        "CoupledLSTMCell": (cells.CoupledLSTMCell, cells.LSTMCell),
-        "NotesGRUCell": (cells.NotesGRUCell, cells.GRUCell),
-        "MinimalGRUCell": (MinimalGRUCell, cells.GRUCell),
-        "MinimalGRUCell off 4": (partial(MinimalGRUCell, off=(4,)), cells.GRUCell),
-        "MGRUCell": (MGRUCell, cells.GRUCell),
-        "MGRUCell off 4,6": (partial(MGRUCell, off=(4, 6)), cells.GRUCell),
-        "MGRUCell off 4,6,10": (partial(MGRUCell, off=(4, 6, 10)), cells.GRUCell),
-        "MGRUCell off 4,6,11": (partial(MGRUCell, off=(4, 6, 11)), cells.GRUCell),
+    pairs: dict[
+        str,
+        tuple[
+            Callable[[int, int], recurrent_cells.RecurrentCell], type[recurrent_cells.RecurrentCell]
+        ],
+    ] = {
+        "PeepholeLSTMCell": (recurrent_cells.PeepholeLSTMCell, recurrent_cells.LSTMCell),
+        "CoupledLSTMCell": (recurrent_cells.CoupledLSTMCell, recurrent_cells.LSTMCell),
+        "NotesGRUCell": (recurrent_cells.InputResetGRUCell, recurrent_cells.GRUCell),
+        "MinimalGRUCell": (MinimalGRUCell, recurrent_cells.GRUCell),
+        "MinimalGRUCell off 4": (partial(MinimalGRUCell, off=(4,)), recurrent_cells.GRUCell),
+        "MGRUCell": (MGRUCell, recurrent_cells.GRUCell),
+        "MGRUCell off 4,6": (partial(MGRUCell, off=(4, 6)), recurrent_cells.GRUCell),
+        "MGRUCell off 4,6,10": (partial(MGRUCell, off=(4, 6, 10)), recurrent_cells.GRUCell),
+        "MGRUCell off 4,6,11": (partial(MGRUCell, off=(4, 6, 11)), recurrent_cells.GRUCell),
     }
 
-    def milliseconds(cell: cells.Cell) -> float:
+    def milliseconds(cell: recurrent_cells.RecurrentCell) -> float:
         began = time.perf_counter()
         for _ in range(4):
             outputs, _ = cell(inputs, cell.start(64, inputs))
@@ -236,7 +244,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     allocator = "glibc's default" if options.default_allocator else "lmlab's, for both sides"
     if not options.default_allocator:
-        keep_memory()
+        retain_freed_memory()
     wanted = options.only.split(",")
     if options.data is None and set(wanted) & {"train", "memory"}:
         parser.error("where is the data? give --data or set LMLAB_DATA")

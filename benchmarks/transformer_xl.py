@@ -41,9 +41,9 @@ from measuring import rate, taking_turns
 from torch import Tensor
 
 import lmlab
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, open_corpus
 from lmlab.data.languages import recall
@@ -148,7 +148,7 @@ def by_memory(system: Any, tokens: Tensor, first: int, count: int) -> float:
     state = backbone(_view(tokens[None, warm : first - 1])).state
     for begin in range(first, first + count, BLOCK):
         end = min(begin + BLOCK, first + count)
-        batch = Batch.from_sequences([tokens[begin - 1 : end].tolist()], system.vocabulary.pad)
+        batch = Batch.collate([tokens[begin - 1 : end].tolist()], system.vocabulary.pad)
         found = system.log_prob(batch, state=state)
         total, state = total + float(found.totals.double().sum()), found.state
     return total
@@ -167,7 +167,7 @@ def by_window(system: Any, tokens: Tensor, first: int, count: int) -> float:
 
 def _view(tokens: Tensor) -> View:
     lengths = torch.full((len(tokens),), tokens.shape[1])
-    return View(inputs=tokens, lengths=lengths, visibility=Causal())
+    return View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
 
 
 def measure_rates(system: Any, tokens: Tensor, context: int, options: Any) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def measure_rates(system: Any, tokens: Tensor, context: int, options: Any) -> di
         state = None
         for number in itertools.cycle(range(len(tokens) // BLOCK)):
             block = tokens[number * BLOCK : (number + 1) * BLOCK].tolist()
-            batch = Batch.from_sequences([block], system.vocabulary.pad)
+            batch = Batch.collate([block], system.vocabulary.pad)
             state = system.log_prob(batch, state=state).state
             yield len(block) - 1
 

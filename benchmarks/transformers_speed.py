@@ -35,14 +35,17 @@ import transformers
 from measuring import Apart, rate, ratio, taking_turns
 from torch import nn
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam import Beam, beam_search
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.loop import scale_and_clip
+from lmlab.training.loop import clip_gradients
 from lmlab.training.optimizers import build_optimizer
 
 LAYERS, WIDTH, HEADS, LENGTH, WORDS, ROWS = 4, 256, 4, 128, 8000, 16
@@ -186,7 +189,7 @@ def our_stepper(system: System, *, context: int) -> Callable[[], int]:
         batch = Batch(tokens=tokens, lengths=lengths, rows=torch.arange(ROWS))
         loss, _ = system(batch, generator=generator)
         loss.total.backward()
-        scale_and_clip(parameters, 1 / loss.count.item(), 1.0)
+        clip_gradients(parameters, 1 / loss.count.item(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return ROWS * LENGTH
@@ -209,7 +212,7 @@ def our_bert() -> Callable[[], int]:
 def training_rate(make: Callable[..., Callable[[], int]], keeping: bool, *made_of: Any) -> Any:
     """Tokens a second of a side, with lmlab's memory settings or with those that it finds."""
     if keeping:
-        keep_memory()
+        retain_freed_memory()
     torch.manual_seed(0)
     step = make(*made_of)
     rate(step, 2.0)
@@ -326,7 +329,7 @@ def compare_beam(rounds: int) -> dict[str, object]:
 
     def our_rate() -> float:
         began = time.perf_counter()
-        beam = Beam(width=5, best=1, max_length=64)
+        beam = BeamConfig(width=5, best=1, max_length=64)
         [[found]] = beam_search(ours, beam, prefix=[7, 7, 7])
         return len(found.tokens) / (time.perf_counter() - began)
 
@@ -355,7 +358,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    keep_memory()
+    retain_freed_memory()
     torch.manual_seed(0)
     parts: dict[str, Callable[[], object]] = {
         "gpt": lambda: compare_gpt(options.rounds, options.compile),

@@ -32,9 +32,9 @@ from finishing import finished
 
 import lmlab
 from lmlab.data.corpus import open_corpus
-from lmlab.sampling.judging import evaluate_translators
-from lmlab.sampling.translating import make_translator
-from lmlab.scoring.translations import make_metric
+from lmlab.sampling.translation import make_translator
+from lmlab.sampling.translation_evaluation import evaluate_translators
+from lmlab.scoring.translation_metrics import make_metric
 
 SYSTEMS = ("seq2seq", "seq2seq-attention", "transformer")
 BEAM = 5

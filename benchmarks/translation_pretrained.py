@@ -19,7 +19,7 @@ from finishing import finished
 
 import lmlab
 from lmlab.data.corpus import open_corpus
-from lmlab.sampling.judging import evaluate_translators
+from lmlab.sampling.translation_evaluation import evaluate_translators
 
 SYSTEMS = ("bart", "t5", "mass")
 SHAPE = {"width": 128, "layers": 2, "heads": 4, "dropout": 0.1}

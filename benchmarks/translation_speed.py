@@ -33,14 +33,14 @@ from measuring import Apart, rate, taking_turns
 from torch import Tensor, nn
 
 import lmlab
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.batch import Batch
 from lmlab.data.batches import LengthBatches
 from lmlab.data.corpus import open_corpus
 from lmlab.data.dataset import TokenDataset
-from lmlab.sampling.translating import make_translator
+from lmlab.sampling.translation import make_translator
 from lmlab.training.config import TrainingConfig
-from lmlab.training.loop import scale_and_clip
+from lmlab.training.loop import clip_gradients
 from lmlab.training.optimizers import build_optimizer
 
 WIDTH, LAYERS, HEADS = 256, 3, 8
@@ -103,12 +103,12 @@ def marian_of(model: Any) -> Any:
 
 PARTS = {
     "attention.output": "self_attn.out_proj",
-    "source_attention.output": "encoder_attn.out_proj",
+    "cross_attention.output": "encoder_attn.out_proj",
     "feed_forward.widen": "fc1",
     "feed_forward.narrow": "fc2",
-    "around_attention.norm": "self_attn_layer_norm",
-    "around_source.norm": "encoder_attn_layer_norm",
-    "around_feed_forward.norm": "final_layer_norm",
+    "self_attention_residual.norm": "self_attn_layer_norm",
+    "cross_attention_residual.norm": "encoder_attn_layer_norm",
+    "feed_forward_residual.norm": "final_layer_norm",
 }
 
 
@@ -173,7 +173,7 @@ def their_texts(run: Path, data: Path) -> Texts:
         order = by_length if gathered else come
         for first in range(0, len(order), size):
             rows = order[first : first + size]
-            batch = Batch.from_sequences([encoded[row] for row in rows], pad=vocabulary.pad)
+            batch = Batch.collate([encoded[row] for row in rows], pad=vocabulary.pad)
             answers = theirs.generate(
                 batch.tokens,
                 attention_mask=batch.mask().long(),
@@ -275,7 +275,7 @@ def read_pairs(run: Path, data: Path) -> tuple[Any, TokenDataset, LengthBatches]
 
 def our_training(run: Path, data: Path) -> Callable[[float], float]:
     """Target tokens a second of ours, with the memory settings of `lmlab train`."""
-    keep_memory()
+    retain_freed_memory()
     model, _, batches = read_pairs(run, data)
     return partial(rate, our_steps(model.system.train(), batches))
 
@@ -311,7 +311,7 @@ def our_steps(system: Any, batches: LengthBatches) -> Callable[[], int]:
             batch = next(under_way)
         loss, _ = system(batch)
         loss.total.backward()
-        scale_and_clip(parameters, 1 / float(loss.count), config.clip)
+        clip_gradients(parameters, 1 / float(loss.count), config.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return int(loss.count)
@@ -327,7 +327,7 @@ def plain_steps(dataset: TokenDataset, rows: int, vocabulary: Any) -> Callable[[
     def step() -> int:
         chosen = torch.randint(len(dataset), (rows,), generator=generator).tolist()
         sides = [[dataset[i] for i in chosen], [dataset.condition(i) for i in chosen]]
-        target, source = (Batch.from_sequences(side, vocabulary.pad).tokens for side in sides)
+        target, source = (Batch.collate(side, vocabulary.pad).tokens for side in sides)
         optimizer.zero_grad(set_to_none=True)
         model(source, target).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

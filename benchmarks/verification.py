@@ -21,10 +21,14 @@ import torch
 
 from lmlab.core.manifest import verification
 from lmlab.data.corpus import Layout
-from lmlab.data.tokenizer_training import word_level
+from lmlab.data.tokenizer_training import word_level_tokenizer
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import TrainingConfig
-from lmlab.training.runs import RunFolder, build_system, load_run
+from lmlab.training.run_folder import (
+    RunFolder,
+    build_system,
+    load_run,
+)
 
 SHAPES = {"small": (32, 2), "medium": (256, 3), "large": (720, 4)}
 """Width and layers."""
@@ -34,7 +38,7 @@ ROUNDS = 9
 def write_run(folder: Path, width: int, layers: int) -> None:
     """A run of an untrained GPT."""
     spellings = ("<pad>", "<unk>", "<s>", "</s>", "<mask>", *(f"word{n}" for n in range(95)))
-    tokenizer = Tokenizer(word_level({word: n for n, word in enumerate(spellings)}))
+    tokenizer = Tokenizer(word_level_tokenizer({word: n for n, word in enumerate(spellings)}))
     settings = {"width": width, "layers": layers, "heads": 4}
     config = {
         "system": "gpt",

@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.languages.digits import NAMES
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -60,7 +60,7 @@ def named_by_vit(run: Path, corpus: Corpus, split: str) -> tuple[NDArray[np.bool
         [vocabulary.start, *tokenizer.encode(str(each.condition)), vocabulary.end]
         for each in examples
     ]
-    condition = Batch.from_sequences(images, pad=vocabulary.pad)
+    condition = Batch.collate(images, pad=vocabulary.pad)
     labels = torch.tensor([tokenizer.encode(each.text)[0] for each in examples])
     first = system.peek(system.start(len(examples), condition=condition))
     right = (first.log_probs.argmax(-1) == labels).numpy()

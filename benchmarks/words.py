@@ -36,19 +36,18 @@ import gensim
 import numba
 import numpy as np
 import torch
-from gensim.models import Word2Vec
 from measuring import ratio
 
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.data.wordnet.similarity import similar_nouns
-from lmlab.objectives.negative_sampling import WordModel
-from lmlab.scoring.word_vectors import WordVectors, vectors_of
-from lmlab.training.runs import load_run
+from lmlab.data.wordnet.noun_similarity import similar_nouns
+from lmlab.models.word2vec import Word2Vec
+from lmlab.scoring.word_vectors import WordVectors, word_vectors
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
-from lmlab.training.words import Stretches
+from lmlab.training.word2vec_fitter import TextChunks
 
 THREADS = 2
 RATES = {"skipgram": 0.025, "cbow": 0.05}
@@ -80,17 +79,17 @@ def gensim_model(name: str, **settings: Any) -> Word2Vec:
     )
 
 
-def built(name: str, dataset: TokenDataset, *, seed: int = 0, **settings: Any) -> WordModel:
+def built(name: str, dataset: TokenDataset, *, seed: int = 0, **settings: Any) -> Word2Vec:
     """An untrained system that has met the data."""
     module = system_module(name)
     config = replace(module.SIZES["small"], threads=THREADS, **settings)
     torch.manual_seed(seed)
-    system: WordModel = module.build(config, dataset.vocabulary)
-    system.meet_data(dataset.stream, np.array([0, len(dataset.stream)]))
+    system: Word2Vec = module.build(config, dataset.vocabulary)
+    system.setup_data(dataset.stream, np.array([0, len(dataset.stream)]))
     return system
 
 
-def one_pass(stretches: Stretches, epoch: int, rate: float) -> None:
+def one_pass(stretches: TextChunks, epoch: int, rate: float) -> None:
     """An epoch as the fitter makes it, without its reports."""
     count = stretches.per_epoch()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -128,7 +127,7 @@ def speed(corpus: Corpus, name: str, rounds: int) -> dict[str, Any]:
     law = system.objective.law
     words = np.bincount(np.asarray(dataset.stream), minlength=dataset.vocabulary.size)
     effective = float((law.kept().numpy() * words).sum())
-    stretches = Stretches(system, dataset.stream, size=STRETCH, seed=0)
+    stretches = TextChunks(system, dataset.stream, size=STRETCH, seed=0)
     one_pass(stretches, 0, RATES[name])  # compiled, and the caches warm
 
     lines = training_lines(corpus, SPEED_LINES)
@@ -199,7 +198,7 @@ def quality(corpus: Corpus, name: str, seed: int) -> dict[str, Any]:
             quiet=True,
         )
         model = load_run(run.path)
-        ours = judged(vectors_of(model.system, model.tokenizer), counts)
+        ours = judged(word_vectors(model.system, model.tokenizer), counts)
     return {
         "system": name,
         "seed": seed,
@@ -214,7 +213,7 @@ def collapse(corpus: Corpus, name: str, negatives: int, seed: int, epochs: int) 
     system = built(name, dataset, seed=seed, negatives=negatives)
     law = system.objective.law
     frequent = law.counts.masked_fill(~law.is_word, 0).topk(1000).indices
-    stretches = Stretches(system, dataset.stream, size=STRETCH, seed=seed)
+    stretches = TextChunks(system, dataset.stream, size=STRETCH, seed=seed)
     cosines = []
     for epoch in range(epochs + 1):
         directions = torch.nn.functional.normalize(system.vectors()[frequent].detach(), dim=-1)

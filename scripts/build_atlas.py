@@ -31,17 +31,20 @@ import lmlab.emissions
 import lmlab.objectives
 import lmlab.retrieval
 from lmlab.core.card import Card
-from lmlab.core.contrast import Contrast
 from lmlab.core.field_help import field_help
 from lmlab.core.parts import Backbone, Emission, Objective
 from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
+from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.system import Assembly, System
-from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.showing import show_objective
-from lmlab.diagnostics.sight import draw_sight, measure_sight
-from lmlab.training.runs import build_tiny
+from lmlab.inspection.input_dependence import (
+    input_dependence_svg,
+    measure_input_dependence,
+)
+from lmlab.objective_figures.objective_figure import show_objective
+from lmlab.training.run_folder import build_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 ATLAS = ROOT / "docs" / "atlas"
@@ -51,7 +54,7 @@ GENERATED = (
 
 SENTENCE = "the big dog sees a cat"
 """Drawn in the pictures; longer than the windows of the tiny sizes, so that these show."""
-NAMES = (*SYMBOLS, *SENTENCE.split())
+NAMES = (*SPECIAL_TOKENS, *SENTENCE.split())
 NEW_LINE = "\n"
 GRAMMAR = "grammar"
 BY_OBJECTIVE = ("transformer", "memory", "retrieval")
@@ -100,7 +103,7 @@ def fitting_table() -> str:
     rows = []
     for kind in sorted({backbone.yields for backbone in backbones}):
         yielding = [f"`{part.__name__}`" for part in backbones if part.yields == kind]
-        taking = [f"`{part.__name__}`" for part in emissions if kind in part.takes]
+        taking = [f"`{part.__name__}`" for part in emissions if kind in part.input_kinds]
         rows.append([kind, ", ".join(yielding), ", ".join(taking)])
     return table(["hidden states", "backbones that yield them", "emissions that read them"], rows)
 
@@ -146,14 +149,14 @@ def picture(card: Card) -> str | None:
         return show_objective(card.name, text=None if has_example else SENTENCE).svg
     tokens = sentence_tokens()
     generator = torch.Generator().manual_seed(0)
-    sight = measure_sight(system, tokens, NAMES, generator=generator)
+    sight = measure_input_dependence(system, tokens, NAMES, generator=generator)
     assert not sight.leaks, f"{type(system).__name__} uses what its view hides: {sight.leaks}"
     chain = [
         (type(system.objective).__name__, "objective"),
         (type(system.backbone).__name__, f"backbone: {system.backbone.yields}"),
         (type(system.emission).__name__, "emission"),
     ]
-    return draw_sight(sight, chain)
+    return input_dependence_svg(sight, chain)
 
 
 # Pages ------------------------------------------------------------------------------------------
@@ -399,7 +402,7 @@ sentence that says so. An objective fits a backbone that keeps to the visibility
 
 What may train a softmax in the place of its log-probabilities, whatever the objective asks.
 
-{part_sentences(lmlab.objectives, Contrast)}
+{part_sentences(lmlab.objectives, SampledLoss)}
 """
 
 

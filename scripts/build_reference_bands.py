@@ -20,14 +20,17 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
-from lmlab.data.builtin import builtin_descriptions
-from lmlab.diagnostics.doctor.bands import ANY, FILE
-from lmlab.diagnostics.doctor.history import history_of
+from lmlab.data.builtin_corpora import builtin_descriptions
+from lmlab.diagnosis.reference_bands import (
+    ANY_FAMILY,
+    REFERENCE_FILE,
+)
+from lmlab.diagnosis.training_history import parse_training_history
 from lmlab.training.reporting import read_metrics
-from lmlab.training.runs import RunFolder
+from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import train
 
-TARGET = Path(__file__).resolve().parents[1] / "src" / "lmlab" / "data" / FILE
+TARGET = Path(__file__).resolve().parents[1] / "src" / "lmlab" / "data" / REFERENCE_FILE
 SYSTEMS = (
     "ngram",
     "window",
@@ -92,7 +95,7 @@ def trained(reference: Reference, work: Path) -> RunFolder:
 def curve(run: RunFolder) -> list[tuple[float, float]]:
     """Training tokens seen and held-out loss, best so far."""
     best, points = float("inf"), []
-    for look in history_of(read_metrics(run.metrics)).held_out:
+    for look in parse_training_history(read_metrics(run.metrics)).held_out:
         best = min(best, look.loss)
         points.append((look.tokens, best))
     return points
@@ -103,7 +106,7 @@ def bands(curves: dict[Reference, list[tuple[float, float]]]) -> dict[str, Any]:
     by_family: dict[str, list[Reference]] = defaultdict(list)
     for reference in curves:
         by_family[find_system(reference.system).family].append(reference)
-        by_family[ANY].append(reference)
+        by_family[ANY_FAMILY].append(reference)
     made = {}
     for family, members in sorted(by_family.items()):
         # A model fitted in one pass has one figure, which says nothing of the way there.

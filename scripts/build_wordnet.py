@@ -9,7 +9,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lmlab.data.wordnet import compact, princeton
+from lmlab.data.wordnet import (
+    compact_format,
+    princeton,
+)
 
 
 def main() -> None:
@@ -19,7 +22,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the compact file to write")
     arguments = parser.parse_args()
     synsets = princeton.read_synsets(arguments.folder)
-    compact.write(arguments.out, synsets, princeton.read_exceptions(arguments.folder))
+    compact_format.write_compact(
+        arguments.out, synsets, princeton.read_exceptions(arguments.folder)
+    )
     print(f"{arguments.out}: {len(synsets):,} synsets, {arguments.out.stat().st_size:,} bytes")
 
 

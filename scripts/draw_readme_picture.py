@@ -11,10 +11,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lmlab.diagnostics.figures import entropy_of
-from lmlab.diagnostics.pictures import curve_from_metrics, training_curves
+from lmlab.plotting.training_curves import (
+    draw_training_curves,
+    loss_curve_from_metrics,
+)
+from lmlab.reports.run_figures import true_entropy
 from lmlab.training.reporting import read_metrics
-from lmlab.training.runs import RunFolder
+from lmlab.training.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "grammar.svg"
@@ -28,13 +31,13 @@ INK = (
 def draw(folder: Path) -> str:
     """The curves of all runs of a folder over the entropy of what they were trained on."""
     runs = [RunFolder(path.parent) for path in sorted(folder.glob("*/config.json"))]
-    entropies = {entropy_of(run.read_config()) for run in runs}
+    entropies = {true_entropy(run.read_config()) for run in runs}
     assert len(entropies) == 1, f"the runs of {folder} were trained on several corpora"
-    curves = [curve_from_metrics(run.path.name, read_metrics(run.metrics)) for run in runs]
+    curves = [loss_curve_from_metrics(run.path.name, read_metrics(run.metrics)) for run in runs]
     # In the legend as on the page: the highest last loss first.
     ordered = sorted(curves, key=lambda curve: -curve.held_out[-1][1])
     looks = [replace(curve, look=place) for place, curve in enumerate(ordered)]
-    picture = training_curves(looks, floor=entropies.pop())
+    picture = draw_training_curves(looks, floor=entropies.pop())
     opening, bracket, rest = picture.partition(">")
     return f"{opening}{bracket}\n{INK}{rest.rstrip()}\n"
 

@@ -20,7 +20,10 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import open_corpus
-from lmlab.training.runs import Model, load_run
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 
 RECORDS = Path(__file__).parents[1] / "results" / "notes"
 SENTENCES = 500
@@ -29,7 +32,7 @@ NOISES = (0.0, 0.1, 0.2, 0.5, 1.0)
 Measured = dict[str, Any]
 
 
-def test_batch(model: Model, data: Path) -> Batch:
+def test_batch(model: TrainedModel, data: Path) -> Batch:
     """The first sentences of the test split, cut as the protocol cuts them."""
     corpus, vocabulary = open_corpus(f"multi30k-l20:{data}"), model.system.vocabulary
     rows = []
@@ -38,7 +41,7 @@ def test_batch(model: Model, data: Path) -> Batch:
         rows.append(ids[: model.layout.cut])
         if len(rows) == SENTENCES:
             break
-    return Batch.from_sequences(rows, pad=vocabulary.pad)
+    return Batch.collate(rows, pad=vocabulary.pad)
 
 
 def mean_over_targets(values: Tensor, batch: Batch) -> float:
@@ -47,9 +50,9 @@ def mean_over_targets(values: Tensor, batch: Batch) -> float:
     return float(values[real].mean())
 
 
-def parents(model: Model, batch: Batch) -> Measured:
+def parents(model: TrainedModel, batch: Batch) -> Measured:
     """Where the prior and the posterior over parents stand: the start symbol or the last word."""
-    captures = model.system.reveal(batch)
+    captures = model.system.capture_internals(batch)
     found: Measured = {}
     for name in ("parent prior", "posterior"):
         table = captures[name].values
@@ -64,9 +67,9 @@ def parents(model: Model, batch: Batch) -> Measured:
     return found
 
 
-def slots(model: Model, batch: Batch) -> Measured:
+def slots(model: TrainedModel, batch: Batch) -> Measured:
     """For each slot how many places back its prior looks most, and how sure it is."""
-    prior = model.system.reveal(batch)["slot prior"].values
+    prior = model.system.capture_internals(batch)["slot prior"].values
     place = prior.shape[1] - 1
     best = prior[:, place].max(-1)
     return {
@@ -75,19 +78,19 @@ def slots(model: Model, batch: Batch) -> Measured:
     }
 
 
-def rotation(model: Model, batch: Batch) -> Measured:
-    share = model.system.reveal(batch)["share of the rotation"].values
+def rotation(model: TrainedModel, batch: Batch) -> Measured:
+    share = model.system.capture_internals(batch)["share of the rotation"].values
     return {"share of the rotation": mean_over_targets(share, batch)}
 
 
-def looseness(model: Model, batch: Batch) -> Measured:
-    gap = model.system.reveal(batch)["looseness"].values
+def looseness(model: TrainedModel, batch: Batch) -> Measured:
+    gap = model.system.capture_internals(batch)["looseness"].values
     return {"nats a token between bound and exact": mean_over_targets(gap, batch)}
 
 
-def collapse(model: Model, batch: Batch) -> Measured:
+def collapse(model: TrainedModel, batch: Batch) -> Measured:
     """How much the posterior tells: KL by unit of the latent vector."""
-    captures = model.system.reveal(batch)
+    captures = model.system.capture_internals(batch)
     by_unit = captures["divergence"].values
     return {
         "KL a sentence": float(by_unit.sum()),
@@ -100,7 +103,7 @@ def collapse(model: Model, batch: Batch) -> Measured:
 
 
 @torch.no_grad()
-def noise(model: Model, batch: Batch) -> Measured:
+def noise(model: TrainedModel, batch: Batch) -> Measured:
     """Reconstruction in nats a token when the latent vector is disturbed by noise."""
     found: Measured = {}
     for size in NOISES:
@@ -110,7 +113,7 @@ def noise(model: Model, batch: Batch) -> Measured:
     return {"nats a token by noise": found}
 
 
-CLAIMS: tuple[tuple[str, Callable[[Model, Batch], Measured]], ...] = (
+CLAIMS: tuple[tuple[str, Callable[[TrainedModel, Batch], Measured]], ...] = (
     ("parent-prior", parents),
     ("remix-aligned", parents),
     ("slots", slots),

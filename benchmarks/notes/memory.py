@@ -25,7 +25,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.languages.recall import RecallTruth
-from lmlab.diagnostics.gradients import gradient_by_distance
+from lmlab.inspection.gradient_flow import measure_gradient_by_distance
 
 SYSTEMS = ("rnn", "lstm", "gru")
 GAPS = (1, 3, 5, 8, 12, 20, 40, 80, 120)
@@ -89,11 +89,11 @@ def gradient_table() -> list[dict[str, object]]:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(5, 50, (32, 42), generator=generator)
     tokens[:, 0] = 2
-    batch = Batch.from_sequences(tokens.tolist(), pad=vocabulary.pad)
+    batch = Batch.collate(tokens.tolist(), pad=vocabulary.pad)
     for radius in RADII:
         torch.manual_seed(0)
         config = module.Config(width=64, dropout=0.0, activation="linear", radius=radius)
-        found = gradient_by_distance(module.build(config, vocabulary), [batch])
+        found = measure_gradient_by_distance(module.build(config, vocabulary), [batch])
         rows.append({"radius": radius, "factor": found.factor})
         print(f"radius {radius}: a step back multiplies the gradient by {found.factor:.3f}")
     return rows

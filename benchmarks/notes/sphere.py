@@ -26,7 +26,10 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import open_corpus
-from lmlab.training.runs import Model, load_run
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 
 PAIRS = {
     "lstm": ("lstm.tuned.seed1", "lstm-sphere.tuned.seed1"),
@@ -42,7 +45,7 @@ def band_names() -> list[str]:
     return [f"{low} and more" if high == 10**9 else f"{low} to {high}" for low, high in BANDS]
 
 
-def counts_of(model: Model, data: Path) -> Tensor:
+def counts_of(model: TrainedModel, data: Path) -> Tensor:
     """(V,) how often each token stands in the training text."""
     counted: Counter[int] = Counter()
     for example in open_corpus(f"multi30k-l20:{data}").splits["train"]:
@@ -54,7 +57,7 @@ def counts_of(model: Model, data: Path) -> Tensor:
 
 
 @torch.no_grad()
-def losses_by_band(model: Model, data: Path, counts: Tensor) -> dict[str, dict[str, float]]:
+def losses_by_band(model: TrainedModel, data: Path, counts: Tensor) -> dict[str, dict[str, float]]:
     """Nats a token and number of tokens of each band, over the whole held-out split."""
     vocabulary, totals, seen = model.system.vocabulary, torch.zeros(4), torch.zeros(4)
     rows = []
@@ -62,7 +65,7 @@ def losses_by_band(model: Model, data: Path, counts: Tensor) -> dict[str, dict[s
         ids = [vocabulary.start, *model.tokenizer.encode(example.text), vocabulary.end]
         rows.append(ids[: model.layout.cut])
     for first in range(0, len(rows), ROWS):
-        batch = Batch.from_sequences(rows[first : first + ROWS], pad=vocabulary.pad)
+        batch = Batch.collate(rows[first : first + ROWS], pad=vocabulary.pad)
         scored, targets = model.system.log_prob(batch).per_token, batch.tokens[:, 1:]
         scored = scored[:, : targets.shape[1]]
         real = torch.arange(targets.shape[1]) < (batch.lengths - 1)[:, None]
@@ -77,7 +80,7 @@ def losses_by_band(model: Model, data: Path, counts: Tensor) -> dict[str, dict[s
 
 
 @torch.no_grad()
-def lengths_by_band(model: Model, counts: Tensor) -> dict[str, Any] | None:
+def lengths_by_band(model: TrainedModel, counts: Tensor) -> dict[str, Any] | None:
     """Mean lengths of the output vectors of each band, and their correlation with log counts.
 
     None where tokens have no vectors of their own (a mixture's states have them).

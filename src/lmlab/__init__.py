@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lmlab.core.errors import UserError as UserError
     from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
-    from lmlab.tasks.runs import load_task as load_task
-    from lmlab.tasks.setting_records import settings as settings
+    from lmlab.tasks.finetuned_model import load_task
+    from lmlab.tasks.setting_listing import settings
 
 __version__ = "0.1.0"
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
     "wrap",
 ]
 
-_HOMES = {
+PUBLIC_NAMES = {
     "LanguageModel": "lmlab.language_model",
     "UserError": "lmlab.core.errors",
     "ablate": "lmlab.api",
@@ -69,10 +69,10 @@ _HOMES = {
     "finetune": "lmlab.tasks.finetune",
     "inspect": "lmlab.api",
     "load": "lmlab.api",
-    "load_task": "lmlab.tasks.runs",
+    "load_task": "lmlab.tasks.finetuned_model",
     "open_index": "lmlab.api",
     "pairs": "lmlab.api",
-    "settings": "lmlab.tasks.setting_records",
+    "settings": "lmlab.tasks.setting_listing",
     "show_objective": "lmlab.api",
     "systems": "lmlab.api",
     "train": "lmlab.api",
@@ -82,11 +82,11 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Public names, each imported when it is first asked for."""
-    if name not in _HOMES:
+    if name not in PUBLIC_NAMES:
         raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(PUBLIC_NAMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
 """`python -m lmlab` is the console script."""
 
 from lmlab.cli.main import run
-from lmlab.core.children import end_with_parent
+from lmlab.core.child_processes import end_with_parent
 
 end_with_parent()
 run()

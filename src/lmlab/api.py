@@ -26,37 +26,46 @@ from lmlab.core.errors import UserError
 from lmlab.core.manifest import verification
 from lmlab.core.registry import catalogue
 from lmlab.data.corpus import Corpus
-from lmlab.diagnostics.writing import writer_for
-from lmlab.interop.opening import is_checkpoint, open_model
-from lmlab.interop.wrapping import NO_COURSE, wrap_module
-from lmlab.language_model import LanguageModel, Text, corpus_of
-from lmlab.sampling.judging import (
-    Evaluation,
+from lmlab.interop.load_model import (
+    is_hub_checkpoint,
+    load_model,
+)
+from lmlab.interop.module_wrapper import (
+    NO_TRAINING_HISTORY,
+    wrap_module,
+)
+from lmlab.language_model import GeneratedText, LanguageModel, shared_corpus
+from lmlab.reports.comparison_files import comparison_writer
+from lmlab.sampling.translation_evaluation import (
+    TranslationEvaluation,
     ValidationBleu,
     evaluate_translators,
-    told_apart,
+    unique_model_names,
 )
-from lmlab.scoring.compare import compare as compare_models
-from lmlab.scoring.comparison import Comparison
-from lmlab.scoring.pairs_comparison import PairsComparison, compare_pairs, model_names
-from lmlab.training.processes import lock_output
-from lmlab.training.runs import Model
-from lmlab.training.train import RunResult
+from lmlab.scoring.comparison_records import Comparison
+from lmlab.scoring.minimal_pairs import (
+    MinimalPairsComparison,
+    compare_minimal_pairs,
+)
+from lmlab.scoring.model_comparison import compare_models as compare_models
+from lmlab.training.distributed import lock_output
+from lmlab.training.run_folder import TrainedModel
+from lmlab.training.train import TrainingResult
 from lmlab.training.train import train as train_system
 
 if TYPE_CHECKING:
-    from lmlab.diagnostics.ablation import Ablation
-    from lmlab.diagnostics.doctor.records import Examination
-    from lmlab.diagnostics.inspection import Inspection
-    from lmlab.diagnostics.showing import ShownObjective
+    from lmlab.diagnosis.findings import Examination
+    from lmlab.experiments.ablation import Ablation
+    from lmlab.inspection.inspect_model import Inspection
+    from lmlab.objective_figures.objective_figure import ObjectiveFigure
     from lmlab.retrieval.documents import Documents
-    from lmlab.retrieval.encoders import TextEncoder
-    from lmlab.retrieval.stored import StoredIndex
+    from lmlab.retrieval.retrieval_encoder import RetrievalEncoder
+    from lmlab.retrieval.stored_index import StoredIndex
 
 __all__ = [
+    "GeneratedText",
     "LanguageModel",
-    "RunResult",
-    "Text",
+    "TrainingResult",
     "ablate",
     "build_index",
     "compare",
@@ -74,7 +83,7 @@ __all__ = [
 
 
 @wraps(train_system)
-def train(*arguments: Any, **options: Any) -> RunResult:
+def train(*arguments: Any, **options: Any) -> TrainingResult:
     """`lmlab.training.train.train`, with a judge where weights are kept by translations."""
     return train_system(*arguments, **{"judge": ValidationBleu, **options})
 
@@ -93,7 +102,7 @@ def load(run: Path | str, *, verify: bool = True) -> LanguageModel:
     'counting'
     """
     with verification(verify):
-        return LanguageModel(open_model(run))
+        return LanguageModel(load_model(run))
 
 
 def wrap(
@@ -167,9 +176,9 @@ def compare(
     """
     if isinstance(runs, (str, Path)):
         raise UserError("compare takes a list of runs, and one came by itself; put it in a list.")
-    write = None if out is None else writer_for(Path(out))
-    models = [run.model if isinstance(run, LanguageModel) else open_model(run) for run in runs]
-    corpus = data if isinstance(data, Corpus) else corpus_of(models, data, errors)
+    write = None if out is None else comparison_writer(Path(out))
+    models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
+    corpus = data if isinstance(data, Corpus) else shared_corpus(models, data, errors)
     found = compare_models(models, corpus, split, seed=seed, progress=progress)
     if write is not None:
         write(found, models)
@@ -182,7 +191,7 @@ def pairs(
     *,
     seed: int = 0,
     progress: Callable[[int], None] = lambda tokens: None,
-) -> PairsComparison:
+) -> MinimalPairsComparison:
     """Accuracy of several models on the same minimal pairs, with intervals of their differences.
 
     `progress` is called with the number of tokens as they are scored.
@@ -198,12 +207,12 @@ def pairs(
     models = [run if isinstance(run, LanguageModel) else load(run) for run in runs]
     if not models:
         raise UserError("no model given; name at least one.")
-    names = model_names([model.path for model in models])
+    names = unique_model_names([model.path for model in models])
     reports = {
         name: model.pairs(*files, progress=progress)
         for name, model in zip(names, models, strict=True)
     }
-    return compare_pairs(reports, seed=seed)
+    return compare_minimal_pairs(reports, seed=seed)
 
 
 def evaluate(
@@ -212,22 +221,22 @@ def evaluate(
     data: str | Path | None = None,
     errors: str | None = None,
     **options: Any,
-) -> Evaluation:
+) -> TranslationEvaluation:
     """Translate a corpus of pairs with each run, and judge them by sacreBLEU on the same texts.
 
     `data` is what the runs were trained on, or fine-tuned on, unless given; options are those of
     `evaluate_translators` (split, metrics, limit …) and of translating (method, beam …).
     """
     # Imported late: no other verb needs it.
-    from lmlab.tasks.pairs import judged_on
+    from lmlab.tasks.finetuning_pairs import evaluation_corpus
 
     if isinstance(runs, (str, Path)):
         raise UserError("evaluate takes a list of runs, and one came by itself; put it in a list.")
 
-    models = [run.model if isinstance(run, LanguageModel) else open_model(run) for run in runs]
-    named = told_apart(models)
+    models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
+    named = unique_model_names(models)
     spec = None if data is None else str(data)
-    corpus = judged_on(models, spec, lambda some: corpus_of(some, spec, errors))
+    corpus = evaluation_corpus(models, spec, lambda some: shared_corpus(some, spec, errors))
     return evaluate_translators(named, corpus, **options)
 
 
@@ -249,13 +258,13 @@ def inspect(
     ['surprisal', 'view']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
-    from lmlab.diagnostics.inspection import inspect_models
+    from lmlab.inspection.inspect_model import inspect_models
 
     if isinstance(runs, (str, Path)):
         raise UserError("inspect takes a list of runs, and one came by itself; put it in a list.")
     if isinstance(texts, str) or isinstance(words, str):
         raise UserError("inspect takes lists of texts and words; put a single one in a list.")
-    models = [run.model if isinstance(run, LanguageModel) else open_model(run) for run in runs]
+    models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
     folder = None if out is None else Path(out)
     return inspect_models(models, out=folder, texts=texts, words=words, progress=progress)
 
@@ -268,7 +277,7 @@ def show_objective(
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
-) -> ShownObjective:
+) -> ObjectiveFigure:
     """Draw what an objective shows of one text and what it asks: a system of the zoo, or a run.
 
     A system of the zoo is built small over the words of the text, with `settings` of one's own;
@@ -279,14 +288,14 @@ def show_objective(
     ['who may see whom']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
-    from lmlab.diagnostics.showing import check_form
-    from lmlab.diagnostics.showing import show_objective as show
+    from lmlab.objective_figures.objective_figure import check_figure_path
+    from lmlab.objective_figures.objective_figure import show_objective as show
 
     if out is not None:
-        check_form(Path(out))
-    asked: str | Path | Model = system.model if isinstance(system, LanguageModel) else system
-    if not isinstance(asked, Model) and is_checkpoint(Path(asked)):
-        asked = open_model(asked)
+        check_figure_path(Path(out))
+    asked: str | Path | TrainedModel = system.model if isinstance(system, LanguageModel) else system
+    if not isinstance(asked, TrainedModel) and is_hub_checkpoint(Path(asked)):
+        asked = load_model(asked)
     shown = show(asked, text=text, condition=condition, seed=seed, settings=settings)
     if out is not None:
         shown.write(Path(out))
@@ -310,19 +319,19 @@ def doctor(
     (True, ['uniform', 'unigram', 'bigram', 'trigram', 'entropy'])
     """
     # Imported late: no other verb looks at so much.
-    from lmlab.diagnostics.doctor.examine import examine
+    from lmlab.diagnosis.examination import examine_run
 
     if isinstance(run, LanguageModel) and not run.model.stored:
-        raise UserError(NO_COURSE.format(name=run.model.name))
+        raise UserError(NO_TRAINING_HISTORY.format(name=run.model.name))
     if isinstance(run, LanguageModel):
         run = run.path
-    elif is_checkpoint(Path(run)):
-        raise UserError(NO_COURSE.format(name=run))
-    found = examine(run, data=data)
+    elif is_hub_checkpoint(Path(run)):
+        raise UserError(NO_TRAINING_HISTORY.format(name=run))
+    found = examine_run(run, data=data)
     if out is not None:
-        from lmlab.diagnostics.doctor.picture import write_picture
+        from lmlab.diagnosis.loss_figure import write_loss_figure
 
-        write_picture(found, Path(out))
+        write_loss_figure(found, Path(out))
     return found
 
 
@@ -357,11 +366,11 @@ def ablate(
     ['0 gate-input, 4 candidate-hidden', '4 candidate-hidden', 'intact']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
-    from lmlab.diagnostics.ablation import ask
-    from lmlab.diagnostics.ablation_runs import run_ablation
-    from lmlab.diagnostics.ablation_tables import write_tables
+    from lmlab.experiments.ablation import plan_ablation
+    from lmlab.experiments.ablation_runs import run_ablation
+    from lmlab.experiments.ablation_tables import write_ablation_tables
 
-    question = ask(
+    question = plan_ablation(
         system,
         data=str(data),
         switches=switches,
@@ -384,13 +393,13 @@ def ablate(
 
     with lock_output(Path(out)):
         found = run_ablation(question, Path(out), jobs=jobs, quiet=quiet, tell=tell)
-        write_tables(found)
+        write_ablation_tables(found)
     return found
 
 
 def build_index(
     documents: str | Path | Documents,
-    encoder: str | Path | LanguageModel | TextEncoder,
+    encoder: str | Path | LanguageModel | RetrievalEncoder,
     out: Path | str,
     *,
     errors: str = "strict",
@@ -400,7 +409,7 @@ def build_index(
 
     `documents` are a built-in set (capitals, wordnet), a file, a folder, or `Documents`. `encoder`
     is a run or model with `Encode`, a folder in the Hub's format, or "bm25" for an index by words.
-    `options` are those of `lmlab.retrieval.stored.build_index`: kind (flat, ivf, hnsw), recall,
+    `options` are those of `lmlab.retrieval.stored_index.build_index`: kind (flat, ivf, hnsw), recall,
     batch, seed, progress.
 
     >>> index = lmlab.build_index("capitals", "bm25", "indexes/capitals")
@@ -410,12 +419,12 @@ def build_index(
     # Imported late: no other verb needs it.
     from lmlab.data.lines import check_errors
     from lmlab.interop.text_encoders import as_encoder
-    from lmlab.retrieval.documents import open_documents
-    from lmlab.retrieval.stored import BM25
-    from lmlab.retrieval.stored import build_index as build
+    from lmlab.retrieval.documents import load_documents
+    from lmlab.retrieval.stored_index import BM25
+    from lmlab.retrieval.stored_index import build_index as build
 
     if isinstance(documents, (str, Path)):
-        documents = open_documents(documents, errors=check_errors(errors))
+        documents = load_documents(documents, errors=check_errors(errors))
     given = encoder.model if isinstance(encoder, LanguageModel) else encoder
     return build(documents, None if given == BM25 else as_encoder(given), out, **options)
 
@@ -423,7 +432,7 @@ def build_index(
 def open_index(
     path: Path | str,
     *,
-    encoder: str | Path | LanguageModel | TextEncoder | None = None,
+    encoder: str | Path | LanguageModel | RetrievalEncoder | None = None,
     verify: bool = True,
 ) -> StoredIndex:
     """The index of a folder, to be searched by texts; vectors stay on the disk until looked at.
@@ -436,7 +445,7 @@ def open_index(
     (186, [47])
     """
     from lmlab.interop.text_encoders import as_encoder, find_encoder
-    from lmlab.retrieval.stored import open_index as open_stored
+    from lmlab.retrieval.stored_index import open_index as open_stored
 
     with verification(verify):
         if encoder is None:

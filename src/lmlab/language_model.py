@@ -12,53 +12,77 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.integer_parsing import check_whole_number
 from lmlab.core.limits import check_limit
 from lmlab.core.score import Score, Summary, summarise
 from lmlab.core.seeds import check_seed
-from lmlab.core.texts import check_text, check_texts, each_text
-from lmlab.core.whole_numbers import check_whole_number
+from lmlab.core.text_checks import (
+    check_text,
+    check_texts,
+    checked_texts,
+)
 from lmlab.data.corpus import Corpus, open_corpus
-from lmlab.interop.opening import open_model
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import Generated
-from lmlab.sampling.decode import greedy as decode_greedily
-from lmlab.sampling.decode import sample as draw
-from lmlab.sampling.filling import Filled, Filler
-from lmlab.sampling.prefix import Prefix, encode_prefix, encode_source
-from lmlab.sampling.translating import Translation, make_translator
-from lmlab.scoring.conditional import ConditionalScore, conditional_scores, spaced
-from lmlab.scoring.given_source import SourceScorer, check_takes_source, paired
-from lmlab.scoring.pairs import PairsReport, judge_files
-from lmlab.scoring.score import Scorer
-from lmlab.training.runs import Model
+from lmlab.interop.load_model import load_model
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.sampling.decoding import GeneratedSequence
+from lmlab.sampling.decoding import greedy_search as decode_greedily
+from lmlab.sampling.decoding import sample_sequences as draw
+from lmlab.sampling.mask_filling import (
+    FilledText,
+    MaskFiller,
+)
+from lmlab.sampling.prompt_encoding import (
+    EncodedPrefix,
+    encode_prefix,
+    encode_source,
+)
+from lmlab.sampling.translation import (
+    Translation,
+    make_translator,
+)
+from lmlab.scoring.conditional import ConditionalScore, conditional_scores, with_separator
+from lmlab.scoring.minimal_pairs import (
+    MinimalPairsReport,
+    score_minimal_pair_files,
+)
+from lmlab.scoring.scorer import Scorer
+from lmlab.scoring.source_scoring import (
+    SourceScorer,
+    check_takes_source,
+    pair_with_sources,
+)
+from lmlab.training.run_folder import TrainedModel
 
 if TYPE_CHECKING:
     from lmlab.core.capture import Capture
+    from lmlab.retrieval.dense_index import DenseIndex
     from lmlab.retrieval.documents import Documents
-    from lmlab.retrieval.index import DenseIndex
-    from lmlab.retrieval.stored import StoredIndex
-    from lmlab.sampling.asking import Asked
-    from lmlab.sampling.chain_report import Chains
-    from lmlab.scoring.detection import DetectedText
-    from lmlab.scoring.links import LinkedText
-    from lmlab.scoring.text_vectors import EncodedText
+    from lmlab.retrieval.stored_index import StoredIndex
+    from lmlab.sampling.mcmc.diagnostics import McmcResult
+    from lmlab.sampling.question_answering import AnsweredQuestion
+    from lmlab.scoring.entity_linking import LinkedText
+    from lmlab.scoring.replaced_tokens_detection import DetectedText
+    from lmlab.scoring.text_embeddings import TextEmbedding
 
-METHODS = {
+DECODING_OPTIONS = {
     "ancestral": ("temperature", "top_k", "top_p"),
     "greedy": (),
     "beam": ("beam", "length_penalty"),
 }
 """The ways to write a text, and which options each has a use for."""
-CHAINS = ("gibbs", "metropolis")
+MCMC_METHODS = ("gibbs", "metropolis")
 """The ways that are Markov chains, which have a verb of their own."""
 TOKENS_AT_ONCE = 2**16
 """Tokens that are generated together at most, so that a million texts take no more memory than some
 hundred."""
-BEAM_WIDTH = 8
+DEFAULT_BEAM_WIDTH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class GeneratedText:
     """A text that a model wrote."""
 
     text: str
@@ -74,7 +98,7 @@ class Text:
 class LanguageModel:
     """A trained model: what `lmlab.load(run)` and `lmlab.wrap(module, tokenizer)` give."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TrainedModel) -> None:
         self.model = model
 
     def __repr__(self) -> str:
@@ -146,10 +170,10 @@ class LanguageModel:
         **options: Any,
     ) -> Iterator[Score]:
         """Scores of any number of texts, one by one, in constant memory."""
-        texts = each_text(texts)
+        texts = checked_texts(texts)
         if sources is None:
             return self.scorer(**options).score(texts, per_token=per_token)
-        pairs = paired(each_text(sources), texts)
+        pairs = pair_with_sources(checked_texts(sources), texts)
         return self.source_scorer(**options).score(pairs, per_token=per_token)
 
     def score_given(
@@ -172,7 +196,7 @@ class LanguageModel:
         """
         if separator is None:
             separator = "" if self.tokenizer.kind == "char" else " "
-        joined = ((p, spaced(p, c, separator)) for p, c in pairs)
+        joined = ((p, with_separator(p, c, separator)) for p, c in pairs)
         return conditional_scores(self.scorer(**options), joined, end=end)
 
     def summary(
@@ -188,7 +212,7 @@ class LanguageModel:
 
     def pairs(
         self, *files: Path | str, progress: Callable[[int], None] = lambda tokens: None
-    ) -> PairsReport:
+    ) -> MinimalPairsReport:
         """Accuracy on minimal pairs, JSON lines of `sentence_good` and `sentence_bad` (BLiMP).
 
         `progress` is called with the number of tokens as they are scored.
@@ -198,9 +222,9 @@ class LanguageModel:
         >>> lmlab.load("runs/ngram").pairs("agreement.jsonl").overall.accuracy
         1.0
         """
-        return judge_files(self.scorer(progress=progress), files)
+        return score_minimal_pair_files(self.scorer(progress=progress), files)
 
-    def encode_prefix(self, text: str) -> Prefix:
+    def encode_prefix(self, text: str) -> EncodedPrefix:
         """The ids that a prefix is fed as, and the words of it that the model does not know."""
         return encode_prefix(text, self.tokenizer)
 
@@ -218,7 +242,7 @@ class LanguageModel:
         length_penalty: float | None = None,
         max_length: int = 100,
         seed: int = 0,
-    ) -> list[Text]:
+    ) -> list[GeneratedText]:
         """Write `n` texts: drawn (ancestral), the likeliest token each time (greedy), or searched.
 
         `n` texts of a beam search are its n best. The same seed gives the same texts. `source` is
@@ -231,10 +255,10 @@ class LanguageModel:
         >>> first.log_prob >= second.log_prob
         True
         """
-        if method in CHAINS:
+        if method in MCMC_METHODS:
             raise UserError(f"Markov chains give a record: call chains(n, method={method!r}).")
-        if method not in METHODS:
-            raise unknown_name("method", method, (*METHODS, *CHAINS))
+        if method not in DECODING_OPTIONS:
+            raise unknown_name("method", method, (*DECODING_OPTIONS, *MCMC_METHODS))
         check_seed(seed)
         check_whole_number("the number of texts", n)
         check_whole_number("the greatest length", max_length)
@@ -249,7 +273,7 @@ class LanguageModel:
         }
         options = {name: value for name, value in given.items() if value is not None}
         for name in options:
-            if name not in METHODS[method]:
+            if name not in DECODING_OPTIONS[method]:
                 raise UserError(
                     f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
                 )
@@ -265,10 +289,10 @@ class LanguageModel:
         lm: Path | str | LanguageModel | None = None,
         progress: Callable[[int, int], None] = lambda done, of: None,
         **options: Any,
-    ) -> Chains:
+    ) -> McmcResult:
         """Texts by Markov chains (gibbs, metropolis), with what tells whether they have mixed.
 
-        `options` are those of `lmlab.sampling.chain_settings.ChainSettings`: method, start, text,
+        `options` are those of `lmlab.sampling.mcmc.mcmc_config.McmcConfig`: method, start, text,
         template, prefix, length, steps, masks, order, temperature, energy … `lm` is whose samples
         a start from an lm takes; its own unless given. For systems with `Fill` or `Energy`.
 
@@ -282,25 +306,25 @@ class LanguageModel:
         ([True, True], 'own')
         """
         # Imported late: no other verb needs it.
-        from lmlab.sampling.chain_settings import ChainSettings
-        from lmlab.sampling.chains import ChainRunner
+        from lmlab.sampling.mcmc.mcmc_config import McmcConfig
+        from lmlab.sampling.mcmc.sampler import McmcSampler
 
-        settings = ChainSettings(n=n, **options)
+        settings = McmcConfig(n=n, **options)
         if lm is not None and settings.start != "lm":
             raise UserError("an lm is whose samples chains start from; give --start lm with it.")
         if isinstance(lm, (str, Path)):
-            lm = LanguageModel(open_model(lm))
-        runner = ChainRunner(
+            lm = LanguageModel(load_model(lm))
+        runner = McmcSampler(
             self.system,
             self.tokenizer,
             self.model.layout,
             settings,
-            corpus_texts=lambda: corpus_of([self.model], None, None).split("train").texts(),
+            corpus_texts=lambda: shared_corpus([self.model], None, None).split("train").texts(),
             lm=None if lm is None else (lm.system, lm.tokenizer),
         )
         return runner.run(progress)
 
-    def fill(self, texts: Sequence[str], **options: Any) -> list[Filled]:
+    def fill(self, texts: Sequence[str], **options: Any) -> list[FilledText]:
         """What stands where each text has `<mask>` or `[MASK]`; options as of `fill_stream`.
 
         >>> _ = lmlab.train(
@@ -322,7 +346,7 @@ class LanguageModel:
         among: Sequence[str] = (),
         seed: int | None = None,
         **options: Any,
-    ) -> Iterator[Filled]:
+    ) -> Iterator[FilledText]:
         """What stands in the gaps of any number of texts, one by one, in constant memory.
 
         The likeliest tokens of each gap by itself, or of all together (`joint`); for systems with
@@ -331,11 +355,11 @@ class LanguageModel:
         """
         generator = None if seed is None else torch.Generator().manual_seed(check_seed(seed))
         model = self.model
-        filler = Filler(
+        filler = MaskFiller(
             system=model.system, tokenizer=model.tokenizer, layout=model.layout, **options
         )
         return filler.fill(
-            each_text(texts), joint=joint, blanks=blanks, among=among, generator=generator
+            checked_texts(texts), joint=joint, blanks=blanks, among=among, generator=generator
         )
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[Translation]:
@@ -361,7 +385,7 @@ class LanguageModel:
             )
         model = self.model
         translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
-        return translator.translate(list(each_text(chunk)) for chunk in chunks)
+        return translator.translate(list(checked_texts(chunk)) for chunk in chunks)
 
     def link(self, texts: Sequence[str]) -> list[LinkedText]:
         """The mentions of each text and the entities they are taken for, where it has `Link`."""
@@ -371,11 +395,11 @@ class LanguageModel:
     def link_stream(self, texts: Iterable[str]) -> Iterator[LinkedText]:
         """The same for any number of texts, one by one, in constant memory."""
         # Imported late: no other verb needs it.
-        from lmlab.scoring.links import link_texts
+        from lmlab.scoring.entity_linking import link_entities
 
-        return link_texts(self.system, self.tokenizer, self.model.layout, each_text(texts))
+        return link_entities(self.system, self.tokenizer, self.model.layout, checked_texts(texts))
 
-    def encode(self, texts: Sequence[str], **options: Any) -> list[EncodedText]:
+    def encode(self, texts: Sequence[str], **options: Any) -> list[TextEmbedding]:
         """The vector of each text, or with `per_token` one for each token; see `encode_stream`.
 
         >>> _ = lmlab.train(
@@ -392,21 +416,21 @@ class LanguageModel:
         check_texts(texts, "encode")
         return list(self.encode_stream(texts, **options))
 
-    def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[EncodedText]:
+    def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[TextEmbedding]:
         """Vectors of any number of texts, one by one, in bounded memory.
 
-        `options` are those of `lmlab.scoring.text_vectors.TextEncoding`: `per_token`; `layer`
+        `options` are those of `lmlab.scoring.text_embeddings.TextEmbedder`: `per_token`; `layer`
         (0 the embeddings, -1 the last layer; the system's own vectors by default); `pooling` (own,
         mean, max, last, first). For all systems with hidden states.
         """
         # Imported late: no other verb needs it.
-        from lmlab.scoring.text_vectors import TextEncoding
+        from lmlab.scoring.text_embeddings import TextEmbedder
 
         model = self.model
-        encoding = TextEncoding(
+        encoding = TextEmbedder(
             model.system, model.reads_by, model.layout, name=model.card.name, **options
         )
-        return encoding.encode(each_text(texts))
+        return encoding.encode(checked_texts(texts))
 
     def detect(self, texts: Sequence[str]) -> list[DetectedText]:
         """Replaced token detection: each token's probability of being replaced (ELECTRA).
@@ -424,14 +448,14 @@ class LanguageModel:
     def detect_stream(self, texts: Iterable[str], **options: Any) -> Iterator[DetectedText]:
         """The same for any number of texts, one by one, in bounded memory."""
         # Imported late: no other verb needs it.
-        from lmlab.scoring.detection import detect_texts
+        from lmlab.scoring.replaced_tokens_detection import detect_texts
 
         model = self.model
         return detect_texts(
-            model.system, model.tokenizer, model.layout, each_text(texts), **options
+            model.system, model.tokenizer, model.layout, checked_texts(texts), **options
         )
 
-    def reveal(self, text: str, source: str | None = None) -> dict[str, Capture]:
+    def capture_internals(self, text: str, source: str | None = None) -> dict[str, Capture]:
         """What goes on inside on a text, by name: each layer's attention, sublayers, hidden states.
 
         A `Capture` has values (a tensor, one row a batch), axes (what its dimensions mean) and a
@@ -445,9 +469,9 @@ class LanguageModel:
         ('batch', 'head', 'time', 'source')
         """
         # Imported late: it brings what draws pictures.
-        from lmlab.diagnostics.revealing import reveal_text
+        from lmlab.inspection.capture_collection import collect_text_captures
 
-        return reveal_text(self.model, text, source)
+        return collect_text_captures(self.model, text, source)
 
     def ask(
         self,
@@ -457,7 +481,7 @@ class LanguageModel:
         knowledge: str | Path | None = None,
         facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
-    ) -> list[Asked]:
+    ) -> list[AnsweredQuestion]:
         """Each question answered, with what the answers rest on; for systems with `Ask`.
 
         `documents` to look up instead of the run's own: a built-in set, a file, a folder,
@@ -488,37 +512,47 @@ class LanguageModel:
         knowledge: str | Path | None = None,
         facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
-    ) -> Iterator[Asked]:
+    ) -> Iterator[AnsweredQuestion]:
         """Questions that come some at a time, answered in their order."""
         # Imported late: no other verb needs it.
         from lmlab.core.answers import Ask
         from lmlab.core.protocols import require
-        from lmlab.sampling.asking import Asker, with_documents, with_facts
+        from lmlab.sampling.question_answering import (
+            QuestionAnswerer,
+            with_documents,
+            with_facts,
+        )
 
         system = self.model.system
         require(system, Ask, "asking")
         if documents is not None:
-            system = with_documents(system, *self._looked_up(documents))
+            system = with_documents(system, *self._resolve_documents(documents))
         if knowledge is not None or facts:
             system = with_facts(system, knowledge, facts)
-        return Asker(system=system, tokenizer=self.model.tokenizer, **options).ask(chunks)
+        return QuestionAnswerer(system=system, tokenizer=self.model.tokenizer, **options).ask(
+            chunks
+        )
 
-    def _looked_up(
+    def _resolve_documents(
         self, documents: str | Path | Documents | StoredIndex
     ) -> tuple[Documents, torch.Tensor | None, DenseIndex | None]:
         """The documents that are meant; where this very model made them, their vectors, and the
         index of these where not each is looked at."""
-        from lmlab.interop.text_encoders import own_vectors
-        from lmlab.retrieval.documents import BUILT_IN, Documents, open_documents
-        from lmlab.retrieval.stored import StoredIndex, is_index, open_index
+        from lmlab.interop.text_encoders import vectors_of_model
+        from lmlab.retrieval.documents import BUILTIN_DOCUMENTS, Documents, load_documents
+        from lmlab.retrieval.stored_index import (
+            StoredIndex,
+            is_index,
+            open_index,
+        )
 
         if isinstance(documents, Documents):
             return documents, None, None
         if not isinstance(documents, StoredIndex):
-            if str(documents) in BUILT_IN or not is_index(documents):
-                return open_documents(documents), None, None
+            if str(documents) in BUILTIN_DOCUMENTS or not is_index(documents):
+                return load_documents(documents), None, None
             documents = open_index(documents)
-        vectors = own_vectors(documents, self.model)
+        vectors = vectors_of_model(documents, self.model)
         if vectors is None:
             return documents.documents, None, None
         index = None if documents.about.kind == "flat" else documents.vectors
@@ -547,12 +581,12 @@ class LanguageModel:
         most: int,
         seed: int,
         options: dict[str, Any],
-    ) -> Iterator[Generated]:
+    ) -> Iterator[GeneratedSequence]:
         given: dict[str, Any] = {"prefix": prefix, "condition": condition}
         if method == "beam":
             # The same width whatever n, or the best text would depend on how many are asked for.
-            width = options.pop("beam", BEAM_WIDTH)
-            beam = Beam(width=width, best=n, max_length=most, **options)
+            width = options.pop("beam", DEFAULT_BEAM_WIDTH)
+            beam = BeamConfig(width=width, best=n, max_length=most, **options)
             yield from beam_search(self.system, beam, **given)[0]
             return
         generator = torch.Generator().manual_seed(seed)
@@ -567,8 +601,8 @@ class LanguageModel:
                 drawn = {"generator": generator, **given, **options}
                 yield from draw(self.system, rows, max_length=most, **drawn)
 
-    def _text(self, written: Generated) -> Text:
-        return Text(
+    def _text(self, written: GeneratedSequence) -> GeneratedText:
+        return GeneratedText(
             text=self.tokenizer.decode(written.tokens),
             log_prob=written.log_prob,
             tokens=len(written.tokens) - written.given + written.finished,
@@ -576,7 +610,9 @@ class LanguageModel:
         )
 
 
-def corpus_of(models: Sequence[Model], data: str | Path | None, errors: str | None) -> Corpus:
+def shared_corpus(
+    models: Sequence[TrainedModel], data: str | Path | None, errors: str | None
+) -> Corpus:
     """The corpus that is named, or the one that all models were trained on.
 
     A corpus that a model was trained on is divided as it was then, or its test split would hold

@@ -11,7 +11,10 @@ import pytest
 
 from lmlab.core.registry import catalogue
 from lmlab.core.system import System
-from lmlab.training.runs import Model, load_run
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 from lmlab.training.train import train
 
 STEPS = 60
@@ -110,7 +113,7 @@ class Specimen:
     name: str
     corpus: Path
     run: Path
-    model: Model
+    model: TrainedModel
 
     @property
     def system(self) -> System:

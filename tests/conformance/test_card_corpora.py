@@ -11,8 +11,8 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.tokenizers import tokenizer_for
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import training_data
-from lmlab.training.runs import build_tiny
+from lmlab.training.data_loaders import training_data
+from lmlab.training.run_folder import build_tiny
 
 from .claims import claim
 

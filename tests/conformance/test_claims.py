@@ -25,7 +25,7 @@ class Peeking:
 
 
 def test_a_model_that_sees_the_next_token_is_told_where() -> None:
-    batch = Batch.from_sequences([[2, 5, 6, 5, 6, 5, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 5, 6, 5, 3]], pad=0)
     specimen = SimpleNamespace(name="gpt", system=Peeking())
     with pytest.raises(AssertionError) as failed:
         no_token_reaches_an_earlier_prediction(specimen, batch)

@@ -21,18 +21,24 @@ from safetensors.torch import load_file
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import NORMALISED
 from lmlab.core.protocols import PROTOCOLS, Encode, Fill, Given, Infill, LogProb, Step
 from lmlab.core.registry import catalogue, full_card, system_module
+from lmlab.core.score_kind import NORMALISED_KINDS
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.data.corpus import open_corpus
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import sample
-from lmlab.sampling.filling import written_log_probs
-from lmlab.scoring.score import Scorer
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.sampling.decoding import sample_sequences
+from lmlab.sampling.mask_filling import generated_log_probs
+from lmlab.scoring.scorer import Scorer
 from lmlab.training.config import apply_settings
-from lmlab.training.runs import RunFolder, load_run
+from lmlab.training.run_folder import (
+    RunFolder,
+    load_run,
+)
 
 from .claims import (
     claim,
@@ -65,7 +71,7 @@ def enumerate_space(specimen: Specimen) -> tuple[Batch, Batch]:
     ]
     unfinished = [[start, *body] for body in itertools.product(inner, repeat=LONGEST)]
     pad = vocabulary.pad
-    return Batch.from_sequences(complete, pad=pad), Batch.from_sequences(unfinished, pad=pad)
+    return Batch.collate(complete, pad=pad), Batch.collate(unfinished, pad=pad)
 
 
 @torch.no_grad()
@@ -94,7 +100,7 @@ def test_card_tells_the_truth(specimen: Specimen):
         not wrong,
         f"the card names {sorted(card.protocols)} and it satisfies {sorted(has)}: {wrong}",
     )
-    batch = Batch.from_sequences(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
+    batch = Batch.collate(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
     kind = specimen.system.log_prob(batch).kind
     claim(kind == card.kind, f"the card says that log_prob is {card.kind}, and it is {kind}")
 
@@ -105,7 +111,8 @@ def test_1_it_is_a_distribution(specimen: Specimen):
     mass = totals(specimen, complete).exp().sum() + totals(specimen, unfinished).exp().sum()
     kind = catalogue()[specimen.name].kind
     claim(
-        kind in NORMALISED, f"a {kind} score has no distribution to sum; exempt it from the check"
+        kind in NORMALISED_KINDS,
+        f"a {kind} score has no distribution to sum; exempt it from the check",
     )
     claim_mass(mass.item(), len(complete) + len(unfinished), exact=kind == "exact")
 
@@ -120,7 +127,7 @@ def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
     claim_protocol(system, Fill)
     sentence = some_sentences(specimen)[2]
     places = list(range(1, len(sentence)))
-    batch = Batch.from_sequences([sentence] * len(places), pad=pad)
+    batch = Batch.collate([sentence] * len(places), pad=pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[range(len(places)), places] = True
     with torch.no_grad():
@@ -140,7 +147,7 @@ def test_1_what_it_fills_in_is_a_distribution(specimen: Specimen):
     for row, place in enumerate(places):
         tokens = list(range(system.vocabulary.size))
         each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
-        expected = torch.softmax(totals(specimen, Batch.from_sequences(each, pad=pad)), 0)
+        expected = torch.softmax(totals(specimen, Batch.collate(each, pad=pad)), 0)
         claim_close(
             filled[row].exp().double(),
             expected,
@@ -161,14 +168,14 @@ def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
         i for i in range(vocabulary.size) if i not in (*vocabulary.unpredictable, vocabulary.end)
     ]
     answers = [each for size in range(4) for each in itertools.product(inner, repeat=size)]
-    batch = Batch.from_sequences([with_blanks(specimen, 3)] * len(answers), pad=vocabulary.pad)
+    batch = Batch.collate([with_blanks(specimen, 3)] * len(answers), pad=vocabulary.pad)
     with torch.no_grad():
-        writer = system.infilling(batch)
+        writer = system.infill_decoder(batch)
         rows = [writer.written(row, [answer]) for row, answer in enumerate(answers)]
-        log_probs = torch.tensor(written_log_probs(writer, rows), dtype=torch.float64)
+        log_probs = torch.tensor(generated_log_probs(writer, rows), dtype=torch.float64)
         found = beam_search(
-            system.infilling(batch.select([0])),
-            Beam(width=len(answers), max_length=len(rows[-1]) + 1),
+            system.infill_decoder(batch.select([0])),
+            BeamConfig(width=len(answers), max_length=len(rows[-1]) + 1),
         )
     for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
         again = writer.answers(i, row)
@@ -195,11 +202,11 @@ def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Spec
     answers = [[(5, 6)], [(6,), (5, 5, 6)], [(), (6,)]]
 
     def log_probs(chosen: list[int], texts: list[list[int]]) -> torch.Tensor:
-        batch = Batch.from_sequences([texts[i] for i in chosen], pad=system.vocabulary.pad)
+        batch = Batch.collate([texts[i] for i in chosen], pad=system.vocabulary.pad)
         with torch.no_grad():
-            writer = system.infilling(batch)
+            writer = system.infill_decoder(batch)
             rows = [writer.written(row, answers[i]) for row, i in enumerate(chosen)]
-            return torch.tensor(written_log_probs(writer, rows), dtype=torch.float64)
+            return torch.tensor(generated_log_probs(writer, rows), dtype=torch.float64)
 
     alone = torch.cat([log_probs([i], texts) for i in range(3)])
     claim_close(
@@ -225,7 +232,7 @@ def with_blanks(specimen: Specimen, *places: int) -> list[int]:
 def test_2_it_does_not_cheat(specimen: Specimen):
     """Changing an input that the view hides from a place changes no prediction there."""
     sentence, pad = some_sentences(specimen)[2], specimen.system.vocabulary.pad
-    nothing_hidden_is_used(specimen, Batch.from_sequences([sentence], pad=pad))
+    nothing_hidden_is_used(specimen, Batch.collate([sentence], pad=pad))
 
 
 def nothing_hidden_is_used(specimen: Specimen, batch: Batch) -> None:
@@ -236,8 +243,8 @@ def nothing_hidden_is_used(specimen: Specimen, batch: Batch) -> None:
         return
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(0))
     asked = view.asked
-    visibility = asked.query_visibility or asked.visibility
-    allowed = visibility.mask(asked.lengths, asked.inputs.shape[1])[0]
+    attention_mask = asked.query_attention_mask or asked.attention_mask
+    allowed = attention_mask.mask(asked.lengths, asked.inputs.shape[1])[0]
     reached = 0
     with torch.no_grad():
         before = system.target_log_probs(view).spread()[0]
@@ -278,7 +285,7 @@ def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
         pytest.skip("it shows no view")
     if catalogue()[specimen.name].kind == "reconstruction":
         pytest.skip("it is shown what it is asked, through a vector: its kind says so")
-    batch = Batch.from_sequences([some_sentences(specimen)[2]] * 8, pad=system.vocabulary.pad)
+    batch = Batch.collate([some_sentences(specimen)[2]] * 8, pad=system.vocabulary.pad)
     view = draw_view(system, batch)
     compared = 0
     for origin in range(1, int(batch.lengths[0]) - 1):
@@ -287,12 +294,12 @@ def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
         other = draw_view(system, replace(batch, tokens=tokens))
         if other.asked.inputs.shape != view.asked.inputs.shape:
             continue  # what is hidden depends on the text
-        here = (view.asked.origins == origin) & (other.asked.origins == origin)
-        if view.decoder is None and view.query_visibility is None:
+        here = (view.asked.clean_positions == origin) & (other.asked.clean_positions == origin)
+        if view.decoder is None and view.query_attention_mask is None:
             here &= view.inputs == other.inputs
-        if view.decoder is not None and view.origins is not None:
+        if view.decoder is not None and view.clean_positions is not None:
             # An encoder that is shown the token itself, as BART's is, hides nothing of it.
-            here &= ~(view.origins == origin).any(1, keepdim=True)
+            here &= ~(view.clean_positions == origin).any(1, keepdim=True)
         with torch.no_grad():
             targets = view.asked.targets
             asked = replace(other.asked, targets=targets, weights=view.asked.weights)
@@ -318,7 +325,7 @@ def draw_view(system: Assembly, batch: Batch) -> View:
 def test_2_what_is_masked_is_not_looked_at(specimen: Specimen):
     system = specimen.system
     claim_protocol(system, Fill)
-    batch = Batch.from_sequences([some_sentences(specimen)[2]], pad=system.vocabulary.pad)
+    batch = Batch.collate([some_sentences(specimen)[2]], pad=system.vocabulary.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[0, [2, 4]] = True
     with torch.no_grad():
@@ -368,10 +375,10 @@ def longest_company(specimen: Specimen) -> list[int]:
 @pytest.mark.check("company")
 def test_3_it_does_not_depend_on_company(specimen: Specimen):
     sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
-    alone = torch.cat([totals(specimen, Batch.from_sequences([s], pad=pad)) for s in sentences])
-    together = totals(specimen, Batch.from_sequences(sentences, pad=pad))
-    backwards = totals(specimen, Batch.from_sequences(sentences[::-1], pad=pad)).flip(0)
-    wider = Batch.from_sequences([*sentences, longest_company(specimen)], pad=pad)
+    alone = torch.cat([totals(specimen, Batch.collate([s], pad=pad)) for s in sentences])
+    together = totals(specimen, Batch.collate(sentences, pad=pad))
+    backwards = totals(specimen, Batch.collate(sentences[::-1], pad=pad)).flip(0)
+    wider = Batch.collate([*sentences, longest_company(specimen)], pad=pad)
     padded = totals(specimen, wider)[: len(sentences)]
     companies = {"together": together, "in reverse order": backwards, "with padding": padded}
     for how, company in companies.items():
@@ -422,7 +429,7 @@ def share_ranked_above_corruptions(specimen: Specimen) -> float:
     ]
     claim(len(pairs) > 100, f"only {len(pairs)} corruptions to compare with, too few")
     data, corrupted = (
-        totals(specimen, Batch.from_sequences([[start, *ids, end] for ids in side], pad=pad))
+        totals(specimen, Batch.collate([[start, *ids, end] for ids in side], pad=pad))
         for side in zip(*pairs, strict=True)
     )
     return (data > corrupted).double().mean().item()
@@ -432,7 +439,9 @@ def test_4_it_learns(specimen: Specimen):
     card = catalogue()[specimen.name]
     model = specimen.model
     if card.baseline == "chance":
-        claim(card.kind not in NORMALISED, f"a {card.kind} score must beat unigram or uniform")
+        claim(
+            card.kind not in NORMALISED_KINDS, f"a {card.kind} score must beat unigram or uniform"
+        )
         share = share_ranked_above_corruptions(specimen)
         claim(share > 0.6, f"texts rank above {share:.1%} of their corruptions, expected over 60%")
         return
@@ -454,7 +463,7 @@ def test_4_every_parameter_gets_a_gradient(specimen: Specimen):
         fitting = catalogue()[specimen.name].fitting
         claim(fitting != "gradient", "it is fitted by gradient and has no trainable parameter")
         pytest.skip("it has tables and no trainable parameter")
-    batch = Batch.from_sequences(some_sentences(specimen), pad=system.vocabulary.pad)
+    batch = Batch.collate(some_sentences(specimen), pad=system.vocabulary.pad)
     if "knowledge" in catalogue()[specimen.name].needs:
         batch = with_mentions(batch)
     still = without_gradient(system, batch)
@@ -491,7 +500,7 @@ def with_mentions(batch: Batch) -> Batch:
 
 def test_5_saved_and_loaded_it_scores_the_same(specimen: Specimen):
     again = load_run(specimen.run)
-    batch = Batch.from_sequences(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
+    batch = Batch.collate(some_sentences(specimen), pad=specimen.system.vocabulary.pad)
     with torch.no_grad():
         first = specimen.system.log_prob(batch).per_token
         second = again.system.log_prob(batch).per_token
@@ -558,7 +567,7 @@ def test_6_it_samples_what_it_scores(specimen: Specimen):
         ):
             expected[tuple(tokens[1:length])] = total.exp().item()
     drawn = 4000
-    samples = sample(
+    samples = sample_sequences(
         specimen.system, drawn, max_length=LONGEST, generator=torch.Generator().manual_seed(0)
     )
     counts = dict.fromkeys(expected, 0)
@@ -576,7 +585,7 @@ def test_7_it_steps_as_it_scores(specimen: Specimen):
     claim_protocol(system, Step)
     claim_protocol(system, LogProb)
     sentence = some_sentences(specimen)[2]
-    batch = Batch.from_sequences([sentence], pad=system.vocabulary.pad)
+    batch = Batch.collate([sentence], pad=system.vocabulary.pad)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token[0]
         state, stepped = system.start(1), []
@@ -597,13 +606,13 @@ def test_7_given_a_source_it_steps_as_it_scores(specimen: Specimen):
     pad = system.vocabulary.pad
 
     def log_probs(sources: list[list[int]], texts: list[list[int]]) -> torch.Tensor:
-        batch = Batch.from_sequences(texts, pad, condition=Batch.from_sequences(sources, pad))
+        batch = Batch.collate(texts, pad, condition=Batch.collate(sources, pad))
         with torch.no_grad():
             return system.log_prob(batch).per_token
 
     at_once = log_probs([first], [text])[0]
     with torch.no_grad():
-        state = system.start(1, condition=Batch.from_sequences([first], pad))
+        state = system.start(1, condition=Batch.collate([first], pad))
         stepped = []
         for token in text[1:]:
             stepped.append(system.peek(state).log_probs[0, token])
@@ -630,7 +639,7 @@ def test_7_given_a_latent_it_is_a_distribution_that_steps_as_it_scores(specimen:
     claim_protocol(system, Given)
     claim_protocol(system, Encode)
     sentence, pad = some_sentences(specimen)[2], system.vocabulary.pad
-    batch = Batch.from_sequences([sentence], pad=pad)
+    batch = Batch.collate([sentence], pad=pad)
     with torch.no_grad():
         given = system.given(system.encode(batch))
         at_once, state, stepped = given.log_prob(batch).per_token[0], given.start(1), []

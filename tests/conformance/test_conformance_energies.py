@@ -62,7 +62,7 @@ def test_1_what_an_energy_fills_in_is_its_own_conditional(specimen: Specimen):
         pytest.skip("it fills in by other means than its energy, or not at all")
     sentence, pad = some_sentences(specimen)[2], system.vocabulary.pad
     places = range(1, len(sentence))
-    batch = Batch.from_sequences([sentence] * len(places), pad=pad)
+    batch = Batch.collate([sentence] * len(places), pad=pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[range(len(places)), list(places)] = True
     with torch.no_grad():
@@ -71,7 +71,7 @@ def test_1_what_an_energy_fills_in_is_its_own_conditional(specimen: Specimen):
         tokens = filled[row].isfinite().nonzero()[:, 0].tolist()
         claim(len(tokens) >= 3, f"only {len(tokens)} tokens can fill position {place}")
         each = [[*sentence[:place], token, *sentence[place + 1 :]] for token in tokens]
-        energy = energies(specimen, Batch.from_sequences(each, pad=pad))
+        energy = energies(specimen, Batch.collate(each, pad=pad))
         expected = torch.log_softmax(-energy, 0)
         what = f"what fills position {place} is not the conditional of the energy"
         claim_close(filled[row, tokens], expected, what, atol=1e-4, axes=("token",))
@@ -80,8 +80,8 @@ def test_1_what_an_energy_fills_in_is_its_own_conditional(specimen: Specimen):
 @pytest.mark.protocol("Energy")
 def test_3_an_energy_does_not_depend_on_company(specimen: Specimen):
     sentences, pad = some_sentences(specimen), specimen.system.vocabulary.pad
-    alone = torch.cat([energies(specimen, Batch.from_sequences([s], pad=pad)) for s in sentences])
-    together = energies(specimen, Batch.from_sequences(sentences[::-1], pad=pad)).flip(0)
+    alone = torch.cat([energies(specimen, Batch.collate([s], pad=pad)) for s in sentences])
+    together = energies(specimen, Batch.collate(sentences[::-1], pad=pad)).flip(0)
     what = "in a batch with others, a text has another energy than alone"
     claim_close(together, alone, what, atol=1e-5, axes=("text",))
 
@@ -97,7 +97,7 @@ def two_texts(specimen: Specimen) -> tuple[list[list[int]], list[list[int]]]:
 def asked(specimen: Specimen, text: int, copies: int) -> tuple[Batch, torch.Tensor]:
     """Copies of one of the two texts, and the same masked places in each."""
     texts, places = two_texts(specimen)
-    batch = Batch.from_sequences([texts[text]] * copies, pad=specimen.system.vocabulary.pad)
+    batch = Batch.collate([texts[text]] * copies, pad=specimen.system.vocabulary.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[:, places[text]] = True
     return batch, masked
@@ -167,7 +167,7 @@ def test_3_what_it_fills_in_together_does_not_depend_on_company(specimen: Specim
     system = specimen.system
     claim_protocol(system, JointFill)
     texts, places = two_texts(specimen)
-    batch = Batch.from_sequences(texts, pad=system.vocabulary.pad)
+    batch = Batch.collate(texts, pad=system.vocabulary.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     for row, each in enumerate(places):
         masked[row, each] = True

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.kinds import NORMALISED
 from lmlab.core.registry import catalogue
-from lmlab.sampling.decode import sample
-from lmlab.training.runs import load_run
+from lmlab.core.score_kind import NORMALISED_KINDS
+from lmlab.sampling.decoding import sample_sequences
+from lmlab.training.run_folder import load_run
 
 from .claims import claim, claim_close, claim_mass, claim_same, claim_sampled
 from .conftest import Specimen
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.conditional
 def given(specimen: Specimen, batch: Batch, source: list[int]) -> Batch:
     """The batch with one source for all of its texts."""
     pad = specimen.system.vocabulary.pad
-    return replace(batch, condition=Batch.from_sequences([source] * len(batch), pad))
+    return replace(batch, condition=Batch.collate([source] * len(batch), pad))
 
 
 def beside(specimen: Specimen, sources: list[list[int]], texts: list[list[int]]) -> Batch:
     """Texts, each beside its own source."""
     pad = specimen.system.vocabulary.pad
-    return Batch.from_sequences(texts, pad, condition=Batch.from_sequences(sources, pad))
+    return Batch.collate(texts, pad, condition=Batch.collate(sources, pad))
 
 
 def one_pair(specimen: Specimen) -> Batch:
@@ -64,7 +64,10 @@ def probabilities(specimen: Specimen, source: list[int]) -> dict[tuple[int, ...]
 def test_1_given_a_source_it_is_a_distribution(specimen: Specimen):
     """Given a source, and given an empty one."""
     vocabulary, kind = specimen.system.vocabulary, catalogue()[specimen.name].kind
-    claim(kind in NORMALISED, f"a score of the kind {kind} does not sum to 1; exempt it from this")
+    claim(
+        kind in NORMALISED_KINDS,
+        f"a score of the kind {kind} does not sum to 1; exempt it from this",
+    )
     for source in (some_sentences(specimen)[0], [vocabulary.start, vocabulary.end]):
         found = probabilities(specimen, source)
         claim_mass(sum(found.values()), len(found), exact=kind == "exact")
@@ -123,12 +126,12 @@ def test_5_saved_and_loaded_it_scores_the_same_given_a_source(specimen: Specimen
 def test_6_given_a_source_it_samples_what_it_scores(specimen: Specimen):
     source, drawn = some_sentences(specimen)[0], 2000
     expected = probabilities(specimen, source)
-    samples = sample(
+    samples = sample_sequences(
         specimen.system,
         drawn,
         max_length=LONGEST,
         generator=torch.Generator().manual_seed(0),
-        condition=Batch.from_sequences([source] * drawn, specimen.system.vocabulary.pad),
+        condition=Batch.collate([source] * drawn, specimen.system.vocabulary.pad),
     )
     counts = dict.fromkeys(expected, 0)
     for one in samples:

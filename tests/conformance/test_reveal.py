@@ -7,8 +7,11 @@ import re
 import pytest
 import torch
 
-from lmlab.diagnostics.subjects import batch_of, sentence_of
-from lmlab.scoring.evaluating import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.inspection.inspected_models import (
+    collate_sentences,
+    tokenize_sentence,
+)
 
 from .claims import claim
 from .conftest import Specimen
@@ -23,10 +26,10 @@ DRAWN = re.compile(r"\b(rows?|columns?)\b", re.IGNORECASE)
 def test_8_what_it_reveals_is_within_its_declared_range(specimen: Specimen):
     system = specimen.system
     condition = SENTENCE if specimen.model.card.conditional else None
-    batch = batch_of(system, [sentence_of(specimen.model, SENTENCE, condition)])
-    with evaluating(system), torch.random.fork_rng():
+    batch = collate_sentences(system, [tokenize_sentence(specimen.model, SENTENCE, condition)])
+    with evaluation_mode(system), torch.random.fork_rng():
         torch.manual_seed(0)
-        captures = system.reveal(batch)
+        captures = system.capture_internals(batch)
     for name, capture in captures.items():
         drawn = DRAWN.search(capture.reading)
         claim(not drawn, f"the reading of {name} says where it is drawn: {capture.reading!r}")

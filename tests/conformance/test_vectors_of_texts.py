@@ -10,8 +10,11 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Encode, EncodeTokens
 from lmlab.language_model import LanguageModel
-from lmlab.scoring.hidden_layers import EncodeLayers, LayerStates
-from lmlab.scoring.text_vectors import EncodedText
+from lmlab.scoring.hidden_states import (
+    EncodeLayers,
+    LayerStates,
+)
+from lmlab.scoring.text_embeddings import TextEmbedding
 
 from .claims import claim
 from .conftest import Specimen
@@ -66,7 +69,7 @@ def test_vectors_of_a_text_do_not_depend_on_its_neighbours(specimen: Specimen) -
     claim(apart > 1e-6, f"{TEXTS[0]!r} and {TEXTS[2]!r} have one and the same vector")
 
 
-def claim_tokens(encoded: EncodedText) -> None:
+def claim_tokens(encoded: TextEmbedding) -> None:
     """The tokens of "a a a b", their characters, and which of them are special."""
     claim(encoded.tokens[1:5] == ("a", "a", "a", "b"), f"the tokens are {encoded.tokens}")
     spans = ((0, 1), (2, 3), (4, 5), (6, 7))

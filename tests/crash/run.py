@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lmlab.core.files import TEMPORARY
+from lmlab.core.atomic_files import TEMPORARY
 from lmlab.core.manifest import MANIFEST, DamageError, check_files
 from tests.crash.faults import Fault, install
 from tests.crash.fits import FITS, Fit, results_of
@@ -75,7 +75,7 @@ def damage_of(out: Path) -> str:
 
     A run must be loadable after a kill at any moment, as soon as it has weights.
     """
-    from lmlab.training.runs import PARTS
+    from lmlab.training.run_folder import PARTS
 
     for manifest in out.rglob(MANIFEST):
         folder = manifest.parent

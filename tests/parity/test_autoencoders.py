@@ -11,10 +11,10 @@ from torch import nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.latent import Autoencoder
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.training.runs import build_tiny
+from lmlab.models.latent_variable import Autoencoder
+from lmlab.training.run_folder import build_tiny
 
 VOCABULARY = Vocabulary(size=8)
 NEVER = [0, 2, 4]
@@ -32,7 +32,7 @@ def tiny(name: str) -> Autoencoder:
 
 
 def batch_of(sentences: list[list[int]]) -> Batch:
-    return Batch.from_sequences(sentences, pad=VOCABULARY.pad)
+    return Batch.collate(sentences, pad=VOCABULARY.pad)
 
 
 def weights_of(system: Autoencoder) -> dict[str, np.ndarray]:

@@ -8,18 +8,31 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from lmlab.core.recall import RecallSettings
+from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.tasks.blocks import EACH, Block, block_ends
-from lmlab.tasks.interventions import changed_mark, first_marks, intervene
-from lmlab.tasks.judge import (
-    block_means,
-    random_stretch,
+from lmlab.tasks.long_context.blocks import (
+    BLOCK_COST,
+    TextBlock,
+    block_ends,
+)
+from lmlab.tasks.long_context.interventions import (
+    initial_relevance,
+    intervene,
+    updated_relevance,
+)
+from lmlab.tasks.long_context.memrecall import (
+    LongText,
+    MemoryBudget,
+    WorkingMemory,
+    mem_recall,
+)
+from lmlab.tasks.long_context.memrecall_batches import reasoner_memory
+from lmlab.tasks.long_context.relevance_scorer import (
+    mean_block_scores,
+    random_blocks,
     relevance_labels,
     relevant_and_random,
 )
-from lmlab.tasks.memrecall import LongText, Memory, Room, recall
-from lmlab.tasks.recall_batches import reasoners_memory
 
 VOCABULARY = Vocabulary(size=60)
 START, END = VOCABULARY.start, VOCABULARY.end
@@ -28,9 +41,9 @@ START, END = VOCABULARY.start, VOCABULARY.end
 def text_of(*sizes: int, query: int = 1) -> LongText:
     """Blocks of so many tokens; block i has the tokens 10 i, 10 i + 1 …"""
     return LongText(
-        query=Block(tokens=(5,) * query, spans=((0, 0),) * query),
+        query=TextBlock(tokens=(5,) * query, spans=((0, 0),) * query),
         blocks=tuple(
-            Block(tokens=tuple(range(10 * i, 10 * i + n)), spans=((0, 1),) * n)
+            TextBlock(tokens=tuple(range(10 * i, 10 * i + n)), spans=((0, 1),) * n)
             for i, n in enumerate(sizes)
         ),
     )
@@ -44,7 +57,7 @@ def brute_force(costs: Sequence[int], longest: int) -> int:
         for cuts in combinations(places, count):
             ends = [*cuts, len(costs)]
             if all(b - a <= longest for a, b in pairwise([0, *ends])):
-                found.append(sum(EACH + costs[end - 1] for end in ends))
+                found.append(sum(BLOCK_COST + costs[end - 1] for end in ends))
     return min(found)
 
 
@@ -56,7 +69,7 @@ def test_blocks_are_the_cheapest_of_all_cuts(longest: int):
         ends = block_ends(costs, longest)
         assert ends[-1] == len(costs)
         assert all(0 < b - a <= longest for a, b in pairwise([0, *ends]))
-        assert sum(EACH + costs[end - 1] for end in ends) == brute_force(costs, longest)
+        assert sum(BLOCK_COST + costs[end - 1] for end in ends) == brute_force(costs, longest)
 
 
 class Given:
@@ -65,16 +78,16 @@ class Given:
     def __init__(self, score: Callable[[int, tuple[int, ...]], float]) -> None:
         self.score, self.asked = score, []
 
-    def __call__(self, memories: Sequence[Memory]) -> list[list[float]]:
+    def __call__(self, memories: Sequence[WorkingMemory]) -> list[list[float]]:
         self.asked += [memory.numbers for memory in memories]
         return [[self.score(n, memory.numbers) for n in memory.numbers] for memory in memories]
 
 
 def recalled(text: LongText, judge: Given, longest: int, **settings: object):
-    [found] = recall(
+    [found] = mem_recall(
         [text],
         judge,
-        RecallSettings(**settings),  # type: ignore[arg-type]
+        MemRecallConfig(**settings),  # type: ignore[arg-type]
         longest=longest,
         vocabulary=VOCABULARY,
     )
@@ -125,26 +138,26 @@ def test_equal_scores_are_settled_by_the_order_of_the_text():
 
 def test_the_judges_labels_by_hand():
     """Query of 2 tokens, blocks 0 (2 tokens, irrelevant) and 2 (1 token, relevant)."""
-    memory = Memory(text=text_of(2, 3, 1, query=2), numbers=(0, 2))
+    memory = WorkingMemory(text=text_of(2, 3, 1, query=2), numbers=(0, 2))
     read = relevance_labels(memory, [False, False, True], VOCABULARY)
     assert read.tokens == [START, 5, 5, END, 0, 1, END, 20, END]
     assert read.labels == [1, 1, 1, 1, 0, 0, 0, 1, 1]
 
 
 def test_a_blocks_score_is_the_mean_of_its_tokens():
-    memory = Memory(text=text_of(2, 3, 1, query=2), numbers=(0, 1))
+    memory = WorkingMemory(text=text_of(2, 3, 1, query=2), numbers=(0, 1))
     scores = np.array([9, 9, 9, 9, 0.2, 0.4, 9, 0.1, 0.2, 0.6, 9])
-    assert block_means(scores, memory, VOCABULARY) == pytest.approx([0.3, 0.3])
+    assert mean_block_scores(scores, memory, VOCABULARY) == pytest.approx([0.3, 0.3])
 
 
 def test_what_the_judge_is_taught_on():
     """Room for three blocks of 2 + 1 beside <s> q </s>."""
-    room, text = Room(longest=12, vocabulary=VOCABULARY), text_of(*[2] * 8)
+    room, text = MemoryBudget(longest=12, vocabulary=VOCABULARY), text_of(*[2] * 8)
     generator = np.random.default_rng(0)
     relevant = [number in (1, 6) for number in range(8)]
     starts, others = set(), set()
     for _ in range(60):
-        stretch = random_stretch(text, room, generator).numbers
+        stretch = random_blocks(text, room, generator).numbers
         assert stretch == tuple(range(stretch[0], stretch[0] + 3))
         starts.add(stretch[0])
         mixed = relevant_and_random(text, relevant, room, generator).numbers
@@ -156,16 +169,16 @@ def test_what_the_judge_is_taught_on():
 
 def test_the_reasoner_is_taught_on_relevant_blocks_and_winners():
     """Block 4 is certain, 1 is marked; of the winners 3 (.9), 0 (.8), 2 (.1) one more is kept."""
-    empty = Memory(text=text_of(*[2] * 5), numbers=())
+    empty = WorkingMemory(text=text_of(*[2] * 5), numbers=())
     marks = [False, True, False, False, True]
     certain = [False, False, False, False, True]
     scores = {0: 0.8, 1: 0.0, 2: 0.1, 3: 0.9, 4: 0.0}
-    room = Room(longest=20, vocabulary=VOCABULARY)
-    found = reasoners_memory(empty, marks, certain, scores, room, keep=3)
+    room = MemoryBudget(longest=20, vocabulary=VOCABULARY)
+    found = reasoner_memory(empty, marks, certain, scores, room, keep=3)
     assert found.numbers == (1, 3, 4)
     # Where two fit, the certain one and then the marked one.
-    small = Room(longest=9, vocabulary=VOCABULARY)
-    assert reasoners_memory(empty, marks, certain, scores, small, keep=3).numbers == (1, 4)
+    small = MemoryBudget(longest=9, vocabulary=VOCABULARY)
+    assert reasoner_memory(empty, marks, certain, scores, small, keep=3).numbers == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +193,7 @@ def test_the_reasoner_is_taught_on_relevant_blocks_and_winners():
     ],
 )
 def test_marks_change_outside_the_buffer_only(before: bool, increase: float, after: bool):
-    assert changed_mark(before, increase, RecallSettings(t_up=0.2, t_down=0.05)) is after
+    assert updated_relevance(before, increase, MemRecallConfig(t_up=0.2, t_down=0.05)) is after
 
 
 def test_interventions_by_hand():
@@ -192,18 +205,18 @@ def test_interventions_by_hand():
     costs = {0: 1.0, 2: 0.1, 3: -0.1, 4: 5.0}
     asked: list[tuple[int, ...]] = []
 
-    def losses(memories: Sequence[Memory], rows: Sequence[int]) -> list[float]:
+    def losses(memories: Sequence[WorkingMemory], rows: Sequence[int]) -> list[float]:
         assert set(rows) <= {0}
         asked.extend(memory.numbers for memory in memories)
         return [sum(c for n, c in costs.items() if n not in m.numbers) for m in memories]
 
-    memory = Memory(text=text_of(*[2] * 5), numbers=(0, 2, 3, 4))
+    memory = WorkingMemory(text=text_of(*[2] * 5), numbers=(0, 2, 3, 4))
     [marks] = intervene(
         [memory],
         [[False, True, True, True, False]],
         [[False, False, False, False, True]],
         losses,
-        RecallSettings(t_up=0.2, t_down=0.05),
+        MemRecallConfig(t_up=0.2, t_down=0.05),
     )
     assert marks == [True, True, True, False, True]
     assert asked == [(0, 2, 3, 4), (2, 3, 4), (0, 3, 4), (0, 2, 4)]
@@ -213,19 +226,19 @@ def test_first_marks_are_those_that_share_rare_tokens_with_the_query():
     """Token 7 is in one block, token 8 in two, token 9 in all; 4 of 5 blocks are alike else."""
     blocks = [(9, 1), (9, 8), (9, 7), (9, 8), (9, 2)]
     text = LongText(
-        query=Block(tokens=(7, 8), spans=((0, 0),) * 2),
-        blocks=tuple(Block(tokens=tokens, spans=((0, 1),) * 2) for tokens in blocks),
+        query=TextBlock(tokens=(7, 8), spans=((0, 0),) * 2),
+        blocks=tuple(TextBlock(tokens=tokens, spans=((0, 1),) * 2) for tokens in blocks),
     )
     generator = np.random.default_rng(0)
-    assert first_marks(text, 1, generator) == [False, False, True, False, False]
-    assert first_marks(text, 3, generator) == [False, True, True, True, False]
+    assert initial_relevance(text, 1, generator) == [False, False, True, False, False]
+    assert initial_relevance(text, 3, generator) == [False, True, True, True, False]
     # What shares nothing is not marked, however many are asked for.
-    assert first_marks(text, 5, generator) == [False, True, True, True, False]
-    assert first_marks(LongText(query=text.query, blocks=()), 2, generator) == []
-    nothing = LongText(query=Block(tokens=(), spans=()), blocks=text.blocks)
-    assert sum(first_marks(nothing, 2, generator)) == 2
+    assert initial_relevance(text, 5, generator) == [False, True, True, True, False]
+    assert initial_relevance(LongText(query=text.query, blocks=()), 2, generator) == []
+    nothing = LongText(query=TextBlock(tokens=(), spans=()), blocks=text.blocks)
+    assert sum(initial_relevance(nothing, 2, generator)) == 2
 
 
 def test_the_papers_blocks_are_63_of_512():
-    assert RecallSettings().block_length(512) == RecallSettings().block_length(511) == 63
-    assert RecallSettings(block=20).block_length(512) == 20
+    assert MemRecallConfig().block_length(512) == MemRecallConfig().block_length(511) == 63
+    assert MemRecallConfig(block=20).block_length(512) == 20

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmlab.layers.graph_network import GraphNetwork, NodePredictor
-from lmlab.tasks.hops.spans import (
+from lmlab.layers.span_pointers import (
     best_spans,
     label_tensor,
     pointer_labels,

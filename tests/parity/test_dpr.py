@@ -12,9 +12,13 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.in_batch import DualEncoder, in_batch_log_probs, same_texts
-from lmlab.objectives.inverse_cloze import InverseCloze
-from lmlab.retrieval.hard_negatives import LexicalNegatives
+from lmlab.models.dual_encoder import (
+    DualEncoder,
+    equal_rows,
+    in_batch_log_probs,
+)
+from lmlab.objectives.inverse_cloze import InverseClozeTask
+from lmlab.retrieval.hard_negatives import BM25Negatives
 
 VOCABULARY = Vocabulary(size=9)
 START, END = 2, 3
@@ -22,7 +26,7 @@ START, END = 2, 3
 
 def rows(*texts: list[int], condition: Batch | None = None) -> Batch:
     framed = [[START, *text, END] for text in texts]
-    return Batch.from_sequences(framed, pad=0, condition=condition)
+    return Batch.collate(framed, pad=0, condition=condition)
 
 
 def build(**settings) -> DualEncoder:
@@ -50,7 +54,7 @@ def test_a_document_is_no_wrong_answer_where_it_has_the_same_words():
 
 def test_texts_are_the_same_by_their_tokens_whatever_their_padding():
     first, second = rows([5, 6], [5]), rows([5], [5, 6], [5, 6, 6])
-    assert same_texts(first, second).tolist() == [[False, True, False], [True, False, False]]
+    assert equal_rows(first, second).tolist() == [[False, True, False], [True, False, False]]
 
 
 @pytest.mark.parametrize("shared", ["all", "tokens", "nothing"])
@@ -78,7 +82,7 @@ def test_a_hard_negative_is_what_bm25_finds_beside_the_right_document():
     draw = partial(torch.randint, 5, 60, generator=generator)
     documents = [draw((int(n),)).tolist() for n in torch.randint(3, 12, (80,), generator=generator)]
     questions = [draw((5,)).tolist() for _ in range(20)]
-    found = LexicalNegatives(Vocabulary(size=60), count=2)
+    found = BM25Negatives(Vocabulary(size=60), count=2)
     found.meet([[START, *each, END] for each in [*documents, documents[0]]])
     own = list(range(20))
     theirs = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
@@ -127,7 +131,7 @@ def test_hard_negatives_come_from_the_training_split():
     flat, offsets = np.concatenate(texts), np.array([0, 4, 8, 11])
     batch = rows([5, 6], condition=rows([5]))
     assert system.loss(batch)[0].total.item() == 0  # a single document, and none is known yet
-    system.meet_data(flat, offsets)
+    system.setup_data(flat, offsets)
     with torch.no_grad():
         q = system.encode_queries(rows([5]))[0]
         right, wrong = (float(q @ system.encode(rows(each))[0]) for each in ([5, 6], [5, 7]))
@@ -150,7 +154,7 @@ def test_a_score_is_a_choice_among_documents_of_the_training_split():
     kept = [[5, 6], [7], [8, 5, 5]]
     flat = torch.tensor([i for text in kept for i in (START, *text, END)]).numpy()
     offsets = torch.tensor([0, 4, 7, 12]).numpy()
-    system.meet_data(flat, offsets)
+    system.setup_data(flat, offsets)
     batch = rows([6, 6], condition=rows([5]))
     with torch.no_grad():
         q = system.encode_queries(rows([5]))[0]
@@ -162,7 +166,7 @@ def test_a_score_is_a_choice_among_documents_of_the_training_split():
 
 
 def test_a_question_and_what_is_left_are_the_text():
-    cloze = InverseCloze(vocabulary=VOCABULARY, keep=0.0)
+    cloze = InverseClozeTask(vocabulary=VOCABULARY, keep=0.0)
     texts = [[5, 6, 7, 8, 5, 5, 7], [6, 8], [5], [7, 7, 8]] * 20
     batch, seen = rows(*texts), set()
     cut = cloze.draw(batch, generator=torch.Generator().manual_seed(0))
@@ -179,7 +183,7 @@ def test_a_question_and_what_is_left_are_the_text():
 
 def test_a_question_may_stay_in_its_document():
     batch = rows([5, 6, 7, 8], [6])
-    cut = InverseCloze(vocabulary=VOCABULARY, keep=1.0).draw(batch)
+    cut = InverseClozeTask(vocabulary=VOCABULARY, keep=1.0).draw(batch)
     assert torch.equal(cut.documents.tokens, batch.tokens)
     assert torch.equal(cut.documents.lengths, batch.lengths)
 
@@ -187,7 +191,7 @@ def test_a_question_may_stay_in_its_document():
 def test_all_cuts_of_half_a_text():
     """Of five tokens two are cut out, in four places; of one token the token, and of none none."""
     batch = rows([5, 6, 7, 8, 5], [6], [])
-    cuts = list(InverseCloze(vocabulary=VOCABULARY).every(batch))
+    cuts = list(InverseClozeTask(vocabulary=VOCABULARY).every(batch))
     assert [real.tolist() for real, _ in cuts] == [[True, True, True]] + [[True, False, False]] * 3
     questions = [cut.questions.tokens[0, 1:3].tolist() for _, cut in cuts]
     assert questions == [[5, 6], [6, 7], [7, 8], [8, 5]]

@@ -11,22 +11,38 @@ import pytest
 import torch
 from torch import nn
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import (
+    BEGIN,
+    INSIDE,
+    OUTSIDE,
+    annotated_spans,
+    bio_tags,
+    spans_from_bio_tags,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.found import ENTITIES, MENTIONS, TAGS
-from lmlab.core.mention_tags import BEGINS, GOES_ON, OUTSIDE, tagged_spans, tags_of
-from lmlab.core.mentions import told_spans
+from lmlab.core.hidden_memory import (
+    ENTITY_LOG_PROBS,
+    MENTION_SPANS,
+    MENTION_TAGS,
+)
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_memory import EntityMemory, weights_of
-from lmlab.knowledge.knowledge import Entity, Knowledge
-from lmlab.scoring.links import link_texts
+from lmlab.knowledge.entity_memory_layer import (
+    EntityMemory,
+    top_k_softmax,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    KnowledgeBase,
+)
+from lmlab.scoring.entity_linking import link_entities
 from lmlab.zoo import eae
 
 WIDTH, SIZE, ENTITIES_KNOWN = 4, 3, 5
 VOCABULARY = Vocabulary(size=12)
-KNOWLEDGE = Knowledge(entities=tuple(Entity(name=f"e{n}") for n in range(ENTITIES_KNOWN)))
+KNOWLEDGE = KnowledgeBase(entities=tuple(Entity(name=f"e{n}") for n in range(ENTITIES_KNOWN)))
 
 
 def make_memory(nearest: int = 100) -> EntityMemory:
@@ -36,9 +52,9 @@ def make_memory(nearest: int = 100) -> EntityMemory:
 
 
 def make_view(told: list[list[int]] | None) -> View:
-    spans = None if told is None else told_spans(torch.tensor(told))
+    spans = None if told is None else annotated_spans(torch.tensor(told))
     inputs = torch.full((2, 5), 7)
-    return View(inputs=inputs, lengths=torch.tensor([5, 4]), visibility=Full(), spans=spans)
+    return View(inputs=inputs, lengths=torch.tensor([5, 4]), attention_mask=FullMask(), spans=spans)
 
 
 TOLD = [[-1, 2, 2, -1, 0], [-1, -1, 4, -1, -1]]
@@ -74,8 +90,8 @@ def test_the_memory_is_its_formula(training: bool, nearest: int):
     centred = whole - whole.mean(-1, keepdims=True)
     expected = centred / np.sqrt((whole**2).mean(-1) - whole.mean(-1) ** 2 + 1e-5)[..., None]
     np.testing.assert_allclose(found.values.double().numpy(), expected, atol=1e-5)
-    assert found.found[MENTIONS].tolist() == [list(each) for each in MENTIONS_TOLD]
-    torch.testing.assert_close(found.found[ENTITIES].exp().sum(-1), torch.ones(3))
+    assert found.found[MENTION_SPANS].tolist() == [list(each) for each in MENTIONS_TOLD]
+    torch.testing.assert_close(found.found[ENTITY_LOG_PROBS].exp().sum(-1), torch.ones(3))
 
 
 @torch.no_grad()
@@ -92,8 +108,8 @@ def test_it_changes_nothing_but_the_starts_of_mentions():
 @torch.no_grad()
 def test_the_nearest_of_all_are_all():
     scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(weights_of(scores, 6), weights_of(scores, None))
-    two = weights_of(scores, 2)
+    assert torch.equal(top_k_softmax(scores, 6), top_k_softmax(scores, None))
+    two = top_k_softmax(scores, 2)
     assert ((two > 0).sum(-1) == 2).all()
     torch.testing.assert_close(two.sum(-1), torch.ones(4))
 
@@ -108,13 +124,13 @@ def test_every_entity_learns_from_every_mention():
 
 def test_tags_worked_by_hand():
     """O B I B O I I   →  [1, 2], [3, 3], and, since nothing began it, [5, 6]."""
-    tags = torch.tensor([[OUTSIDE, BEGINS, GOES_ON, BEGINS, OUTSIDE, GOES_ON, GOES_ON]])
-    spans = tagged_spans(tags)
+    tags = torch.tensor([[OUTSIDE, BEGIN, INSIDE, BEGIN, OUTSIDE, INSIDE, INSIDE]])
+    spans = spans_from_bio_tags(tags)
     assert spans.rows.tolist() == [0, 0, 0]
     assert spans.first.tolist() == [1, 3, 5]
     assert spans.last.tolist() == [2, 3, 6]
-    again = tags_of(spans, 1, 7)
-    assert again.tolist() == [[OUTSIDE, BEGINS, GOES_ON, BEGINS, OUTSIDE, BEGINS, GOES_ON]]
+    again = bio_tags(spans, 1, 7)
+    assert again.tolist() == [[OUTSIDE, BEGIN, INSIDE, BEGIN, OUTSIDE, BEGIN, INSIDE]]
 
 
 @torch.no_grad()
@@ -124,7 +140,7 @@ def test_mentions_are_detected_where_none_are_told_and_never_in_padding():
     memory.tagging.bias.copy_(torch.tensor([0.0, 1.0, 0.0]))  # every place begins one
     found = memory(torch.randn(2, 5, WIDTH), make_view(None))
     places = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
-    assert found.found[MENTIONS].tolist() == [[row, place, place] for row, place in places]
+    assert found.found[MENTION_SPANS].tolist() == [[row, place, place] for row, place in places]
     assert found.spans is not None and len(found.spans) == 7
 
 
@@ -143,20 +159,20 @@ class Words:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("tag", [BEGINS, GOES_ON])
+@pytest.mark.parametrize("tag", [BEGIN, INSIDE])
 def test_special_tokens_are_no_part_of_a_detected_mention(tag: int):
     """Where every position is tagged, the start and end tokens stay outside: link and ask."""
     system = make_system().eval()
     tagging = system.backbone.memories[str(system.memory)].tagging
     tagging.weight.zero_()
     tagging.bias.copy_(torch.nn.functional.one_hot(torch.tensor(tag), 3))
-    [linked] = link_texts(system, Words(), SimpleNamespace(end=True), ["w5 w6 w7"])
+    [linked] = link_entities(system, Words(), SimpleNamespace(end=True), ["w5 w6 w7"])
     spans = [(each.start, each.end) for each in linked.mentions]
-    assert spans == ([(0, 2), (3, 5), (6, 8)] if tag == BEGINS else [(0, 8)])
-    system.meet_tokenizer(Words())
+    assert spans == ([(0, 2), (3, 5), (6, 8)] if tag == BEGIN else [(0, 8)])
+    system.setup_tokenizer(Words())
     # The masked mention is the answer; evidence are the mentions detected beside it: one word.
     [[answer]] = system.ask(["w5 [MASK]"])
-    assert len(answer.evidence) == (1 if tag == BEGINS else 0)
+    assert len(answer.evidence) == (1 if tag == BEGIN else 0)
 
 
 def make_system(**settings):
@@ -167,13 +183,13 @@ def make_system(**settings):
 def told_batch() -> Batch:
     rows = [[2, 5, 6, 7, 8, 9, 3], [2, 9, 8, 7, 6, 3]]
     entities = [[-1, -1, 1, 1, -1, 3, -1], [-1, 0, 0, -1, 2, -1, -1]]
-    return replace(Batch.from_sequences(rows, pad=0), entities=torch.tensor(entities))
+    return replace(Batch.collate(rows, pad=0), entities=torch.tensor(entities))
 
 
 def test_mentions_are_hidden_whole_and_always_behind_the_mask():
     """One fifth of 4 mentions, 600 times over; what else is hidden may also stay or be swapped."""
     objective, batch = make_system().objective, told_batch()
-    spans, hidden, draws = told_spans(batch.entities), 0, 600
+    spans, hidden, draws = annotated_spans(batch.entities), 0, 600
     for seed in range(draws):
         view = objective.view(batch, generator=torch.Generator().manual_seed(seed))
         chosen = view.targets != -100
@@ -195,14 +211,14 @@ def test_the_loss_is_the_sum_of_its_parts_by_hand():
     loss, _ = system.loss(batch, generator=generator)
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(4))
     found = system.hidden(view).recalled
-    tags, expected = tags_of(view.spans, *batch.tokens.shape), dict.fromkeys(loss.parts, 0.0)
+    tags, expected = bio_tags(view.spans, *batch.tokens.shape), dict.fromkeys(loss.parts, 0.0)
     for row, length in enumerate(batch.lengths.tolist()):
         for place in range(length):
-            tag = found[1][TAGS][row, place, tags[row, place]].detach()
+            tag = found[1][MENTION_TAGS][row, place, tags[row, place]].detach()
             expected["mentions"] -= 0.15 * float(tag)
     for mention, entity in enumerate(view.spans.entities.tolist()):
-        expected["linking"] -= float(found[1][ENTITIES][mention, entity].detach())
-        expected["prediction"] -= float(found[2][ENTITIES][mention, entity].detach())
+        expected["linking"] -= float(found[1][ENTITY_LOG_PROBS][mention, entity].detach())
+        expected["prediction"] -= float(found[2][ENTITY_LOG_PROBS][mention, entity].detach())
     expected["masked"] = float(-system.target_log_probs(view).log_probs.sum().detach())
     for name, part in loss.parts.items():
         assert part.total.item() == pytest.approx(expected[name], rel=1e-5), name

@@ -11,12 +11,13 @@ from torch import nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.layer_mix import LayerMix
-from lmlab.objectives.both_ways import BothWaysModel, reversed_texts
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.systems import on_top
-from lmlab.tasks.tag import Tag
-from lmlab.training.runs import build_system
+from lmlab.layers.scalar_mix import ScalarMix
+from lmlab.models.elmo import ELMo
+from lmlab.objectives.bidirectional_lm import reverse_sequences
+from lmlab.tasks.classification import Classification
+from lmlab.tasks.finetuned_systems import add_task_head
+from lmlab.tasks.tagging import Tagging
+from lmlab.training.run_folder import build_system
 
 VOCABULARY = Vocabulary(size=9)
 START, END, WIDTH = 2, 3, 5
@@ -26,13 +27,13 @@ BACKWARDS = [[START, *text[::-1], END] for text in TEXTS]
 
 
 def batch_of(rows: list[list[int]]) -> Batch:
-    return Batch.from_sequences(rows, pad=0)
+    return Batch.collate(rows, pad=0)
 
 
-def build(**settings) -> BothWaysModel:
+def build(**settings) -> ELMo:
     words = {"width": WIDTH, "dropout": 0.0, "tied": False, **settings}
     system = build_system("elmo", words, VOCABULARY, seed=1).eval()
-    assert isinstance(system, BothWaysModel)
+    assert isinstance(system, ELMo)
     with torch.no_grad():  # larger weights, under which contexts matter
         for parameter in system.parameters():
             parameter.mul_(3)
@@ -42,7 +43,7 @@ def build(**settings) -> BothWaysModel:
     return system
 
 
-def plain(system: BothWaysModel, cells: nn.Module):
+def plain(system: ELMo, cells: nn.Module):
     """Our `lstm` with the words and the softmax of ELMo, and the cells of one direction."""
     config = {"width": WIDTH, "dropout": 0.0, "layers": 2}
     model = build_system("lstm", config, VOCABULARY, seed=2).eval()
@@ -132,7 +133,7 @@ def test_no_half_changes_by_what_stands_on_its_other_side():
 def test_vectors_are_the_word_beside_the_mix_of_all_layers():
     """γ Σ softmax(w)_j h_j with w = (0, log 2, log 5) and γ = 3: shares 1/8, 2/8, 5/8."""
     system = build()
-    assert isinstance(system.mix, LayerMix)
+    assert isinstance(system.mix, ScalarMix)
     system.mix.weights.copy_(torch.tensor([1.0, 2.0, 5.0]).log())
     system.mix.scale.fill_(3.0)
     batch = batch_of(ROWS)
@@ -154,13 +155,15 @@ def test_vectors_are_the_word_beside_the_mix_of_all_layers():
 
 def test_reversing_twice_gives_the_text_back():
     batch = batch_of([*ROWS, [START, 5, 6, 7], [START], [START, END]])
-    turned = reversed_texts(batch, END)
+    turned = reverse_sequences(batch, END)
     assert turned.tokens[0, :7].tolist() == [START, 6, 8, 7, 6, 5, END]
     assert turned.tokens[3, :4].tolist() == [START, 7, 6, 5]
-    assert torch.equal(reversed_texts(turned, END).tokens, batch.tokens)
+    assert torch.equal(reverse_sequences(turned, END).tokens, batch.tokens)
 
 
-@pytest.mark.parametrize("task", [Classify(("a", "b")), Tag(("a", "b"))], ids=["classify", "tag"])
+@pytest.mark.parametrize(
+    "task", [Classification(("a", "b")), Tagging(("a", "b"))], ids=["classify", "tag"]
+)
 def test_a_task_learns_the_mix_on_frozen_layers(task):
     """While the language models train the mix rests; on frozen layers it is all that moves."""
     system = build()
@@ -168,7 +171,7 @@ def test_a_task_learns_the_mix_on_frozen_layers(task):
         "mix.weights",
         "mix.scale",
     ]
-    whole = on_top(system, task, frozen=True)
+    whole = add_task_head(system, task, frozen=True)
     learnt = {name for name, p in whole.named_parameters() if p.requires_grad}
     assert {name for name in learnt if name.startswith("base.")} == {
         "base.mix.weights",

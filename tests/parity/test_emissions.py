@@ -168,7 +168,7 @@ def test_log_prob_of_targets_is_the_whole_distribution_gathered(name):
         assert fast.abs().sum() > 0
     sources = some_hidden(6).view(2, 3, WIDTH)
     asked = torch.tensor([[3, 5], [11, 1]])
-    pairs = emission.pair_log_prob(sources, asked)
+    pairs = emission.log_prob_by_source(sources, asked)
     expected = emission.log_probs(sources)[:, None].expand(-1, 2, -1, -1)
     expected = expected.gather(3, asked[..., None, None].expand(-1, -1, 3, 1)).squeeze(3)
     torch.testing.assert_close(pairs, expected, atol=1e-5, rtol=1e-5)

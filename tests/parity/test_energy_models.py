@@ -11,18 +11,29 @@ import torch
 from torch import Tensor, nn
 
 import lmlab
+from lmlab.core.attention_mask import (
+    ExplicitMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
-from lmlab.core.energies import DATA, EnergyModel
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.view import View
-from lmlab.core.visibility import Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.languages import capitals
-from lmlab.data.membership import KnownTexts
+from lmlab.data.membership import TextSet
 from lmlab.emissions.energies import InnerProductEnergy, LinearEnergy, SquaredEnergy
-from lmlab.objectives.corruptions import Corruption, EvenCorruption
-from lmlab.objectives.data_against_corruptions import DataAgainstCorruptions
-from lmlab.objectives.pooling import AllPlaces
+from lmlab.models.energy import (
+    EnergyBasedModel,
+)
+from lmlab.objectives.corruption_nce import CorruptionNCE
+from lmlab.objectives.energy_pooling import AllPositionsPooling
+from lmlab.objectives.objective_interfaces import (
+    DATA_LABEL,
+)
+from lmlab.objectives.token_corruption import (
+    TokenCorruption,
+    UniformCorruption,
+)
 
 VOCABULARY = Vocabulary(size=8)  # <pad> <unk> <s> </s> <mask> a b c
 START, END, A, B, C = 2, 3, 5, 6, 7
@@ -33,7 +44,7 @@ NUMBERS = [0.0, 0.5, 0.0, 0.0, 0.0, 1.0, 2.0, -1.0]
 class Embedded(Backbone):
     """The hidden state of a place is the embedding of its token: places do not see each other."""
 
-    honours = (Full, Explicit)
+    supported_masks = (FullMask, ExplicitMask)
     width = 1
 
     def __init__(self) -> None:
@@ -42,11 +53,11 @@ class Embedded(Backbone):
         with torch.no_grad():
             self.tokens.weight.copy_(torch.tensor(NUMBERS)[:, None])
 
-    def forward(self, view: View, state: object = None) -> Hidden:
-        return Hidden(values=self.tokens(view.inputs))
+    def forward(self, view: View, state: object = None) -> HiddenStates:
+        return HiddenStates(values=self.tokens(view.inputs))
 
 
-class AlwaysThese(Corruption):
+class AlwaysThese(TokenCorruption):
     def __init__(self, *tokens: int) -> None:
         super().__init__()
         self.tokens = tokens
@@ -56,15 +67,15 @@ class AlwaysThese(Corruption):
         return torch.tensor(self.tokens).expand(len(batch), -1)
 
 
-def squares(corruption: Corruption, *, negatives: int = 1, index=KnownTexts) -> EnergyModel:
+def squares(corruption: TokenCorruption, *, negatives: int = 1, index=TextSet) -> EnergyBasedModel:
     """E(x) = c - Σ_t e(x_t)², with c = 1."""
     backbone = Embedded()
-    system = EnergyModel(
+    system = EnergyBasedModel(
         vocabulary=VOCABULARY,
         backbone=backbone,
         emission=InnerProductEnergy(1, backbone.tokens),
-        objective=DataAgainstCorruptions(
-            VOCABULARY, corruption, AllPlaces(), negatives=negatives, index=index
+        objective=CorruptionNCE(
+            VOCABULARY, corruption, AllPositionsPooling(), negatives=negatives, index=index
         ),
     )
     with torch.no_grad():
@@ -73,7 +84,7 @@ def squares(corruption: Corruption, *, negatives: int = 1, index=KnownTexts) -> 
 
 
 def batch_of(*texts: list[int]) -> Batch:
-    return Batch.from_sequences([[START, *text, END] for text in texts], pad=VOCABULARY.pad)
+    return Batch.collate([[START, *text, END] for text in texts], pad=VOCABULARY.pad)
 
 
 def test_energies_of_a_place_by_hand():
@@ -93,7 +104,7 @@ def test_energies_of_a_place_by_hand():
 
 def test_energy_of_a_text_by_hand():
     """c - Σ e²: 1 - (1 + 4 + 1) = -5, and by place with the constant apart."""
-    system, batch = squares(EvenCorruption(VOCABULARY)), batch_of([A, B, C], [A])
+    system, batch = squares(UniformCorruption(VOCABULARY)), batch_of([A, B, C], [A])
     assert system.energy(batch).tolist() == [-5.0, 0.0]
     found = system.log_prob(batch)
     assert found.kind == "unnormalised"
@@ -123,7 +134,7 @@ def test_loss_by_hand_with_two_corruptions():
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
 def test_normaliser_of_each_length_by_enumeration(length: int):
     """Places are independent here, so Z = e^-c (Σ_v e^(e_v²))^T over the four tokens of a text."""
-    system, inner = squares(EvenCorruption(VOCABULARY)), (1, A, B, C)
+    system, inner = squares(UniformCorruption(VOCABULARY)), (1, A, B, C)
     texts = [list(text) for text in itertools.product(inner, repeat=length)]
     with torch.no_grad():
         log_z = torch.logsumexp(-system.energy(batch_of(*texts)).double(), 0).item()
@@ -133,7 +144,7 @@ def test_normaliser_of_each_length_by_enumeration(length: int):
 
 def test_filling_in_by_hand():
     """p(v) ∝ e^(e_v²), the end symbol among them at the last place alone."""
-    system, batch = squares(EvenCorruption(VOCABULARY)), batch_of([A, B])
+    system, batch = squares(UniformCorruption(VOCABULARY)), batch_of([A, B])
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[0, [1, 3]] = True
     with torch.no_grad():
@@ -144,20 +155,20 @@ def test_filling_in_by_hand():
         assert row.tolist() == pytest.approx([w / sum(weights) for w in weights], abs=1e-6)
 
 
-def meet(system: EnergyModel, texts: list[list[int]]) -> None:
+def meet(system: EnergyBasedModel, texts: list[list[int]]) -> None:
     rows = [[START, *text, END] for text in texts]
     tokens = np.array([token for row in rows for token in row])
-    system.meet_data(tokens, np.concatenate([[0], np.cumsum([len(row) for row in rows])]))
+    system.setup_data(tokens, np.concatenate([[0], np.cumsum([len(row) for row in rows])]))
 
 
 def test_corruptions_that_are_data_are_no_negatives():
     """Of {<unk>, a, b, c}² the data has nine: what is left is what brute force leaves."""
     texts = [list(text) for text in itertools.product((A, B, C), repeat=2)]
     data = [text for text in texts if text != [B, B]] + [[1, A]]
-    system, rows = squares(EvenCorruption(VOCABULARY), negatives=20), batch_of(*data)
+    system, rows = squares(UniformCorruption(VOCABULARY), negatives=20), batch_of(*data)
     meet(system, data)
     view = system.objective.view(rows, generator=torch.Generator().manual_seed(0))
-    everything = squares(EvenCorruption(VOCABULARY), negatives=20, index=None)
+    everything = squares(UniformCorruption(VOCABULARY), negatives=20, index=None)
     all_drawn = everything.objective.view(rows, generator=torch.Generator().manual_seed(0))
     made = all_drawn.inputs[len(data) :].tolist()
     assert len(made) == 20 * len(data)
@@ -168,7 +179,7 @@ def test_corruptions_that_are_data_are_no_negatives():
     assert 0 < len(expected) < 0.5 * len(made)
     assert view.inputs[: len(data)].tolist() == rows.tokens.tolist()
     labels = view.targets[view.targets >= 0].tolist()
-    assert labels == [DATA] * len(data) + [0] * len(expected)
+    assert labels == [DATA_LABEL] * len(data) + [0] * len(expected)
     loss, _ = system.loss(rows, generator=torch.Generator().manual_seed(0))
     assert loss.count.item() == len(data) + len(expected)
 
@@ -192,7 +203,7 @@ def test_without_an_index_the_best_energy_is_the_ratio_of_densities():
     """
     counts = {A: 7, B: 2, C: 1}
     rows = batch_of(*[[token] for token, count in counts.items() for _ in range(count)])
-    system = squares(EvenCorruption(VOCABULARY), negatives=100, index=None)
+    system = squares(UniformCorruption(VOCABULARY), negatives=100, index=None)
     system.emission = Free(VOCABULARY.size)
     optimizer = torch.optim.Adam(system.emission.parameters(), lr=0.15)
     generator = torch.Generator().manual_seed(0)

@@ -12,18 +12,34 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from lmlab.core.answers import Ask
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import annotated_spans
 from lmlab.core.errors import UserError
-from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, SUPPORTED
-from lmlab.core.mentions import told_spans
+from lmlab.core.hidden_memory import (
+    ANSWER_LOG_PROBS,
+    ENTITY_LOG_PROBS,
+    FACT_LOG_PROBS,
+    MASKED_MENTIONS,
+    SUPPORTED_FACTS,
+)
 from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.fact_memory import FactMemory, FactTable
-from lmlab.knowledge.fact_models import NO_FACT, FactModel
-from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
-from lmlab.sampling.asking import with_facts
+from lmlab.knowledge.fact_memory_layer import (
+    FactMemory,
+    FactTable,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Fact,
+    KnowledgeBase,
+)
+from lmlab.models.entity_memory import (
+    NO_FACT,
+    FactsAsExperts,
+)
+from lmlab.sampling.question_answering import with_facts
 from lmlab.zoo import fae
 
 WIDTH, SIZE, MASK = 4, 3, 4
@@ -41,9 +57,9 @@ def make_memory(nearest: int = 100) -> FactMemory:
 
 
 def make_view() -> View:
-    spans = told_spans(torch.tensor(TOLD))
+    spans = annotated_spans(torch.tensor(TOLD))
     inputs = torch.tensor(INPUTS)
-    return View(inputs=inputs, lengths=torch.tensor([5, 5]), visibility=Full(), spans=spans)
+    return View(inputs=inputs, lengths=torch.tensor([5, 5]), attention_mask=FullMask(), spans=spans)
 
 
 def softmax(scores: list[float]) -> np.ndarray:
@@ -83,14 +99,16 @@ def test_the_memory_is_its_formula(training: bool, nearest: int):
         facts, mixed = by_loops(memory, ends, 4 if training else nearest)
         entities = memory.entities.weight.double().numpy()
         answers = np.log(softmax(list(entities @ mixed)))
-        np.testing.assert_allclose(found.found[FACTS][number].numpy(), facts, atol=1e-5)
-        np.testing.assert_allclose(found.found[ANSWERS][number].numpy(), answers, atol=1e-5)
+        np.testing.assert_allclose(found.found[FACT_LOG_PROBS][number].numpy(), facts, atol=1e-5)
+        np.testing.assert_allclose(
+            found.found[ANSWER_LOG_PROBS][number].numpy(), answers, atol=1e-5
+        )
         told = memory.tell.weight.double().numpy() @ mixed
         for place in range(first, last + 1):
             added = (found.values - values)[row, place].numpy()
             np.testing.assert_allclose(added, told, atol=1e-5)
     # Reading order: 0 and 1 in the first row, 3 and 2 in the second.
-    assert found.found[ASKED].tolist() == [False, True, True, False]
+    assert found.found[MASKED_MENTIONS].tolist() == [False, True, True, False]
     changed = ((found.values - values).abs().sum(-1) > 0).nonzero().tolist()
     assert changed == [[0, 3], [0, 4], [1, 1]]
 
@@ -100,17 +118,22 @@ def test_a_fact_is_right_if_its_subject_is_shown_and_its_object_hidden():
     """(0, r0) → 1 in the first row, (2, r1) → 0, 3, 4 in the second; else the null fact, last."""
     memory = make_memory()
     view, values = make_view(), torch.zeros(2, 5, WIDTH)
-    supported = memory(values, view).found[SUPPORTED]
+    supported = memory(values, view).found[SUPPORTED_FACTS]
     assert supported.tolist() == [[True, False, False, False], [False, True, False, False]]
     # With the subject hidden as well, nobody knows.
     both = replace(view, inputs=torch.tensor([[2, MASK, 8, MASK, MASK], INPUTS[1]]))
-    assert not memory(values, both).found[SUPPORTED][:2].any()
+    assert not memory(values, both).found[SUPPORTED_FACTS][:2].any()
     # Where no fact holds between the two, it is the null fact.
     strangers = replace(view, spans=replace(view.spans, entities=torch.tensor([4, 1, 3, 2])))
-    assert memory(values, strangers).found[SUPPORTED][0].tolist() == [False, False, False, True]
+    assert memory(values, strangers).found[SUPPORTED_FACTS][0].tolist() == [
+        False,
+        False,
+        False,
+        True,
+    ]
     # Where the entity is not told, nothing is right.
     unknown = replace(view, spans=replace(view.spans, entities=torch.tensor([0, -1, 3, 2])))
-    assert not memory(values, unknown).found[SUPPORTED][0].any()
+    assert not memory(values, unknown).found[SUPPORTED_FACTS][0].any()
 
 
 def test_facts_are_data_that_are_saved_and_take_the_size_of_what_is_loaded(tmp_path):
@@ -159,7 +182,7 @@ def test_a_fact_of_many_objects_costs_no_other_fact_room():
 COUNTRIES, CITIES = ("arland", "bornia", "cedonia", "dovia"), ("east", "fort", "gate", "hill")
 WORDS = ("the", "capital", "of", "is", "a", "city", "country")
 NAMES = (*COUNTRIES, *CITIES)
-TOY = Knowledge(
+TOY = KnowledgeBase(
     entities=tuple(Entity(name=name, title=name.title()) for name in NAMES),
     relations=("capital", "twin"),
     facts=tuple(Fact(number, 0, number + 4) for number in range(4)),
@@ -188,24 +211,24 @@ def toy_batch(capitals: np.ndarray) -> Batch:
     texts += [f"{name} is a country" for name in COUNTRIES]
     texts += [f"{name} is a city" for name in CITIES]
     rows = [[2, *Toy().encode(text), 3] for text in texts]
-    batch = Batch.from_sequences(rows, pad=0)
+    batch = Batch.collate(rows, pad=0)
     numbers = torch.full((len(Toy.words),), -1)
     numbers[5 : 5 + len(NAMES)] = torch.arange(len(NAMES))
     return replace(batch, entities=numbers[batch.tokens])
 
 
-def world(capitals: np.ndarray) -> Knowledge:
+def world(capitals: np.ndarray) -> KnowledgeBase:
     facts = tuple(Fact(country, 0, 4 + int(city)) for country, city in enumerate(capitals))
     return replace(TOY, facts=facts)
 
 
 @cache
-def trained() -> FactModel:
+def trained() -> FactsAsExperts:
     """Each batch is of another world, told to the memory: nothing can be learnt by heart."""
     torch.manual_seed(0)
     config = replace(fae.SIZES["tiny"], width=32, heads=2, rate=0.1, mention_rate=0.5)
     system = fae.build(config, Vocabulary(size=len(Toy.words)), knowledge=TOY)
-    system.meet_tokenizer(Toy())
+    system.setup_tokenizer(Toy())
     generator, draws = torch.Generator().manual_seed(0), np.random.default_rng(0)
     optimizer = torch.optim.Adam(system.parameters(), lr=3e-3)
     for _ in range(STEPS):
@@ -221,7 +244,7 @@ def trained() -> FactModel:
 STEPS = 300
 
 
-def ask(system: FactModel) -> list[str]:
+def ask(system: FactsAsExperts) -> list[str]:
     questions = [f"the capital of {country} is <mask>" for country in COUNTRIES]
     return [found[0].text for found in system.ask(questions)]
 
@@ -289,7 +312,7 @@ def test_facts_survive_saving_and_loading(tmp_path):
     config = replace(fae.SIZES["tiny"], width=32, heads=2)
     again = fae.build(config, Vocabulary(size=len(Toy.words)), knowledge=TOY)
     again.load_state_dict(read_tensors(tmp_path / "weights"))
-    again.meet_tokenizer(Toy())
+    again.setup_tokenizer(Toy())
     assert again.facts() == system.facts()
     assert again.facts()["arland", "capital"] == ("hill", "gate")
     again.edit("arland", "capital", ["gate"])
@@ -313,7 +336,7 @@ def test_names_that_are_not_known_are_told():
         system.edit("atlantis", "capital", ["east"])
     with pytest.raises(UserError, match="no relation 'mayor'; it has capital, twin"):
         system.edit("arland", "mayor", ["east"])
-    other = Knowledge(
+    other = KnowledgeBase(
         entities=(*TOY.entities, Entity(name="ovo")), relations=("capital",), facts=(Fact(8, 0, 0),)
     )
     with pytest.raises(UserError, match="no entity 'ovo'"):
@@ -334,14 +357,14 @@ def test_the_losses_of_facts_and_answers_by_hand():
         view = system.objective.view(batch, generator=torch.Generator().manual_seed(3))
         found = system.hidden(view).recalled[2]
     facts = answers = context = 0.0
-    hidden = found[ASKED].nonzero()[:, 0].tolist()
+    hidden = found[MASKED_MENTIONS].nonzero()[:, 0].tolist()
     for number, mention in enumerate(hidden):
-        right = found[SUPPORTED][number].nonzero()[:, 0].tolist()
+        right = found[SUPPORTED_FACTS][number].nonzero()[:, 0].tolist()
         if right:
-            facts -= np.log(sum(float(found[FACTS][number, f].exp()) for f in right))
-        answers -= float(found[ANSWERS][number, view.spans.entities[mention]])
+            facts -= np.log(sum(float(found[FACT_LOG_PROBS][number, f].exp()) for f in right))
+        answers -= float(found[ANSWER_LOG_PROBS][number, view.spans.entities[mention]])
     for mention, entity in enumerate(view.spans.entities.tolist()):
-        context -= float(found[ENTITIES][mention, entity])
+        context -= float(found[ENTITY_LOG_PROBS][mention, entity])
     assert len(hidden) > 0
     assert loss.parts["facts"].total.item() == pytest.approx(facts, rel=1e-4)
     assert loss.parts["answers"].total.item() == pytest.approx(answers, rel=1e-4)
@@ -351,8 +374,8 @@ def test_the_losses_of_facts_and_answers_by_hand():
 def test_pictures_show_the_linked_mentions_and_the_facts_looked_up():
     system = trained()
     system.replace_facts(world(np.arange(4)))
-    batch = Batch.from_sequences([[2, *Toy().encode("the capital of dovia is hill"), 3]], pad=0)
-    captures = system.reveal(batch)
+    batch = Batch.collate([[2, *Toy().encode("the capital of dovia is hill"), 3]], pad=0)
+    captures = system.capture_internals(batch)
 
     def likeliest(name: str, axis: str, place: int) -> str:
         capture = captures[name]

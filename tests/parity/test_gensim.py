@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.wordnet.similarity import SimilarPair
+from lmlab.data.wordnet.noun_similarity import SimilarityPair
 from lmlab.interop.word2vec import read_word2vec, write_word2vec
-from lmlab.layers.word_law import WordLaw
-from lmlab.scoring.word_vectors import WordVectors, vectors_of
-from lmlab.training.runs import load_run
+from lmlab.layers.unigram_distribution import UnigramDistribution
+from lmlab.scoring.word_vectors import WordVectors, word_vectors
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 gensim = pytest.importorskip("gensim", reason="the oracle is gensim")
@@ -41,7 +41,7 @@ def test_noise_and_leaving_out_are_gensims(sentences: list[list[str]]):
     peer = gensim.models.Word2Vec(sentences, vector_size=2, sample=0.01, min_count=1, epochs=1)
     words = peer.wv.index_to_key
     place = {word: number for number, word in enumerate(words, 5)}
-    law = WordLaw(Vocabulary(size=5 + len(words)), power=0.75, sample=0.01)
+    law = UnigramDistribution(Vocabulary(size=5 + len(words)), power=0.75, sample=0.01)
     law.count(np.array([place[word] for sentence in sentences for word in sentence]))
     noise = np.diff(peer.cum_table.astype(np.float64), prepend=0) / 2**31
     assert law.noise()[5:].numpy() == pytest.approx(noise, abs=1e-6)
@@ -57,7 +57,7 @@ def similarity(vectors: WordVectors) -> float:
             if first < second:
                 apart = abs(int(first[1]) - int(second[1]))
                 near = -min(apart, TOPICS - apart)
-                pairs.append(SimilarPair(first=first, second=second, similarity=near))
+                pairs.append(SimilarityPair(first=first, second=second, similarity=near))
     return vectors.agreement(pairs).spearman
 
 
@@ -80,7 +80,7 @@ def test_similarity_is_gensims_or_better(sentences: list[list[str]], tmp_path: P
             quiet=True,
         )
         model = load_run(run.path)
-        ours.append(similarity(vectors_of(model.system, model.tokenizer)))
+        ours.append(similarity(word_vectors(model.system, model.tokenizer)))
         peer = gensim.models.Word2Vec(
             sentences,
             vector_size=20,

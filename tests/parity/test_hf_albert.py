@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import albert
 
@@ -35,10 +35,10 @@ NAMES = {
     "backbone.embedding.norm": "albert.embeddings.LayerNorm",
     "backbone.embedding.projection": "albert.encoder.embedding_hidden_mapping_in",
     "backbone.stack.blocks.0.attention.output": f"{LAYER}.attention.dense",
-    "backbone.stack.blocks.0.around_attention.norm": f"{LAYER}.attention.LayerNorm",
+    "backbone.stack.blocks.0.self_attention_residual.norm": f"{LAYER}.attention.LayerNorm",
     "backbone.stack.blocks.0.feed_forward.widen": f"{LAYER}.ffn",
     "backbone.stack.blocks.0.feed_forward.narrow": f"{LAYER}.ffn_output",
-    "backbone.stack.blocks.0.around_feed_forward.norm": f"{LAYER}.full_layer_layer_norm",
+    "backbone.stack.blocks.0.feed_forward_residual.norm": f"{LAYER}.full_layer_layer_norm",
     "emission": "predictions.decoder",
     "emission.transform.dense": "predictions.dense",
     "emission.transform.norm": "predictions.LayerNorm",
@@ -100,7 +100,7 @@ def test_logits_are_those_of_albert(settings: dict):
     padding = (torch.arange(11) < lengths[:, None]).long()
     real, segments = padding.bool(), torch.randint(0, 2, (3, 11))
     with torch.no_grad():
-        view = View(inputs=tokens, lengths=lengths, visibility=Full(), segments=segments)
+        view = View(inputs=tokens, lengths=lengths, attention_mask=FullMask(), segments=segments)
         hidden = ours.hidden(view).values
         found, answers = ours.emission.logits(hidden), ours.objective.pairs(hidden)
         expected = theirs(tokens, attention_mask=padding, token_type_ids=segments)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import bart, palm
 
@@ -30,12 +33,12 @@ CONFIGS = {
 }
 PARTS = {
     "attention.output": "self_attn.out_proj",
-    "around_attention.norm": "self_attn_layer_norm",
-    "source_attention.output": "encoder_attn.out_proj",
-    "around_source.norm": "encoder_attn_layer_norm",
+    "self_attention_residual.norm": "self_attn_layer_norm",
+    "cross_attention.output": "encoder_attn.out_proj",
+    "cross_attention_residual.norm": "encoder_attn_layer_norm",
     "feed_forward.widen": "fc1",
     "feed_forward.narrow": "fc2",
-    "around_feed_forward.norm": "final_layer_norm",
+    "feed_forward_residual.norm": "final_layer_norm",
 }
 """Our parts of a layer, and theirs."""
 
@@ -109,13 +112,13 @@ def in_layer(name: str, theirs: dict) -> torch.Tensor:
     body = f"model.{side}.layers.{layer}"
     if part[-1] != "project":
         return theirs[f"{body}.{PARTS['.'.join(part)]}.{kind}"]
-    attention = {"attention": "self_attn", "source_attention": "encoder_attn"}[part[0]]
+    attention = {"attention": "self_attn", "cross_attention": "encoder_attn"}[part[0]]
     return torch.cat([theirs[f"{body}.{attention}.{each}_proj.{kind}"] for each in "qkv"])
 
 
 def padded(*lengths: int) -> Batch:
     tokens = [torch.randint(5, VOCABULARY.size, (length,)).tolist() for length in lengths]
-    return Batch.from_sequences(tokens, VOCABULARY.pad)
+    return Batch.collate(tokens, VOCABULARY.pad)
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
@@ -125,9 +128,9 @@ def test_logits_are_those_of_bart(settings: dict):
     source, text = padded(11, 6, 3), padded(5, 9, 7)
     source.tokens[0, 2] = VOCABULARY.mask
     with torch.no_grad():
-        decoder = View(inputs=text.tokens, lengths=text.lengths, visibility=Causal())
+        decoder = View(inputs=text.tokens, lengths=text.lengths, attention_mask=CausalMask())
         view = View(
-            inputs=source.tokens, lengths=source.lengths, visibility=Full(), decoder=decoder
+            inputs=source.tokens, lengths=source.lengths, attention_mask=FullMask(), decoder=decoder
         )
         found = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(
@@ -145,7 +148,7 @@ def test_logits_step_by_step_are_those_of_bart_with_its_cache():
     """Started as they start: </s>, then the text."""
     ours, theirs = build_pair({**CONFIGS["small"], "opening": (VOCABULARY.end,)})
     body, text = padded(8, 5), torch.randint(5, VOCABULARY.size, (2, 9))
-    source = Batch.from_sequences(
+    source = Batch.collate(
         [
             [VOCABULARY.start, *row[:length], VOCABULARY.end]
             for row, length in zip(body.tokens.tolist(), body.lengths.tolist(), strict=True)
@@ -176,7 +179,7 @@ def test_the_score_of_a_text_is_that_of_bart_given_one_mask():
     ours, theirs = build_pair({**CONFIGS["small"], "opening": (VOCABULARY.end, VOCABULARY.start)})
     text = [VOCABULARY.start, 9, 17, 5, 33, VOCABULARY.end]
     with torch.no_grad():
-        found = ours.log_prob(Batch.from_sequences([text], VOCABULARY.pad)).per_token[0]
+        found = ours.log_prob(Batch.collate([text], VOCABULARY.pad)).per_token[0]
         logits = theirs(
             input_ids=torch.tensor([[VOCABULARY.start, VOCABULARY.mask, VOCABULARY.end]]),
             decoder_input_ids=torch.tensor([[VOCABULARY.end, *text[:-1]]]),
@@ -198,8 +201,8 @@ def test_a_palm_that_copies_nothing_is_a_bart_with_the_same_weights():
     source = [VOCABULARY.start, 7, 30, 7, 12, VOCABULARY.end]
     text = [VOCABULARY.start, 9, 17, 5, 33, VOCABULARY.end]
     with torch.no_grad():
-        condition = Batch.from_sequences([source], VOCABULARY.pad)
-        batch = Batch.from_sequences([text], VOCABULARY.pad, condition=condition)
+        condition = Batch.collate([source], VOCABULARY.pad)
+        batch = Batch.collate([text], VOCABULARY.pad, condition=condition)
         found = ours.log_prob(batch).per_token[0]
         logits = theirs(
             input_ids=torch.tensor([source]),

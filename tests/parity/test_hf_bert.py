@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import bert
 
@@ -57,10 +57,10 @@ OUTSIDE = {
 }
 INSIDE = {
     "attention.output": "attention.output.dense",
-    "around_attention.norm": "attention.output.LayerNorm",
+    "self_attention_residual.norm": "attention.output.LayerNorm",
     "feed_forward.widen": "intermediate.dense",
     "feed_forward.narrow": "output.dense",
-    "around_feed_forward.norm": "output.LayerNorm",
+    "feed_forward_residual.norm": "output.LayerNorm",
 }
 
 
@@ -105,7 +105,9 @@ def test_logits_are_those_of_bert(settings: dict):
         torch.randint(0, ours.backbone.embedding.segments.num_embeddings, (3, 11)),
     ):
         with torch.no_grad():
-            view = View(inputs=tokens, lengths=lengths, visibility=Full(), segments=segments)
+            view = View(
+                inputs=tokens, lengths=lengths, attention_mask=FullMask(), segments=segments
+            )
             hidden = ours.hidden(view).values
             found = ours.emission.logits(hidden)
             answers = ours.objective.pairs(hidden)
@@ -128,7 +130,7 @@ def test_the_loss_of_a_batch_is_that_of_bert():
         theirs.cls.predictions.decoder.bias[never] = -1e9
     generator = torch.Generator().manual_seed(1)
     sequences = [[2, *torch.randint(5, 41, (12,), generator=generator).tolist(), 3] for _ in "1234"]
-    batch = Batch.from_sequences(sequences, pad=0)
+    batch = Batch.collate(sequences, pad=0)
     with torch.no_grad():
         loss, _ = ours.loss(batch, generator=torch.Generator().manual_seed(1))
         view = ours.objective.view(batch, generator=torch.Generator().manual_seed(1))

@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.replaced_tokens import detection_view
+from lmlab.objectives.replaced_token_detection import discriminator_view
 from lmlab.zoo import electra
 
 transformers = pytest.importorskip("transformers")
@@ -31,10 +31,10 @@ CONFIGS = {
 }
 LAYER = {
     "attention.output": "attention.output.dense",
-    "around_attention.norm": "attention.output.LayerNorm",
+    "self_attention_residual.norm": "attention.output.LayerNorm",
     "feed_forward.widen": "intermediate.dense",
     "feed_forward.narrow": "output.dense",
-    "around_feed_forward.norm": "output.LayerNorm",
+    "feed_forward_residual.norm": "output.LayerNorm",
 }
 
 
@@ -131,7 +131,7 @@ def test_logits_of_both_networks_are_those_of_transformers(settings: dict):
         inputs=given["tokens"],
         lengths=given["lengths"],
         segments=given["segments"],
-        visibility=Full(),
+        attention_mask=FullMask(),
     )
     theirs = {
         "input_ids": given["tokens"],
@@ -161,7 +161,7 @@ def test_detect_and_the_loss_are_those_of_transformers():
     changed[0, 3], changed[1, 1] = 6, 7
     labels = (changed != tokens).long()
     answer = detector(input_ids=changed, attention_mask=real.long(), labels=labels)
-    view = detection_view(batch, changed)
+    view = discriminator_view(batch, changed)
     assert view.targets is not None
     assert view.targets.tolist() == labels.masked_fill(~real, NO_TARGET).tolist()
     lost = -ours.target_log_probs(view).log_probs.mean()
@@ -175,7 +175,7 @@ def test_detect_and_the_loss_are_those_of_transformers():
 def test_the_detector_encodes_two_texts_as_two_segments():
     """<s> a … </s> b … </s>: the second text and its end are segment 1."""
     ours, detector, _ = build_trio(CONFIGS["narrow embedding"])
-    batch = Batch.from_sequences([[2, 9, 17, 3, 30, 8, 3]], pad=VOCABULARY.pad)
+    batch = Batch.collate([[2, 9, 17, 3, 30, 8, 3]], pad=VOCABULARY.pad)
     expected = detector.electra(
         input_ids=batch.tokens, token_type_ids=torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
     ).last_hidden_state
@@ -188,7 +188,7 @@ def test_the_generator_scores_and_fills_by_transformers_logits():
     """log p at a masked place; <pad>, <s> and <mask> are never predicted here, and are left out."""
     ours, _, generator = build_trio(CONFIGS["narrow embedding"])
     sentence = [2, 9, 17, 30, 8, 3]
-    batch = Batch.from_sequences([sentence], pad=VOCABULARY.pad)
+    batch = Batch.collate([sentence], pad=VOCABULARY.pad)
     never = list(VOCABULARY.unpredictable)
     found = ours.log_prob(batch)
     assert found.kind == "pseudo"

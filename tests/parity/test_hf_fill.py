@@ -9,8 +9,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import lmlab
-from lmlab.interop.hf.exporting import export_hf
-from lmlab.interop.hf.importing import import_hf
+from lmlab.interop.hf.checkpoint_export import export_hf
+from lmlab.interop.hf.checkpoint_import import import_hf
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import gpt
 
@@ -59,8 +59,8 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "attention.output": "attn.c_proj",
         "feed_forward.widen": "mlp.c_fc",
         "feed_forward.narrow": "mlp.c_proj",
-        "around_attention.norm": "ln_1",
-        "around_feed_forward.norm": "ln_2",
+        "self_attention_residual.norm": "ln_1",
+        "feed_forward_residual.norm": "ln_2",
     }
     for name in ours:
         if not name.startswith(body):
@@ -79,7 +79,7 @@ def test_logits_are_those_of_gpt2(settings: dict):
     lengths = torch.tensor([11, 7, 4])
     padding = (torch.arange(11) < lengths[:, None]).long()
     with torch.no_grad():
-        view = View(inputs=tokens, lengths=lengths, visibility=Causal())
+        view = View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
         found = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(tokens, attention_mask=padding).logits
     real = padding.bool()
@@ -95,7 +95,7 @@ def test_logits_step_by_step_are_those_of_gpt2_with_its_cache():
     with torch.no_grad():
         for place in range(9):
             here = tokens[:, place : place + 1]
-            view = View(inputs=here, lengths=torch.ones(2).long(), visibility=Causal())
+            view = View(inputs=here, lengths=torch.ones(2).long(), attention_mask=CausalMask())
             hidden = ours.hidden(view, memory)
             memory = hidden.state
             answer = theirs(here, past_key_values=cache, use_cache=True)

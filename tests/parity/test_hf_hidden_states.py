@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lmlab
-from lmlab.interop.hf.exporting import export_hf
+from lmlab.interop.hf.checkpoint_export import export_hf
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()

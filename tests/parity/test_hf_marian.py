@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import transformer
 
@@ -76,12 +79,12 @@ def our_names(theirs: dict, ours: dict) -> dict:
     }
     parts = {
         "attention.output": "self_attn.out_proj",
-        "source_attention.output": "encoder_attn.out_proj",
+        "cross_attention.output": "encoder_attn.out_proj",
         "feed_forward.widen": "fc1",
         "feed_forward.narrow": "fc2",
-        "around_attention.norm": "self_attn_layer_norm",
-        "around_source.norm": "encoder_attn_layer_norm",
-        "around_feed_forward.norm": "final_layer_norm",
+        "self_attention_residual.norm": "self_attn_layer_norm",
+        "cross_attention_residual.norm": "encoder_attn_layer_norm",
+        "feed_forward_residual.norm": "final_layer_norm",
     }
     for name in ours:
         if ".stack.blocks." not in name:
@@ -117,8 +120,8 @@ def test_logits_are_those_of_marian_with_padding_on_both_sides(settings: dict):
     view = View(
         inputs=sources,
         lengths=source_lengths,
-        visibility=Full(),
-        decoder=View(inputs=written, lengths=written_lengths, visibility=Causal()),
+        attention_mask=FullMask(),
+        decoder=View(inputs=written, lengths=written_lengths, attention_mask=CausalMask()),
     )
     with torch.no_grad():
         found = ours.emission.logits(ours.hidden(view).values)
@@ -140,11 +143,13 @@ def test_logits_step_by_step_are_those_of_marian_with_its_cache(settings: dict):
     sources, lengths, written, _ = some_texts()
     mask, cache = real_places(lengths, 13).long(), None
     with torch.no_grad():
-        memory = ours.backbone.begin(View(inputs=sources, lengths=lengths, visibility=Full()))
+        memory = ours.backbone.begin(
+            View(inputs=sources, lengths=lengths, attention_mask=FullMask())
+        )
         encoded = theirs.get_encoder()(input_ids=sources, attention_mask=mask)
         for place in range(written.shape[1]):
             here = written[:, place : place + 1]
-            view = View(inputs=here, lengths=torch.ones(3).long(), visibility=Causal())
+            view = View(inputs=here, lengths=torch.ones(3).long(), attention_mask=CausalMask())
             hidden = ours.hidden(view, memory)
             memory = hidden.state
             answer = theirs(
@@ -163,8 +168,8 @@ def test_a_pair_is_scored_as_marian_scores_its_labels():
     """Marian's loss is the mean over labels; ours has no mass on <pad>, <s> and <mask>."""
     ours, theirs = build_pair(CONFIGS["as published"])
     source, text = [2, 9, 30, 12, 3], [7, 8, 40, 3]
-    condition = Batch.from_sequences([source], pad=0)
-    batch = Batch.from_sequences([[2, *text]], pad=0, condition=condition)
+    condition = Batch.collate([source], pad=0)
+    batch = Batch.collate([[2, *text]], pad=0, condition=condition)
     with torch.no_grad():
         found = ours.log_prob(batch).per_token[0]
         answer = theirs(input_ids=torch.tensor([source]), labels=torch.tensor([text]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import mpnet
 
@@ -71,8 +71,8 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "attention.output": "attention.attn.o",
         "feed_forward.widen": "intermediate.dense",
         "feed_forward.narrow": "output.dense",
-        "around_attention.norm": "attention.LayerNorm",
-        "around_feed_forward.norm": "output.LayerNorm",
+        "self_attention_residual.norm": "attention.LayerNorm",
+        "feed_forward_residual.norm": "output.LayerNorm",
     }
     for name in ours:
         if not name.startswith(body):
@@ -97,7 +97,7 @@ def test_logits_are_those_of_mpnet(settings: dict):
     real = torch.arange(time) < lengths[:, None]
     tokens = torch.randint(5, VOCABULARY.size, (3, time)).masked_fill(~real, THEIR_PADDING)
     with torch.no_grad():
-        view = View(inputs=tokens, lengths=lengths, visibility=Full())
+        view = View(inputs=tokens, lengths=lengths, attention_mask=FullMask())
         found = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(tokens, attention_mask=real.long()).logits
     assert expected[real].std() > 1

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import pegasus
 
@@ -28,12 +31,12 @@ CONFIGS = {
 }
 PARTS = {
     "attention.output": "self_attn.out_proj",
-    "around_attention.norm": "self_attn_layer_norm",
-    "source_attention.output": "encoder_attn.out_proj",
-    "around_source.norm": "encoder_attn_layer_norm",
+    "self_attention_residual.norm": "self_attn_layer_norm",
+    "cross_attention.output": "encoder_attn.out_proj",
+    "cross_attention_residual.norm": "encoder_attn_layer_norm",
     "feed_forward.widen": "fc1",
     "feed_forward.narrow": "fc2",
-    "around_feed_forward.norm": "final_layer_norm",
+    "feed_forward_residual.norm": "final_layer_norm",
 }
 """Our parts of a layer, and theirs."""
 
@@ -103,13 +106,13 @@ def in_layer(name: str, theirs: dict) -> torch.Tensor:
     body = f"model.{side}.layers.{layer}"
     if part[-1] != "project":
         return theirs[f"{body}.{PARTS['.'.join(part)]}.{kind}"]
-    attention = {"attention": "self_attn", "source_attention": "encoder_attn"}[part[0]]
+    attention = {"attention": "self_attn", "cross_attention": "encoder_attn"}[part[0]]
     return torch.cat([theirs[f"{body}.{attention}.{each}_proj.{kind}"] for each in "qkv"])
 
 
 def padded(*lengths: int, ends: tuple[int, ...] = ()) -> Batch:
     tokens = [torch.randint(5, VOCABULARY.size, (length,)).tolist() for length in lengths]
-    return Batch.from_sequences([[*row, *ends] for row in tokens], VOCABULARY.pad)
+    return Batch.collate([[*row, *ends] for row in tokens], VOCABULARY.pad)
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
@@ -118,9 +121,9 @@ def test_logits_are_those_of_pegasus(settings: dict):
     ours, theirs = build_pair(settings)
     source, text = padded(11, 6, 3), padded(5, 9, 7)
     with torch.no_grad():
-        decoder = View(inputs=text.tokens, lengths=text.lengths, visibility=Causal())
+        decoder = View(inputs=text.tokens, lengths=text.lengths, attention_mask=CausalMask())
         view = View(
-            inputs=source.tokens, lengths=source.lengths, visibility=Full(), decoder=decoder
+            inputs=source.tokens, lengths=source.lengths, attention_mask=FullMask(), decoder=decoder
         )
         found = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(
@@ -141,7 +144,7 @@ def test_logits_step_by_step_are_those_of_pegasus_with_its_cache():
     theirs_source = padded(8, 5, ends=(VOCABULARY.end,))
     rows = theirs_source.tokens.tolist()
     lengths = theirs_source.lengths.tolist()
-    condition = Batch.from_sequences(
+    condition = Batch.collate(
         [[VOCABULARY.start, *row[:length]] for row, length in zip(rows, lengths, strict=True)],
         VOCABULARY.pad,
     )

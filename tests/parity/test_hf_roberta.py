@@ -30,10 +30,10 @@ OUTSIDE = {
 }
 INSIDE = {
     "attention.output": "attention.output.dense",
-    "around_attention.norm": "attention.output.LayerNorm",
+    "self_attention_residual.norm": "attention.output.LayerNorm",
     "feed_forward.widen": "intermediate.dense",
     "feed_forward.narrow": "output.dense",
-    "around_feed_forward.norm": "output.LayerNorm",
+    "feed_forward_residual.norm": "output.LayerNorm",
 }
 
 
@@ -97,7 +97,7 @@ def test_logits_are_those_of_roberta(settings: dict):
     ours, theirs = build_pair(settings)
     generator = torch.Generator().manual_seed(2)
     draws = [torch.randint(3, 42, (n,), generator=generator).tolist() for n in (9, 5, 2)]
-    batch = Batch.from_sequences([[0, *draw, 2] for draw in draws], pad=VOCABULARY.pad)
+    batch = Batch.collate([[0, *draw, 2] for draw in draws], pad=VOCABULARY.pad)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[0, 3], masked[0, 6], masked[1, 2] = True, True, True
     view = ours.objective.fill_view(batch, masked)

@@ -19,16 +19,27 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 import lmlab
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
-from lmlab.diagnostics.sentences import surprisal_pictures
-from lmlab.diagnostics.subjects import make_subjects
-from lmlab.interop.hf.catalogue import families
-from lmlab.interop.hf.exporting import NEVER, export_hf, softmax_remark
-from lmlab.interop.hf.importing import import_hf
-from lmlab.training.runs import Model, RunFolder, load_run
+from lmlab.inspection.inspected_models import make_inspected_models
+from lmlab.inspection.surprisal import surprisal_figures
+from lmlab.interop.hf.checkpoint_export import (
+    NEVER_PREDICTED_BIAS,
+    export_hf,
+    softmax_note,
+)
+from lmlab.interop.hf.checkpoint_import import import_hf
+from lmlab.interop.hf.family_registry import families
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+    load_run,
+)
 from lmlab.training.train import train
 
 transformers = pytest.importorskip("transformers")
@@ -287,17 +298,17 @@ class Inputs:
         decoder = None
         if self.text is not None:
             lengths = torch.full((3,), self.text.shape[1])
-            decoder = View(inputs=self.text, lengths=lengths, visibility=Causal())
+            decoder = View(inputs=self.text, lengths=lengths, attention_mask=CausalMask())
         return View(
             inputs=self.tokens,
             lengths=self.lengths,
-            visibility=Causal() if causal else Full(),
+            attention_mask=CausalMask() if causal else FullMask(),
             segments=self.segments,
             decoder=decoder,
         )
 
 
-def make_inputs(model: Model, given: tuple[str, ...]) -> Inputs:
+def make_inputs(model: TrainedModel, given: tuple[str, ...]) -> Inputs:
     """Words alone; behind a row's end stands padding, by which some of theirs count positions."""
     generator = torch.Generator().manual_seed(1)
     tokenizer = model.tokenizer
@@ -319,7 +330,7 @@ def make_inputs(model: Model, given: tuple[str, ...]) -> Inputs:
 
 
 @torch.no_grad()
-def our_logits(model: Model, inputs: Inputs) -> Tensor:
+def our_logits(model: TrainedModel, inputs: Inputs) -> Tensor:
     hidden = model.system.hidden(inputs.view(causal=model.card.name == "gpt")).values
     return model.system.emission.logits(hidden)
 
@@ -339,7 +350,7 @@ def assert_same(found: Tensor, expected: Tensor, inputs: Inputs) -> None:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-def predictable(model: Model) -> Tensor:
+def predictable(model: TrainedModel) -> Tensor:
     """(V,) bool: tokens that our softmax gives probability."""
     never = getattr(model.system.emission, "never", None)
     if never is None:
@@ -540,7 +551,7 @@ def test_a_run_of_ours_goes_out_with_the_same_logits_and_ids(trained):
         generator = transformers.AutoModelForMaskedLM.from_pretrained(folder / "out" / "generator")
         shares = their_logits(generator, inputs)[inputs.real].softmax(-1)
         assert shares[:, ~predictable(model)].sum(-1).max() < 1e-6
-    remark = softmax_remark(family)
+    remark = softmax_note(family)
     assert (remark is None) == (name not in ("gpt", "t5"))
     for text in TEXTS:
         words = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -590,7 +601,7 @@ def test_out_and_in_again_is_the_same_system(trained):
         if name.endswith("emission.bias"):
             # What is never predicted goes out with a bias of its own.
             able = predictable(before)
-            assert (found[~able] == NEVER).all()
+            assert (found[~able] == NEVER_PREDICTED_BIAS).all()
             found, value = found[able], value[able]
         assert torch.equal(found, value), name
 
@@ -662,7 +673,7 @@ def electra(tmp_path_factory):
     return folder, detector, generator
 
 
-def assert_detects(model: Model, detector, inputs: Inputs) -> None:
+def assert_detects(model: TrainedModel, detector, inputs: Inputs) -> None:
     """Our log-odds at real places are their logits."""
     with torch.no_grad():
         found = model.system.emission.log_odds(model.system.hidden(inputs.view(False)).values)
@@ -671,7 +682,7 @@ def assert_detects(model: Model, detector, inputs: Inputs) -> None:
     torch.testing.assert_close(found[inputs.real], expected, atol=1e-4, rtol=0)
 
 
-def assert_writes(model: Model, generator, inputs: Inputs) -> None:
+def assert_writes(model: TrainedModel, generator, inputs: Inputs) -> None:
     writer = model.system.objective.generator
     with torch.no_grad():
         found = writer.emission.logits(writer.hidden(inputs.view(False)).values)
@@ -703,10 +714,10 @@ def test_stored_positions_of_pegasus_must_be_the_sines(tmp_path):
     path, name = theirs / "model.safetensors", "model.encoder.embed_positions.weight"
     weights = load_file(path)
     sines = transformers.PegasusForConditionalGeneration.from_pretrained(theirs).get_encoder()
-    waves = sines.embed_positions.weight.detach().clone()
-    save_file({**weights, name: waves.bfloat16()}, path, {"format": "pt"})
+    sinusoid_table = sines.embed_positions.weight.detach().clone()
+    save_file({**weights, name: sinusoid_table.bfloat16()}, path, {"format": "pt"})
     import_hf(theirs, tmp_path / "run")
-    save_file({**weights, name: waves.flip(1).contiguous()}, path, {"format": "pt"})
+    save_file({**weights, name: sinusoid_table.flip(1).contiguous()}, path, {"format": "pt"})
     with pytest.raises(UserError, match=r"encoder\.embed_positions\.weight are not PEGASUS' sines"):
         import_hf(theirs, tmp_path / "other")
     assert not (tmp_path / "other").exists()
@@ -739,8 +750,8 @@ def test_electra_of_one_folder_does_only_what_its_network_can(electra, tmp_path)
         with pytest.raises(UserError, match=r"a detector alone .* lmlab finetune"):
             refused(["the <mask> sat"])
     # Pictures leave out what a generator would tell.
-    assert surprisal_pictures(make_subjects([detector.model], [TEXTS[0]])) == []
-    batch = Batch.from_sequences([[2, *detector.tokenizer.encode(TEXTS[0]), 3]], pad=0)
+    assert surprisal_figures(make_inspected_models([detector.model], [TEXTS[0]])) == []
+    batch = Batch.collate([[2, *detector.tokenizer.encode(TEXTS[0]), 3]], pad=0)
     assert detector.system.detect(batch).shape == (1, 8)
     assert detector.system.encode(batch).shape == (1, 24)
     rows = tmp_path / "rows.jsonl"

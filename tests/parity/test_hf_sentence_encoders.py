@@ -19,9 +19,9 @@ import lmlab
 from lmlab.core.errors import UserError
 from lmlab.core.limits import set_limit
 from lmlab.data.readers import Example
-from lmlab.interop.hf.importing import import_hf
+from lmlab.interop.hf.checkpoint_import import import_hf
 from lmlab.interop.text_encoders import open_encoder
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 transformers = pytest.importorskip("transformers")

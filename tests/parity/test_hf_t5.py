@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import t5
 
@@ -26,7 +29,7 @@ CONFIGS = {
         "head_width": 12,
         "inner": 40,
         "buckets": 8,
-        "furthest": 12,
+        "max_distance": 12,
     },
     "v1.1": {"width": 24, "layers": 2, "heads": 4, "inner": 50, **VERSION_1_1},
     "v1.1 tied": {"width": 16, "layers": 1, "heads": 2, **VERSION_1_1, "tied": True},
@@ -49,7 +52,7 @@ def build_pair(settings: dict):
             num_layers=config.layers,
             num_heads=config.heads,
             relative_attention_num_buckets=config.buckets,
-            relative_attention_max_distance=config.furthest,
+            relative_attention_max_distance=config.max_distance,
             feed_forward_proj=gated,
             tie_word_embeddings=config.tied,
             decoder_start_token_id=0,
@@ -79,9 +82,11 @@ def our_names(theirs: dict, config: t5.Config) -> dict:
         found[f"{ours}.stack.bias.table.weight"] = theirs[table]
         for layer in range(config.layers):
             block, here = f"{ours}.stack.blocks.{layer}", f"{side}.block.{layer}.layer"
-            sublayers = [("attention", "around_attention", f"{here}.0", "SelfAttention")]
+            sublayers = [("attention", "self_attention_residual", f"{here}.0", "SelfAttention")]
             if before:
-                sublayers += [("source_attention", "around_source", f"{here}.1", "EncDecAttention")]
+                sublayers += [
+                    ("cross_attention", "cross_attention_residual", f"{here}.1", "EncDecAttention")
+                ]
             for name, around, place, their_name in sublayers:
                 parts = [theirs[f"{place}.{their_name}.{part}.weight"] for part in "qkv"]
                 found[f"{block}.{name}.project.weight"] = torch.cat(parts)
@@ -94,7 +99,7 @@ def our_names(theirs: dict, config: t5.Config) -> dict:
                 weight = theirs[f"{inner}.{their_name}.weight"]
                 found[f"{block}.feed_forward.{name}.weight"] = weight
             norm = theirs[f"{place}.layer_norm.weight"]
-            found[f"{block}.around_feed_forward.norm.weight"] = norm
+            found[f"{block}.feed_forward_residual.norm.weight"] = norm
     return found
 
 
@@ -117,8 +122,8 @@ def test_logits_are_those_of_t5_with_padding_on_both_sides(settings: dict):
     view = View(
         inputs=sources,
         lengths=source_lengths,
-        visibility=Full(),
-        decoder=View(inputs=written, lengths=written_lengths, visibility=Causal()),
+        attention_mask=FullMask(),
+        decoder=View(inputs=written, lengths=written_lengths, attention_mask=CausalMask()),
     )
     with torch.no_grad():
         found = ours.emission.logits(ours.hidden(view).values)
@@ -140,11 +145,13 @@ def test_logits_step_by_step_are_those_of_t5_with_its_cache(settings: dict):
     sources, lengths, written, _ = some_texts()
     mask, cache = real_places(lengths, 17).long(), None
     with torch.no_grad():
-        memory = ours.backbone.begin(View(inputs=sources, lengths=lengths, visibility=Full()))
+        memory = ours.backbone.begin(
+            View(inputs=sources, lengths=lengths, attention_mask=FullMask())
+        )
         encoded = theirs.encoder(input_ids=sources, attention_mask=mask)
         for place in range(written.shape[1]):
             here = written[:, place : place + 1]
-            view = View(inputs=here, lengths=torch.ones(3).long(), visibility=Causal())
+            view = View(inputs=here, lengths=torch.ones(3).long(), attention_mask=CausalMask())
             hidden = ours.hidden(view, memory)
             memory = hidden.state
             answer = theirs(
@@ -166,8 +173,8 @@ def test_a_pair_is_scored_as_t5_scores_its_labels():
     """
     ours, theirs = build_pair(CONFIGS["v1.0"])
     source, text = [5, 9, 30, 12, 1], [7, 8, 41, 1]
-    condition = Batch.from_sequences([[0, *source]], pad=0)
-    batch = Batch.from_sequences([[0, *text]], pad=0, condition=condition)
+    condition = Batch.collate([[0, *source]], pad=0)
+    batch = Batch.collate([[0, *text]], pad=0, condition=condition)
     with torch.no_grad():
         found = ours.log_prob(batch).per_token[0]
         logits = theirs(input_ids=torch.tensor([source]), labels=torch.tensor([text])).logits[0]
@@ -183,7 +190,7 @@ def test_the_encoder_and_decoder_see_a_lone_blank_as_t5s_own_tokens():
     ours, theirs = build_pair(CONFIGS["v1.1"])
     text = [7, 8, 41]
     with torch.no_grad():
-        found = ours.log_prob(Batch.from_sequences([[0, *text]], pad=0)).per_token[0]
+        found = ours.log_prob(Batch.collate([[0, *text]], pad=0)).per_token[0]
         logits = theirs(
             input_ids=torch.tensor([[59, 1]]), decoder_input_ids=torch.tensor([[0, 59, *text[:-1]]])
         ).logits[0, 1:]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.seeing import Seeing
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.image_to_text import ImageToTextLM
 from lmlab.zoo import vit
 
 transformers = pytest.importorskip("transformers")
@@ -54,12 +54,12 @@ def build_pair(settings: dict):
         norm = "layernorm" in name and name.endswith("weight")
         torch.nn.init.normal_(parameter, mean=float(norm), std=0.5)
     ours = vit.build(config, VOCABULARY).eval()
-    ours.meet_tokenizer(Pieces())
+    ours.setup_tokenizer(Pieces())
     ours.load_state_dict({**ours.state_dict(), **our_names(theirs.state_dict(), ours)})
     return ours, theirs
 
 
-def our_names(theirs: dict, ours: Seeing) -> dict:
+def our_names(theirs: dict, ours: ImageToTextLM) -> dict:
     """ViT's names by hand; its class token is <s>, its positions the first of ours."""
     before, given = "backbone.transformer", "vit.embeddings"
     own = ours.state_dict()
@@ -85,8 +85,8 @@ def our_names(theirs: dict, ours: Seeing) -> dict:
 
 LAYER = {
     "attention.output": "attention.o_proj",
-    "around_attention.norm": "layernorm_before",
-    "around_feed_forward.norm": "layernorm_after",
+    "self_attention_residual.norm": "layernorm_before",
+    "feed_forward_residual.norm": "layernorm_after",
     "feed_forward.widen": "mlp.fc1",
     "feed_forward.narrow": "mlp.fc2",
 }
@@ -110,7 +110,7 @@ def as_condition(images: torch.Tensor) -> Batch:
     """The images as the text that a batch is given: <s>, numbers row by row, </s>."""
     start, end = VOCABULARY.start, VOCABULARY.end
     texts = [[start, *(NUMBERS[grey] for grey in image.flatten()), end] for image in images]
-    return Batch.from_sequences(texts, pad=VOCABULARY.pad)
+    return Batch.collate(texts, pad=VOCABULARY.pad)
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
@@ -121,7 +121,7 @@ def test_logits_of_the_label_are_those_of_vit(settings: dict):
     images = draw_images(settings["side"])
     expected = theirs(pixel_values=(images / 8 - 1)[:, None]).logits
     labels = [[VOCABULARY.start, 22 + row, VOCABULARY.end] for row in range(len(images))]
-    batch = Batch.from_sequences(labels, pad=0, condition=as_condition(images))
+    batch = Batch.collate(labels, pad=0, condition=as_condition(images))
     hidden = ours.hidden(ours.objective.view(batch)).values
     assert expected.std() > 1
     torch.testing.assert_close(ours.emission.logits(hidden[:, 0]), expected, atol=1e-4, rtol=0)
@@ -144,7 +144,7 @@ def test_before_the_first_word_it_is_vit_and_then_it_steps_as_it_scores():
     # A text of several words: what a caption would be.
     words = torch.randint(22, 28, (5, 4), generator=torch.Generator().manual_seed(2))
     texts = [[VOCABULARY.start, *row, VOCABULARY.end] for row in words.tolist()]
-    batch = Batch.from_sequences(texts, pad=0, condition=as_condition(images))
+    batch = Batch.collate(texts, pad=0, condition=as_condition(images))
     at_once = ours.log_prob(batch).per_token
     for place in range(5):
         tokens = batch.tokens[:, place + 1]
@@ -159,5 +159,5 @@ def test_the_image_is_encoded_by_its_class_token():
     ours, theirs = build_pair(CONFIGS["digits"])
     images = draw_images(8)
     expected = theirs.vit(pixel_values=(images / 8 - 1)[:, None]).last_hidden_state[:, 0]
-    batch = Batch.from_sequences([[2, 22, 3]] * 5, pad=0, condition=as_condition(images))
+    batch = Batch.collate([[2, 22, 3]] * 5, pad=0, condition=as_condition(images))
     torch.testing.assert_close(ours.encode(batch), expected, atol=1e-4, rtol=0)

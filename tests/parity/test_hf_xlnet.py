@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    ExplicitMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.permutation import draw_order
+from lmlab.objectives.permutation_lm import sample_factorisation_order
 from lmlab.zoo import xlnet
 
 transformers = pytest.importorskip("transformers")
@@ -66,10 +69,10 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "attention.positions.position_bias": "rel_attn.r_r_bias",
         "attention.positions.segment_bias": "rel_attn.r_s_bias",
         "attention.positions.segments": "rel_attn.seg_embed",
-        "around_attention.norm.weight": "rel_attn.layer_norm.weight",
-        "around_attention.norm.bias": "rel_attn.layer_norm.bias",
-        "around_feed_forward.norm.weight": "ff.layer_norm.weight",
-        "around_feed_forward.norm.bias": "ff.layer_norm.bias",
+        "self_attention_residual.norm.weight": "rel_attn.layer_norm.weight",
+        "self_attention_residual.norm.bias": "rel_attn.layer_norm.bias",
+        "feed_forward_residual.norm.weight": "ff.layer_norm.weight",
+        "feed_forward_residual.norm.bias": "ff.layer_norm.bias",
         "feed_forward.widen.weight": "ff.layer_1.weight",
         "feed_forward.widen.bias": "ff.layer_1.bias",
         "feed_forward.narrow.weight": "ff.layer_2.weight",
@@ -98,13 +101,13 @@ def draw(lengths: torch.Tensor, seed: int, segments: bool) -> View:
     time = int(lengths.max())
     tokens = torch.randint(5, VOCABULARY.size, (len(lengths), time))
     batch = Batch(tokens=tokens, lengths=lengths, rows=torch.arange(len(lengths)))
-    order = draw_order(batch)
+    order = sample_factorisation_order(batch)
     asked = batch.mask() & (torch.arange(time) % 2 == 1)
     return View(
         inputs=tokens,
         lengths=lengths,
-        visibility=Explicit(order[:, None, :] <= order[:, :, None]),
-        query_visibility=Explicit(order[:, None, :] < order[:, :, None]),
+        attention_mask=ExplicitMask(order[:, None, :] <= order[:, :, None]),
+        query_attention_mask=ExplicitMask(order[:, None, :] < order[:, :, None]),
         segments=torch.randint(0, 3, tokens.shape) if segments else None,
         targets=tokens.masked_fill(~asked, NO_TARGET),
         order=order,
@@ -119,7 +122,7 @@ def their_words(view: View) -> dict:
         "attention_mask": (torch.arange(time) < view.lengths[:, None]).float(),
         "token_type_ids": view.segments,
     }
-    if view.query_visibility is not None:
+    if view.query_attention_mask is not None:
         # Hidden from a query; content sees itself besides, whatever is said here.
         hidden = ~(view.order[:, None, :] < view.order[:, :, None])
         words["perm_mask"] = hidden.float()
@@ -147,7 +150,7 @@ def test_queries_in_any_order_are_those_of_xlnet(settings: dict, segments: bool)
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 def test_content_that_sees_everything_is_that_of_xlnet(settings: dict):
     ours, theirs = build_pair(settings)
-    view = replace(draw(LENGTHS, 2, True), visibility=Full(), query_visibility=None)
+    view = replace(draw(LENGTHS, 2, True), attention_mask=FullMask(), query_attention_mask=None)
     with torch.no_grad():
         found = ours.emission.logits(ours.hidden(view).values)
         expected = theirs(**their_words(view)).logits
@@ -209,8 +212,8 @@ def with_one_more(view: View, following: View) -> View:
         inputs=torch.cat([view.inputs, following.inputs[:, :1]], 1),
         lengths=view.lengths + 1,
         order=order,
-        visibility=Explicit(order[:, None, :] <= order[:, :, None]),
-        query_visibility=Explicit(order[:, None, :] < order[:, :, None]),
+        attention_mask=ExplicitMask(order[:, None, :] <= order[:, :, None]),
+        query_attention_mask=ExplicitMask(order[:, None, :] < order[:, :, None]),
         segments=torch.cat([view.segments, following.segments[:, :1]], 1),
         targets=torch.cat([view.targets, unasked], 1),
     )

@@ -73,7 +73,7 @@ def probability(plain, tokens) -> float:
 
 
 def batch_of(texts) -> Batch:
-    return Batch.from_sequences(texts, pad=0)
+    return Batch.collate(texts, pad=0)
 
 
 def test_the_tables_are_distributions(system):
@@ -107,7 +107,7 @@ def test_a_text_in_two_stretches_is_scored_as_one(system):
 
 def test_posterior_states_are_those_of_enumeration(system):
     plain = plain_tables(system)
-    found = system.reveal(batch_of(TEXTS))["state posterior"].values
+    found = system.capture_internals(batch_of(TEXTS))["state posterior"].values
     for row, text in enumerate(TEXTS):
         tokens = text[1:]
         expected = torch.zeros(len(tokens), len(plain[0])).double()

@@ -15,10 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmlab.core.vocabulary import SYMBOLS, Vocabulary
-from lmlab.inference.backoff import BackoffModel, Lookup
-from lmlab.inference.kneser_ney import KneserNeyFit, fit
-from lmlab.interop.arpa import read_arpa, write_arpa
+from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
+from lmlab.inference.backoff import BackoffLookup, BackoffModel
+from lmlab.inference.kneser_ney import KneserNeyFit, fit_kneser_ney
+from lmlab.interop.arpa_format import (
+    read_arpa,
+    write_arpa,
+)
 
 FIXTURES = Path(__file__).parent / "fixtures" / "kenlm"
 UNKNOWN, START, END = 1, 2, 3
@@ -31,14 +34,14 @@ def sentences(name: str) -> list[list[str]]:
 
 def fitted(name: str, order: int) -> tuple[KneserNeyFit, list[str]]:
     """Our model of a fixture, and its words in the order of their first appearance."""
-    ids = {word: i for i, word in enumerate(SYMBOLS)}
+    ids = {word: i for i, word in enumerate(SPECIAL_TOKENS)}
     sequences = [
         [START, *(ids.setdefault(word, len(ids)) for word in sentence), END]
         for sentence in sentences(name)
     ]
     tokens, offsets = np.concatenate(sequences), np.cumsum([0] + [len(s) for s in sequences])
     vocabulary = Vocabulary(size=len(ids))
-    return fit(tokens, offsets, order=order, vocabulary=vocabulary), list(ids)
+    return fit_kneser_ney(tokens, offsets, order=order, vocabulary=vocabulary), list(ids)
 
 
 def encoded(sentence: list[str], words: list[str]) -> np.ndarray:
@@ -46,9 +49,9 @@ def encoded(sentence: list[str], words: list[str]) -> np.ndarray:
     return np.array([START, *ids, END])
 
 
-def looked_up(model: BackoffModel, sentence: list[str], words: list[str]) -> Lookup:
+def looked_up(model: BackoffModel, sentence: list[str], words: list[str]) -> BackoffLookup:
     read = model.read(encoded(sentence, words))
-    return Lookup(log_probs=read.log_probs[1:], orders=read.orders[1:])
+    return BackoffLookup(log_probs=read.log_probs[1:], orders=read.orders[1:])
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
@@ -124,8 +127,10 @@ def test_kenlm_reads_our_file_with_words_never_seen(tmp_path):
     """Three words of the vocabulary do not occur: each has its uniform share, in KenLM too."""
     kenlm = pytest.importorskip("kenlm", reason="KenLM's reader is not installed")
     vocabulary = Vocabulary(size=10)
-    ours = fit(np.array([2, 5, 6, 5, 3]), np.array([0, 5]), order=3, vocabulary=vocabulary)
-    words = [*SYMBOLS, "a", "b", "x", "y", "z"]
+    ours = fit_kneser_ney(
+        np.array([2, 5, 6, 5, 3]), np.array([0, 5]), order=3, vocabulary=vocabulary
+    )
+    words = [*SPECIAL_TOKENS, "a", "b", "x", "y", "z"]
     write_arpa(tmp_path / "ours.arpa", ours.tables, words)
     theirs = kenlm.Model(str(tmp_path / "ours.arpa"))
     model = BackoffModel(ours.tables)

@@ -9,13 +9,23 @@ import numpy as np
 import pytest
 import torch
 
-from lmlab.core.mentions import Spans
+from lmlab.core.attention_mask import FullMask
+from lmlab.core.entity_mentions import MentionSpans
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
-from lmlab.knowledge.entity_vectors import EntityVectors
-from lmlab.knowledge.knowledge import Entity, Knowledge
-from lmlab.knowledge.recontextualising import KnowledgeAttention, candidate_weights
-from lmlab.objectives.linking import MarginLinking, SoftmaxLinking, linking_loss
+from lmlab.knowledge.entity_embeddings import EntityEmbeddings
+from lmlab.knowledge.knowledge_attention import (
+    KnowledgeAttention,
+    candidate_weights,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    KnowledgeBase,
+)
+from lmlab.objectives.entity_linking_loss import (
+    MarginLinkingLoss,
+    SoftmaxLinkingLoss,
+    linking_loss,
+)
 
 WIDTH, ENTITY_WIDTH, HEADS, ENTITIES = 6, 4, 2, 5
 NONE = -1
@@ -30,8 +40,8 @@ def numbers(tensor: torch.Tensor) -> np.ndarray:
 @pytest.fixture
 def memory() -> KnowledgeAttention:
     torch.manual_seed(0)
-    knowledge = Knowledge(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
-    vectors = EntityVectors(knowledge, "graph", ENTITY_WIDTH, gloss_width=1)
+    knowledge = KnowledgeBase(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
+    vectors = EntityEmbeddings(knowledge, "graph", ENTITY_WIDTH, gloss_width=1)
     made = KnowledgeAttention(
         WIDTH, vectors, entity_width=ENTITY_WIDTH, heads=HEADS, threshold=THRESHOLD
     ).double()
@@ -44,7 +54,7 @@ def memory() -> KnowledgeAttention:
 
 # Two rows: a mention at places 1 to 2 and one at 2 in the first, one at 0 in the second; the last
 # row has none. The second mention has one candidate, the third three.
-SPANS = Spans(
+SPANS = MentionSpans(
     rows=torch.tensor([0, 0, 1]),
     first=torch.tensor([1, 2, 0]),
     last=torch.tensor([2, 2, 0]),
@@ -57,7 +67,7 @@ SPANS = Spans(
 def view() -> View:
     tokens = torch.zeros(3, 4, dtype=torch.long)
     lengths = torch.tensor([4, 4, 4])
-    return View(inputs=tokens, lengths=lengths, visibility=Full(), spans=SPANS)
+    return View(inputs=tokens, lengths=lengths, attention_mask=FullMask(), spans=SPANS)
 
 
 def hidden() -> torch.Tensor:
@@ -126,9 +136,11 @@ def step_3(memory, pooled: list[np.ndarray]) -> list[np.ndarray]:
     block, rows, found = memory.linker.block, SPANS.rows.tolist(), []
     for row, vector in zip(rows, pooled, strict=True):
         same = [other for at, other in zip(rows, pooled, strict=True) if at == row]
-        looked = norm(block.around_attention.norm, vector + attend(block.attention, vector, same))
+        looked = norm(
+            block.self_attention_residual.norm, vector + attend(block.attention, vector, same)
+        )
         fed = looked + feed_forward(block.feed_forward, looked)
-        found.append(norm(block.around_feed_forward.norm, fed))
+        found.append(norm(block.feed_forward_residual.norm, fed))
     return found
 
 
@@ -160,7 +172,7 @@ def steps_6_and_7(memory, values, projected, enhanced) -> np.ndarray:
         of_row = [s for at, s in zip(SPANS.rows, enhanced, strict=True) if at == row]
         for place in range(values.shape[1]):
             read = attend(memory.attention, projected[row, place], [numbers(memory.null), *of_row])
-            inner = norm(memory.around_feed_forward.norm, read)
+            inner = norm(memory.feed_forward_residual.norm, read)
             read = read + feed_forward(memory.feed_forward, inner)
             found[row, place] = linear(memory.back, read) + values[row, place]
     return found
@@ -231,12 +243,12 @@ def test_the_way_back_starts_as_the_pseudo_inverse(memory):
 def test_it_starts_near_the_model_that_it_was_put_into():
     """What is read of entities starts small beside a hidden state, and is all that is added."""
     torch.manual_seed(0)
-    knowledge = Knowledge(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
-    vectors = EntityVectors(knowledge, "graph", 32, gloss_width=1)
+    knowledge = KnowledgeBase(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
+    vectors = EntityEmbeddings(knowledge, "graph", 32, gloss_width=1)
     vectors.meet(None, torch.zeros(1, 1), unknown=None)
     made = KnowledgeAttention(64, vectors, entity_width=32, heads=4)
     values = torch.nn.functional.layer_norm(torch.randn(3, 4, 64), (64,))
-    spans = Spans(**{**SPANS.__dict__, "priors": SPANS.priors.float()})
+    spans = MentionSpans(**{**SPANS.__dict__, "priors": SPANS.priors.float()})
     shown = View(**{**view().__dict__, "spans": spans})
     added = made(values, shown).values - values
     assert 0 < added.norm() < 0.2 * values.norm()
@@ -247,10 +259,10 @@ def test_a_prior_counts_from_the_start_whatever_the_width():
     standard deviations 0.2/√12 and √2/√12: about 0.06 · 0.41 · √50 = 0.17. With the 0.05 of the
     layers around it would be 0.05² · √50 = 0.02."""
     torch.manual_seed(0)
-    knowledge = Knowledge(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
+    knowledge = KnowledgeBase(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
     differences = []
     for _ in range(20):
-        vectors = EntityVectors(knowledge, "graph", 128, gloss_width=1)
+        vectors = EntityEmbeddings(knowledge, "graph", 128, gloss_width=1)
         made = KnowledgeAttention(128, vectors, entity_width=128, heads=4)
         with torch.no_grad():
             low, high = made.linker.scores(torch.tensor([0.0, 1.0]), torch.zeros(2)).tolist()
@@ -263,7 +275,7 @@ SCORES = torch.tensor([[1.0, 0.1, -math.inf], [0.5, -math.inf, -math.inf], [-0.1
 
 def test_softmax_linking_by_hand():
     """Mention 0 names its first candidate, mention 2 its third, of mention 1 nothing is told."""
-    found = linking_loss(SoftmaxLinking(), SCORES.double(), SPANS)
+    found = linking_loss(SoftmaxLinkingLoss(), SCORES.double(), SPANS)
     first = -math.log(math.exp(1.0) / (math.exp(1.0) + math.exp(0.1)))
     third = -math.log(1 / (math.exp(-0.1) + math.exp(0.3) + 1))
     assert found.total.item() == pytest.approx(first + third, abs=1e-6)
@@ -273,12 +285,12 @@ def test_softmax_linking_by_hand():
 def test_margin_linking_by_hand():
     """γ = 0.2. Mention 0: max(0, 0.2 - 1) + max(0, 0.2 + 0.1) = 0.3.
     Mention 2: max(0, 0.2 - 0) + max(0, 0.2 - 0.1) + max(0, 0.2 + 0.3) = 0.2 + 0.1 + 0.5."""
-    found = linking_loss(MarginLinking(0.2), SCORES.double(), SPANS)
+    found = linking_loss(MarginLinkingLoss(0.2), SCORES.double(), SPANS)
     assert found.total.item() == pytest.approx(0.3 + 0.8, abs=1e-6)
     assert found.count.item() == 2
 
 
 def test_a_true_entity_that_is_no_candidate_is_not_asked():
-    spans = Spans(**{**SPANS.__dict__, "entities": torch.tensor([4, NONE, NONE])})
-    found = linking_loss(SoftmaxLinking(), SCORES, spans)
+    spans = MentionSpans(**{**SPANS.__dict__, "entities": torch.tensor([4, NONE, NONE])})
+    found = linking_loss(SoftmaxLinkingLoss(), SCORES, spans)
     assert (found.total.item(), found.count.item()) == (0.0, 0.0)

@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import lmlab
-from lmlab.interop.hf.importing import import_hf
+from lmlab.interop.hf.checkpoint_import import import_hf
 
 transformers = pytest.importorskip("transformers")
 # What it loads is on disk; it must not ask the Hub first.

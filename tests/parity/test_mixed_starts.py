@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.mixed_starts import MixedStarts
 from lmlab.core.registry import system_module
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.models.initial_state_mixture import InitialStateMixtureLM
 
 VOCABULARY = Vocabulary(size=9)
 SENTENCES = [[2, 5, 6, 7, 8, 3], [2, 8, 3], [2, 7, 7, 3]]
 
 
-def build(name: str, **settings) -> MixedStarts:
+def build(name: str, **settings) -> InitialStateMixtureLM:
     torch.manual_seed(3)
     module = system_module(name)
     system = module.build(module.Config(width=4, dropout=0.0, **settings), VOCABULARY).eval()
@@ -54,7 +54,9 @@ def next_token_probabilities(weights: dict[str, np.ndarray], hidden: np.ndarray)
     return total
 
 
-def by_hand(system: MixedStarts, sentence: list[int], step) -> tuple[list[float], list[float]]:
+def by_hand(
+    system: InitialStateMixtureLM, sentence: list[int], step
+) -> tuple[list[float], list[float]]:
     """p(s_1 … s_t) for t = 1 … T as Σ_w π_w Π_u p(s_u | s_<u, w), and π given all of them."""
     weights = {name: value.numpy() for name, value in system.state_dict().items()}
     count = system.starts.count
@@ -91,8 +93,8 @@ def minimal_step(weights, x, h):
 @pytest.mark.parametrize("count", [1, 3])
 def test_equals_the_sum_over_starts(name, step, count):
     system = build(name, starts=count, states=3).double()
-    got = system.log_prob(Batch.from_sequences(SENTENCES, pad=0)).per_token
-    captured = system.reveal(Batch.from_sequences(SENTENCES, pad=0))
+    got = system.log_prob(Batch.collate(SENTENCES, pad=0)).per_token
+    captured = system.capture_internals(Batch.collate(SENTENCES, pad=0))
     for row, sentence in enumerate(SENTENCES):
         sums, posterior = by_hand(system, sentence, step)
         expected = [log(b / a) for a, b in zip([1.0, *sums[:-1]], sums, strict=True)]
@@ -105,11 +107,11 @@ def test_equals_the_sum_over_starts(name, step, count):
 def test_one_start_at_zero_is_the_plain_system(name):
     mixed = build(name, starts=1)
     plain = build(name, starts=0)
-    assert type(plain) is LeftToRight
+    assert type(plain) is AutoregressiveLM
     for vector in mixed.starts.vectors.values():
         vector.data.zero_()
     plain.load_state_dict(mixed.state_dict(), strict=False)
-    batch = Batch.from_sequences(SENTENCES, pad=0)
+    batch = Batch.collate(SENTENCES, pad=0)
     torch.testing.assert_close(mixed.log_prob(batch).per_token, plain.log_prob(batch).per_token)
 
 
@@ -158,13 +160,13 @@ def test_starts_can_be_trained():
     torch.manual_seed(0)
     module = system_module("rnn-mixture")
     system = module.build(module.Config(width=8, states=4, starts=2, dropout=0.0), VOCABULARY)
-    batch = Batch.from_sequences([[2, 5, 5, 5, 3], [2, 6, 6, 6, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 5, 5, 3], [2, 6, 6, 6, 3]], pad=0)
     optimizer = torch.optim.Adam(system.parameters(), lr=0.03)
     for _ in range(150):
         optimizer.zero_grad()
         system.loss(batch)[0].total.backward()
         optimizer.step()
     assert system.log_prob(batch).per_token.sum(1).tolist() == pytest.approx([-log(2)] * 2, abs=0.2)
-    captured = system.eval().reveal(batch)
+    captured = system.eval().capture_internals(batch)
     assert captured["starts"].values.sum().item() == pytest.approx(1)
     assert captured["posterior over starts"].values.shape == (2, 4, 2)

@@ -21,7 +21,7 @@ def test_a_fitted_model_gives_the_corpus_frequencies(name):
     sequences = [[2, *(ids[c] for c in sentence), 3] for sentence in SENTENCES]
     module = system_module(name)
     system = module.build(module.SIZES["tiny"], Vocabulary(size=5 + len(characters)))
-    batch = Batch.from_sequences(sequences, pad=0)
+    batch = Batch.collate(sequences, pad=0)
     optimizer = torch.optim.Adam(system.parameters(), lr=0.03)
     for _ in range(300):
         optimizer.zero_grad()

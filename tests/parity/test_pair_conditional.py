@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 SENTENCES = ("我是人", "你很强", "我爆零了", "我是吊打")
@@ -53,7 +53,7 @@ def test_skip_gram_gives_two_thirds_and_one_third(tmp_path: Path, way: str):
     vocabulary, tokenizer = model.tokenizer.vocabulary, model.tokenizer
     start, mask, end = vocabulary.start, vocabulary.mask, vocabulary.end
     assert start is not None and mask is not None and end is not None
-    batch = Batch.from_sequences([[start, *tokenizer.encode("我"), mask, end]], pad=vocabulary.pad)
+    batch = Batch.collate([[start, *tokenizer.encode("我"), mask, end]], pad=vocabulary.pad)
     with torch.no_grad():
         masked = batch.tokens == mask
         found = model.system.fill(batch, masked).log_probs[0].exp()  # type: ignore[operator]

@@ -12,7 +12,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.inference import pair_joint
+from lmlab.inference import potts_joint
 
 VOCABULARY = Vocabulary(size=8)
 PREDICTED = [i for i in range(8) if i not in (0, 2, 4)]  # no <pad>, <s>, <mask>
@@ -33,7 +33,7 @@ def build(ties: str):
 
 
 def asked() -> tuple[Batch, torch.Tensor]:
-    batch = Batch.from_sequences(SENTENCES, pad=0)
+    batch = Batch.collate(SENTENCES, pad=0)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     for row, places in MASKED.items():
         masked[row, list(places)] = True
@@ -155,8 +155,8 @@ def test_predictions_are_the_chain_rule(case):
 def test_draws_are_those_of_the_distribution(case, enumerated, monkeypatch):
     """Exact ones, and a Gibbs sampler's after its sweeps: each token's share within five errors."""
     if not enumerated:
-        monkeypatch.setattr(pair_joint, "MOST_FILLINGS", 1)
-        monkeypatch.setattr(pair_joint, "SWEEPS", 15)
+        monkeypatch.setattr(potts_joint, "MAX_ENUMERATED_FILLINGS", 1)
+        monkeypatch.setattr(potts_joint, "GIBBS_SWEEPS", 15)
     system, _, expected = case
     draws = 1500
     batch, masked = asked()
@@ -172,7 +172,7 @@ def test_draws_are_those_of_the_distribution(case, enumerated, monkeypatch):
 def test_where_fillings_are_too_many_it_says_so(case, monkeypatch):
     system, _, expected = case
     batch, masked = asked()
-    monkeypatch.setattr(pair_joint, "MOST_FILLINGS", 8)
+    monkeypatch.setattr(potts_joint, "MAX_ENUMERATED_FILLINGS", 8)
     joint = system.joint_fill(batch, masked)
     with pytest.raises(UserError, match=r"8\^3 ways.*ties=chain"):
         joint.log_prob(filled((5, 5, 5), (5,)))
@@ -250,7 +250,7 @@ def test_it_learns_that_two_blanks_are_equal(ties):
         most=1.0,
     )
     system = module.build(config, Vocabulary(size=7))
-    batch = Batch.from_sequences([[2, 5, 5, 3], [2, 6, 6, 3]] * 8, pad=0)
+    batch = Batch.collate([[2, 5, 5, 3], [2, 6, 6, 3]] * 8, pad=0)
     optimizer = torch.optim.Adam(system.parameters(), lr=0.02)
     generator = torch.Generator().manual_seed(0)
     for _ in range(120):

@@ -16,8 +16,8 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import AutoregressiveLM
 
 VOCABULARY = Vocabulary(size=9)
 SENTENCE = [2, 5, 6, 8, 5, 7, 1, 6, 3]
@@ -28,7 +28,7 @@ Assignments = Iterator[tuple[float, np.ndarray]]
 """Weight and hidden vector of every assignment at a place."""
 
 
-def build(kind: str, **settings) -> LeftToRight:
+def build(kind: str, **settings) -> AutoregressiveLM:
     """A system with every weight drawn afresh, so that no prior is uniform by its start."""
     module = system_module(kind)
     system = module.build(module.Config(width=4, dropout=0.0, **settings), VOCABULARY).eval()
@@ -40,7 +40,7 @@ def build(kind: str, **settings) -> LeftToRight:
     return system
 
 
-def raw(system: LeftToRight) -> dict[str, np.ndarray]:
+def raw(system: AutoregressiveLM) -> dict[str, np.ndarray]:
     return {name: value.double().numpy() for name, value in system.state_dict().items()}
 
 
@@ -76,13 +76,13 @@ def prior_at(rows: list[np.ndarray], place: int) -> dict[int, float]:
     return {first + j: float(p) for j, p in enumerate(row)}
 
 
-def scored(system: LeftToRight, sentence: list[int] = SENTENCE) -> list[float]:
-    batch = Batch.from_sequences([sentence], pad=0)
+def scored(system: AutoregressiveLM, sentence: list[int] = SENTENCE) -> list[float]:
+    batch = Batch.collate([sentence], pad=0)
     with torch.no_grad():
         return system.log_prob(batch).per_token[0].tolist()
 
 
-def check(system: LeftToRight, assignments) -> None:
+def check(system: AutoregressiveLM, assignments) -> None:
     """Every token of the sentence, scored by the system and by the sum over assignments."""
     weights = raw(system)
     expected = [
@@ -114,7 +114,7 @@ def test_posterior_over_parents():
             hidden = turn @ weights["backbone.embedding.weight"][SENTENCE[a]]
             expected[place, a] = emitted(weights, hidden)[SENTENCE[place + 1]]
     expected /= expected.sum(1, keepdims=True)
-    capture = system.reveal(Batch.from_sequences([SENTENCE], pad=0))["posterior"]
+    capture = system.capture_internals(Batch.collate([SENTENCE], pad=0))["posterior"]
     assert capture.axes == ("batch", "time", "source")
     np.testing.assert_allclose(capture.values[0].numpy(), expected, atol=2e-6)
 
@@ -160,7 +160,7 @@ def test_posterior_over_kinds_adds_up_over_parents():
         hidden = turns[r] @ weights["backbone.embedding.weight"][SENTENCE[a]]
         joint[a, r] = prior_at(rows, 1)[a] * shares[r] * emitted(weights, hidden)[target]
     joint /= joint.sum()
-    captures = system.reveal(Batch.from_sequences([SENTENCE], pad=0))
+    captures = system.capture_internals(Batch.collate([SENTENCE], pad=0))
     kinds, parents = captures["type posterior"].values, captures["posterior"].values
     assert kinds[0, 1].tolist() == pytest.approx(joint.sum(0).tolist(), abs=1e-6)
     assert parents[0, 1, :2].tolist() == pytest.approx(joint.sum(1).tolist(), abs=1e-6)

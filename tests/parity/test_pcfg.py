@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.grammar import draw_sentences
+from lmlab.layers.neural_pcfg import sample_sentences
 
 VOCABULARY = Vocabulary(size=7)
 START, END = 2, 3
@@ -69,7 +69,7 @@ def plain(system) -> Plain:
 
 
 def batch_of(texts) -> Batch:
-    return Batch.from_sequences(texts, pad=0)
+    return Batch.collate(texts, pad=0)
 
 
 SENTENCES = [(), (5,), (5, 6), (6, 6, 5), (5, 1, 6, 5), (5, 6, 5, 6, 1)]
@@ -176,7 +176,7 @@ def test_a_derivation_that_would_not_end_is_cut_off(system):
     binary = torch.full((N, N + P, N + P), -math.inf, dtype=torch.float64)
     binary[:, :N, :N] = math.log(0.9 / N**2)
     binary[:, N:, N:] = math.log(0.1 / P**2)
-    drawn = draw_sentences(
+    drawn = sample_sentences(
         type(grammar)(
             rules=type(grammar.rules)(root=grammar.rules.root, binary=binary),
             empty=grammar.empty,
@@ -217,7 +217,7 @@ def test_a_tree_in_brackets(system):
 
 
 def test_captures_are_posteriors(system, plain: Plain):
-    captures = system.reveal(batch_of([[START, *words, END] for words in SENTENCES]))
+    captures = system.capture_internals(batch_of([[START, *words, END] for words in SENTENCES]))
     spans = captures["spans"].values
     for row, words in enumerate(SENTENCES):
         # A tree of n words has n - 1 inner nodes, and the whole sentence is one of them.

@@ -11,10 +11,13 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.augmented import RetrievalAugmented
+from lmlab.models.rag import RAG
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.rag_decoding import BesideEachDocument
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.sampling.rag_decoding import PerDocumentBeamSearch
 from lmlab.zoo import rag_sequence, rag_token
 
 from .test_hf_bart import draw_weights, our_names
@@ -58,13 +61,13 @@ class Letters:
         return " ".join(map(self.token, ids))
 
 
-def make(kind: str, *, seed: int = 0, **settings) -> RetrievalAugmented:
+def make(kind: str, *, seed: int = 0, **settings) -> RAG:
     torch.manual_seed(seed)
     module = SYSTEMS[kind]
     documents = Documents(Document(name=str(n), text=text) for n, text in enumerate(TEXTS))
     config = module.Config(**{**SETTINGS, **settings})
     system = module.build(config, VOCABULARY, documents=documents).eval()
-    system.meet_tokenizer(Letters())
+    system.setup_tokenizer(Letters())
     draw_weights(system.writer)
     torch.nn.init.normal_(system.retriever.questions.weight, std=0.7)
     return system
@@ -75,17 +78,17 @@ def framed(text: str) -> list[int]:
 
 
 def batch_of(questions: tuple[str, ...], answers: tuple[str, ...]) -> Batch:
-    condition = Batch.from_sequences([framed(each) for each in questions], VOCABULARY.pad)
+    condition = Batch.collate([framed(each) for each in questions], VOCABULARY.pad)
     rows = [framed(each) for each in answers]
-    return Batch.from_sequences(rows, VOCABULARY.pad, condition=condition)
+    return Batch.collate(rows, VOCABULARY.pad, condition=condition)
 
 
-def found_by_hand(system: RetrievalAugmented, question: str) -> tuple[list[int], np.ndarray]:
+def found_by_hand(system: RAG, question: str) -> tuple[list[int], np.ndarray]:
     """The numbers of the best documents and p(z | x), by numpy from the vectors alone."""
     rows = system.retriever.questions.weight.detach().double().numpy()
     query = rows[framed(question)].sum(0) / math.sqrt(rows.shape[1])
     with torch.no_grad():
-        vectors = [system.encode(Batch.from_sequences([framed(t)], 0))[0].numpy() for t in TEXTS]
+        vectors = [system.encode(Batch.collate([framed(t)], 0))[0].numpy() for t in TEXTS]
     scores = np.array([vector @ query for vector in vectors])
     best = np.argsort(-scores)[: system.retrieved]
     weights = np.exp(scores[best] - scores[best].max())
@@ -105,7 +108,7 @@ def test_documents_are_the_best_by_inner_product_and_normalised_among_themselves
         assert found.log_probs[row].exp().tolist() == pytest.approx(weights.tolist(), abs=1e-5)
 
 
-def theirs_of(kind: str, ours: RetrievalAugmented):
+def theirs_of(kind: str, ours: RAG):
     """transformers' RAG; ours gets the weights of its generator."""
     shape = {"d_model": 16, "vocab_size": VOCABULARY.size, "max_position_embeddings": 24}
     for side in ("encoder", "decoder"):
@@ -153,7 +156,7 @@ def test_losses_are_those_of_transformers(kind: str):
         numbers, weights = found_by_hand(ours, question)
         sources += [[*framed(question), *framed(TEXTS[number])[1:]] for number in numbers]
         scores.append(np.log(weights))
-    context = Batch.from_sequences(sources, VOCABULARY.pad)
+    context = Batch.collate(sources, VOCABULARY.pad)
     with torch.no_grad():
         expected = theirs(
             context_input_ids=context.tokens,
@@ -177,7 +180,7 @@ def test_both_are_equal_where_one_token_is_written():
     sequence, token = make("sequence"), make("token")
     token.load_state_dict(sequence.state_dict())
     whole = batch_of(("a b", "e", "c d d"), ("b", "a", "d"))
-    cut = Batch.from_sequences(
+    cut = Batch.collate(
         [row[:2] for row in whole.tokens.tolist()], VOCABULARY.pad, condition=whole.condition
     )
     with torch.no_grad():
@@ -196,15 +199,15 @@ def every_text(longest: int) -> list[tuple[int, ...]]:
 
 
 @torch.no_grad()
-def sums_by_hand(system: RetrievalAugmented, question: str, texts) -> np.ndarray:
+def sums_by_hand(system: RAG, question: str, texts) -> np.ndarray:
     """log Σ_z p(z | x) p(y | x, z), each document's share by its own pass."""
     numbers, weights = found_by_hand(system, question)
     shares = []
     for number, weight in zip(numbers, weights, strict=True):
         source = [*framed(question), *framed(TEXTS[number])[1:]]
-        condition = Batch.from_sequences([source] * len(texts), VOCABULARY.pad)
+        condition = Batch.collate([source] * len(texts), VOCABULARY.pad)
         rows = [[VOCABULARY.start, *text, VOCABULARY.end] for text in texts]
-        batch = Batch.from_sequences(rows, VOCABULARY.pad, condition=condition)
+        batch = Batch.collate(rows, VOCABULARY.pad, condition=condition)
         shares.append(weight * system.writer.log_prob(batch).totals.double().exp().numpy())
     return np.log(sum(shares))
 
@@ -215,8 +218,8 @@ def test_thorough_decoding_is_the_best_of_all_texts():
     texts = every_text(3)
     assert len(texts) == 1 + 6 + 36
     condition = batch_of(("a b", "c d d"), ("a", "a")).condition
-    wide = Beam(width=36, best=len(texts), max_length=3)
-    found = BesideEachDocument(beam=wide).find(system, condition, [3] * len(condition), 0)
+    wide = BeamConfig(width=36, best=len(texts), max_length=3)
+    found = PerDocumentBeamSearch(beam=wide).find(system, condition, [3] * len(condition), 0)
     for question, hypotheses in zip(("a b", "c d d"), found, strict=True):
         expected = dict(zip(texts, sums_by_hand(system, question, texts), strict=True))
         ranked = sorted(expected, key=lambda text: -expected[text])
@@ -232,8 +235,8 @@ def test_fast_decoding_leaves_out_what_a_document_did_not_come_to():
     condition = batch_of(("a b", "c d d", "e"), ("a",) * 3).condition
 
     def find(thorough: bool, width: int, best: int):
-        beam = Beam(width=width, best=best, max_length=3)
-        way = BesideEachDocument(thorough=thorough, beam=beam)
+        beam = BeamConfig(width=width, best=best, max_length=3)
+        way = PerDocumentBeamSearch(thorough=thorough, beam=beam)
         return way.find(system, condition, [3] * len(condition), 0)
 
     for thorough, fast in zip(find(True, 36, 43), find(False, 36, 43), strict=True):
@@ -255,11 +258,11 @@ def test_the_ordinary_beam_search_finds_the_best_text(kind: str):
     """Through `Step`, whose weights of documents learn from what is written in RAG-Sequence."""
     system, texts = make(kind), every_text(3)
     condition = batch_of(("a b",), ("a",)).condition
-    [found] = beam_search(system, Beam(width=36, best=5, max_length=3), condition=condition)
+    [found] = beam_search(system, BeamConfig(width=36, best=5, max_length=3), condition=condition)
     rows = [[VOCABULARY.start, *text, VOCABULARY.end] for text in texts]
     every = condition.select([0] * len(rows))
     with torch.no_grad():
-        totals = system.log_prob(Batch.from_sequences(rows, 0, condition=every)).totals.tolist()
+        totals = system.log_prob(Batch.collate(rows, 0, condition=every)).totals.tolist()
     if kind == "sequence":
         assert totals == pytest.approx(sums_by_hand(system, "a b", texts).tolist(), abs=1e-4)
     best = sorted(zip(totals, texts, strict=True), reverse=True)[:5]
@@ -274,15 +277,13 @@ def test_given_a_question_it_is_a_distribution_that_steps_as_it_scores(kind: str
     condition = batch_of(("c d d",), ("a",)).condition
     ended = [[VOCABULARY.start, *text, VOCABULARY.end] for text in every_text(3)]
     going = [[VOCABULARY.start, *text] for text in itertools.product(LETTERS, repeat=3)]
-    batch = Batch.from_sequences(
-        ended + going, 0, condition=condition.select([0] * len(ended + going))
-    )
+    batch = Batch.collate(ended + going, 0, condition=condition.select([0] * len(ended + going)))
     with torch.no_grad():
         assert system.log_prob(batch).totals.double().exp().sum().item() == pytest.approx(
             1, abs=1e-5
         )
         text = framed("a d a c")
-        at_once = system.log_prob(Batch.from_sequences([text], 0, condition=condition)).per_token
+        at_once = system.log_prob(Batch.collate([text], 0, condition=condition)).per_token
         state, stepped = system.start(1, condition=condition), []
         for token in text[1:]:
             stepped.append(system.peek(state).log_probs[0, token])

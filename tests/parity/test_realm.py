@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import masked_view
+from lmlab.models.realm import REALM
+from lmlab.objectives.masked_language_modelling import masked_view
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.masked_beside import MaskedBesideDocuments
-from lmlab.retrieval.retriever import begins, taken_up
+from lmlab.retrieval.retriever import refresh_due, refresh_ready
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]
 VOCABULARY = Vocabulary(size=len(WORDS))
@@ -41,7 +41,7 @@ class Letters:
         return " ".join(WORDS[id] for id in ids if id > END)
 
 
-def build(documents: Documents = DOCUMENTS, **settings) -> MaskedBesideDocuments:
+def build(documents: Documents = DOCUMENTS, **settings) -> REALM:
     """In double precision, all documents found, and none dropped."""
     module = system_module("realm")
     torch.manual_seed(0)
@@ -50,13 +50,13 @@ def build(documents: Documents = DOCUMENTS, **settings) -> MaskedBesideDocuments
     system = module.build(
         module.Config(**words | {"document_length": 8} | settings), VOCABULARY, documents=documents
     )
-    system.double().meet_tokenizer(Letters())
+    system.double().setup_tokenizer(Letters())
     system.retriever.embed()
     return system
 
 
 def rows(*texts: str) -> Batch:
-    return Batch.from_sequences([[START, *Letters().encode(t), END] for t in texts], pad=0)
+    return Batch.collate([[START, *Letters().encode(t), END] for t in texts], pad=0)
 
 
 def hidden_view(batch: Batch, *places: list[int]) -> View:
@@ -67,15 +67,15 @@ def hidden_view(batch: Batch, *places: list[int]) -> View:
     return masked_view(batch, batch.tokens.masked_fill(hidden, MASK), hidden)
 
 
-def log_p_of_document(system: MaskedBesideDocuments, x: list[int]) -> Tensor:
+def log_p_of_document(system: REALM, x: list[int]) -> Tensor:
     """(1 + N,) log p(z | x), the null document first, one text at a time."""
-    query = system.retriever.questions(Batch.from_sequences([x], pad=0))[0]
+    query = system.retriever.questions(Batch.collate([x], pad=0))[0]
     texts = ["", *TEXTS]
     scores = [query @ system.retriever.documents(rows(text))[0] for text in texts]
     return torch.log_softmax(torch.stack(scores), 0)
 
 
-def log_p_of_words(system: MaskedBesideDocuments, x: list[int], y: dict[int, int]) -> Tensor:
+def log_p_of_words(system: REALM, x: list[int], y: dict[int, int]) -> Tensor:
     """(1 + N,) log p(y | z, x), one reading at a time, `<s> x </s> z </s>` put together by hand."""
     found = []
     for text in ["", *TEXTS]:
@@ -85,7 +85,7 @@ def log_p_of_words(system: MaskedBesideDocuments, x: list[int], y: dict[int, int
         view = View(
             inputs=tokens,
             lengths=torch.tensor([tokens.shape[1]]),
-            visibility=Full(),
+            attention_mask=FullMask(),
             segments=segments,
         )
         states = system.backbone.reader(view).values[0]
@@ -100,7 +100,7 @@ SHOWN = [[START, MASK, MASK, 7, END], [START, MASK, 9, END]]
 ASKED = [{1: 8, 2: 5}, {1: 6}]
 
 
-def marginal(system: MaskedBesideDocuments) -> Tensor:
+def marginal(system: REALM) -> Tensor:
     """-Σ_x log Σ_z p(z | x) p(y | z, x), by loops over texts and documents."""
     each = [
         torch.logsumexp(log_p_of_document(system, x) + log_p_of_words(system, x, y), 0)
@@ -109,7 +109,7 @@ def marginal(system: MaskedBesideDocuments) -> Tensor:
     return -torch.stack(each).sum()
 
 
-def the_loss(system: MaskedBesideDocuments, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def the_loss(system: REALM, monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """The system's own, of the view above."""
     monkeypatch.setattr(type(system.objective), "view", lambda self, batch, generator=None: VIEW)
     loss, _ = system.loss(BATCH)
@@ -285,13 +285,13 @@ def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_la
 
 def test_documents_are_embedded_anew_sooner_at_first_and_taken_up_before_the_next():
     """By default at 16, 32, 64, 128 and 256, then every 500 steps; 5 is sooner than 16."""
-    of_500 = [step for step in range(1600) if begins(step, 500)]
+    of_500 = [step for step in range(1600) if refresh_due(step, 500)]
     assert of_500 == [16, 32, 64, 128, 256, 500, 1000, 1500]
-    assert [s for s in range(1600) if taken_up(s, 500)] == [24, 48, 96, 192, 384, 750, 1250]
-    assert [step for step in range(16) if begins(step, 5)] == [5, 10, 15]
-    assert [step for step in range(60) if begins(step, 25)] == [16, 25, 50]
-    assert [step for step in range(60) if taken_up(step, 25)] == [24, 37]
-    assert not any(begins(step, 0) or taken_up(step, 0) for step in range(100))
+    assert [s for s in range(1600) if refresh_ready(s, 500)] == [24, 48, 96, 192, 384, 750, 1250]
+    assert [step for step in range(16) if refresh_due(step, 5)] == [5, 10, 15]
+    assert [step for step in range(60) if refresh_due(step, 25)] == [16, 25, 50]
+    assert [step for step in range(60) if refresh_ready(step, 25)] == [24, 37]
+    assert not any(refresh_due(step, 0) or refresh_ready(step, 0) for step in range(100))
 
 
 def test_what_is_measured_or_kept_amid_training_is_embedded_by_its_own_weights():
@@ -351,7 +351,7 @@ def test_an_edited_document_changes_the_answer_and_only_in_the_edited_system():
 def test_an_answer_is_a_word_and_no_symbol():
     """Of the distribution at the blank the words alone, as likely as they were: a to f."""
     system = build().eval()
-    blank = Batch.from_sequences([[START, WORDS.index("a"), MASK, WORDS.index("c"), END]], pad=0)
+    blank = Batch.collate([[START, WORDS.index("a"), MASK, WORDS.index("c"), END]], pad=0)
     with torch.no_grad():
         # Unknown is by far the likeliest there.
         system.emission.get_parameter("bias")[WORDS.index("<unk>")] += 20
@@ -376,7 +376,7 @@ def test_an_answer_does_not_begin_inside_a_word(kind: str, words: str):
 
     tokenizer, system = Halves(), build().eval()
     tokenizer.kind, system.pieces = kind, None
-    system.meet_tokenizer(tokenizer)
+    system.setup_tokenizer(tokenizer)
     system.retriever.embed()
     [found] = system.ask(["a ___ c"], answers=len(WORDS))
     assert sorted(answer.text for answer in found) == list(words)

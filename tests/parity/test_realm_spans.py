@@ -10,18 +10,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.readers import Example
+from lmlab.models.open_qa import OpenQAModel
+from lmlab.models.retrieval_base import RetrieverModel
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.looking_up import LookingUp
-from lmlab.retrieval.span_answers import AnswersFromDocuments
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]
@@ -47,24 +47,24 @@ class Letters:
         return " ".join(WORDS[id] for id in ids)
 
 
-def build(**settings) -> AnswersFromDocuments:
+def build(**settings) -> OpenQAModel:
     module = system_module("realm")
     torch.manual_seed(0)
     words = {"width": 8, "layers": 1, "heads": 2, "vector_width": 4, "dropout": 0.0}
     words |= {"attention_dropout": 0.0, "retrieved": len(TEXTS), "length": 12}
     words |= {"document_length": 8, "longest_answer": LONGEST, "objective": "spans"}
     system = module.build(module.Config(**words | settings), VOCABULARY, documents=DOCUMENTS)
-    system.double().meet_tokenizer(Letters())
+    system.double().setup_tokenizer(Letters())
     system.retriever.embed()
     return system.eval()
 
 
 def rows(*texts: str, condition: Batch | None = None) -> Batch:
     framed = [[START, *Letters().encode(text), END] for text in texts]
-    return Batch.from_sequences(framed, pad=0, condition=condition)
+    return Batch.collate(framed, pad=0, condition=condition)
 
 
-def joint(system: AnswersFromDocuments, question: str) -> dict[tuple[str, int], torch.Tensor]:
+def joint(system: OpenQAModel, question: str) -> dict[tuple[str, int], torch.Tensor]:
     """p(z | x) p(s | z, x) of each document's spans, one reading at a time, by words and number."""
     x = [START, *Letters().encode(question), END]
     query = system.retriever.questions(rows(question))[0]
@@ -75,7 +75,7 @@ def joint(system: AnswersFromDocuments, question: str) -> dict[tuple[str, int], 
         tokens = torch.tensor([[*x, *Letters().encode(TEXTS[number]), END]])
         segments = torch.tensor([[0] * len(x) + [1] * (len(words) + 1)])
         length = torch.tensor([tokens.shape[1]])
-        view = View(inputs=tokens, lengths=length, visibility=Full(), segments=segments)
+        view = View(inputs=tokens, lengths=length, attention_mask=FullMask(), segments=segments)
         states = system.backbone.reader(view).values[0, len(x) :]
         spans = {
             (first, last): mlp(system, states[first], states[last])
@@ -89,7 +89,7 @@ def joint(system: AnswersFromDocuments, question: str) -> dict[tuple[str, int], 
     return found
 
 
-def mlp(system: AnswersFromDocuments, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+def mlp(system: OpenQAModel, start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
     """w · gelu(W [h_start; h_end] + b)."""
     head = system.spans
     weight = torch.cat([head.starts.weight, head.ends.weight], 1)
@@ -182,10 +182,10 @@ class Halves(Letters):
         return f"##{WORDS[id]}" if WORDS[id] in ("e", "f") else WORDS[id]
 
 
-def pieced(**settings) -> AnswersFromDocuments:
+def pieced(**settings) -> OpenQAModel:
     system = build(longest_answer=3, **settings)
     system.pieces = None
-    system.meet_tokenizer(Halves())
+    system.setup_tokenizer(Halves())
     system.retriever.embed()
     return system
 
@@ -232,14 +232,14 @@ def corpus_of(name: str, examples: list[Example], kind: str) -> Corpus:
     return Corpus(name=name, splits=splits, layout=Layout(kind=kind))
 
 
-def embedded(system: LookingUp) -> torch.Tensor:
+def embedded(system: RetrieverModel) -> torch.Tensor:
     """(N, width) the vectors of all documents, by the encoder as it is."""
     with torch.no_grad():
         return system.encode(system.retriever.memory.batch(torch.arange(len(system.documents))))
 
 
 def test_fixed_documents_keep_their_vectors_and_questions_learn_on():
-    system = build(documents_encoder="fixed").train()
+    system = build(document_encoder="fixed").train()
     before = {name: each.clone() for name, each in system.named_parameters()}
     optimizer = torch.optim.SGD([p for p in system.parameters() if p.requires_grad], lr=0.1)
     system.begin_step(0)

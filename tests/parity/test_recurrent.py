@@ -12,8 +12,16 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import CoupledLSTMCell, LinearCell, NotesGRUCell, PeepholeLSTMCell
-from lmlab.layers.linear_log_prob import linear_log_prob, linear_log_prob_clear
+from lmlab.layers.recurrent_cells import (
+    CoupledLSTMCell,
+    InputResetGRUCell,
+    LinearCell,
+    PeepholeLSTMCell,
+)
+from lmlab.layers.softmax_log_prob import (
+    linear_log_prob,
+    linear_log_prob_clear,
+)
 
 VOCABULARY = Vocabulary(size=11)
 
@@ -23,7 +31,7 @@ def sigmoid(x: float) -> float:
 
 
 def batch_of(*sequences: list[int]) -> Batch:
-    return Batch.from_sequences(sequences, pad=0)
+    return Batch.collate(sequences, pad=0)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +100,7 @@ def test_coupled_step_by_hand():
 
 
 def test_notes_gru_step_by_hand():
-    cell = NotesGRUCell(1, 1)
+    cell = InputResetGRUCell(1, 1)
     fill(cell.gates_from_input.weight, [0.5, -1.0])  # z, r
     fill(cell.from_hidden, [1.0, 2.0, 0.5])  # z, r, candidate
     fill(cell.candidate_from_input, [3.0])

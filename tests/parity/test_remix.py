@@ -67,7 +67,7 @@ def check(system, predict) -> None:
 
     `predict(prefix, token)` is the probability of a token after a list of tokens.
     """
-    batch = Batch.from_sequences(SENTENCES, pad=0)
+    batch = Batch.collate(SENTENCES, pad=0)
     got = system.log_prob(batch).per_token
     for row, sentence in enumerate(SENTENCES):
         expected = [log(predict(sentence[:i], sentence[i])) for i in range(1, len(sentence))]
@@ -147,10 +147,10 @@ def test_norms_on_the_sphere_are_exact():
     torch.testing.assert_close(outputs.norm(dim=1), torch.ones(9))
     torch.testing.assert_close(points.norm(dim=1), scales)
     with torch.no_grad():
-        before = system.log_prob(Batch.from_sequences(SENTENCES, pad=0)).per_token
+        before = system.log_prob(Batch.collate(SENTENCES, pad=0)).per_token
         system.backbone.embedding.weight.mul_(7.0)
         system.emission.states.vectors.mul_(torch.tensor([[0.1], [3.0], [50.0]]))
-        after = system.log_prob(Batch.from_sequences(SENTENCES, pad=0)).per_token
+        after = system.log_prob(Batch.collate(SENTENCES, pad=0)).per_token
     torch.testing.assert_close(after, before, atol=1e-5, rtol=0)
 
 
@@ -257,8 +257,8 @@ def test_shared_computation_of_repeated_tokens_changes_nothing(name, kind):
     assert type(system.backbone) is kind
     sentence = SENTENCES[0]
     rows = WORTH_SHARING // len(sentence) + 1
-    many = system.log_prob(Batch.from_sequences([sentence] * rows, pad=0)).per_token
-    alone = system.log_prob(Batch.from_sequences([sentence], pad=0)).per_token
+    many = system.log_prob(Batch.collate([sentence] * rows, pad=0)).per_token
+    alone = system.log_prob(Batch.collate([sentence], pad=0)).per_token
     torch.testing.assert_close(many, alone.expand_as(many), atol=1e-5, rtol=0)
 
 
@@ -276,8 +276,8 @@ def test_remix_rotated_takes_one_of_k_plus_one_ways():
         return sum(weights[way] * ways[way][token] for way in range(4))
 
     check(system, predict)
-    batch = Batch.from_sequences(SENTENCES, pad=0)
-    share = system.reveal(batch)["share of the rotation"]
+    batch = Batch.collate(SENTENCES, pad=0)
+    share = system.capture_internals(batch)["share of the rotation"]
     assert share.axes == ("batch", "time")
     assert share.values[0, 1].item() == pytest.approx(choice(system, embedding[5])[3], abs=1e-6)
 
@@ -310,7 +310,7 @@ def test_product_is_normalised_exactly_and_its_bound_lies_below(factors, states)
         return score(prefix, token) / sum(score(prefix, other) for other in PREDICTED)
 
     check(system, predict)
-    batch = Batch.from_sequences(SENTENCES, pad=0)
+    batch = Batch.collate(SENTENCES, pad=0)
     bound = -system.loss(batch)[0].total.item()
     by_hand = sum(log(score(s[:i], s[i])) for s in SENTENCES for i in range(1, len(s)))
     assert bound == pytest.approx(by_hand, abs=1e-4)
@@ -319,28 +319,28 @@ def test_product_is_normalised_exactly_and_its_bound_lies_below(factors, states)
     assert bound <= exact
     assert log_prob.kind == "exact"
     # What the picture tells of each place adds up to the gap.
-    loose = system.reveal(batch)["looseness"].values
+    loose = system.capture_internals(batch)["looseness"].values
     gap = loose[0].sum() + loose[1, :2].sum()
     assert gap.item() == pytest.approx(exact - bound, abs=1e-4)
 
 
 def test_product_trained_on_next_token_loses_the_exact_log_probability():
     system = make("product-bound", objective="next-token")
-    batch = Batch.from_sequences(SENTENCES, pad=0)
+    batch = Batch.collate(SENTENCES, pad=0)
     exact = system.log_prob(batch).totals.sum().item()
     assert -system.loss(batch)[0].total.item() == pytest.approx(exact, abs=1e-5)
 
 
 def test_product_of_one_factor_is_a_remix_and_its_bound_is_tight():
     system = make("product-bound", factors=1)
-    batch = Batch.from_sequences(SENTENCES, pad=0)
+    batch = Batch.collate(SENTENCES, pad=0)
     exact = system.log_prob(batch).totals.sum().item()
     assert -system.loss(batch)[0].total.item() == pytest.approx(exact, abs=1e-5)
 
 
 def test_captures_of_the_local_chain_are_its_tables():
     system = make("local-crf")
-    captures = system.reveal(Batch.from_sequences(SENTENCES[:1], pad=0))
+    captures = system.capture_internals(Batch.collate(SENTENCES[:1], pad=0))
     tables = local_tables(system)
     # The last input of the first sentence is token 8.
     assert captures["transitions"].axes == ("state", "next state")

@@ -13,12 +13,18 @@ from torch import Tensor
 import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.residual import Partition, Residual
 from lmlab.core.score import summarise
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.wording import summary_words
-from lmlab.objectives.data_against_samples import DataAgainstSamples
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.models.residual_energy import (
+    PartitionEstimate,
+    ResidualEnergyModel,
+)
+from lmlab.objectives.residual_nce import ResidualNCE
+from lmlab.scoring.formatting import describe_summary
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 VOCABULARY = Vocabulary(size=7)
 START, END, INNER = 2, 3, (1, 5, 6)
@@ -35,15 +41,15 @@ def space() -> list[list[int]]:
 
 
 def batch_of(texts: list[list[int]]) -> Batch:
-    return Batch.from_sequences([[START, *text] for text in texts], pad=VOCABULARY.pad)
+    return Batch.collate([[START, *text] for text in texts], pad=VOCABULARY.pad)
 
 
-def make(**settings) -> Residual:
+def make(**settings) -> ResidualEnergyModel:
     """Over an untrained LSTM, with energies that differ by about one nat from text to text."""
     base = build_tiny("lstm", VOCABULARY, seed=3)
     settings = SETTINGS | {"energy": "linear"} | settings
     system = build_system("residual-ebm", settings, VOCABULARY, seed=4, base=base).eval()
-    assert isinstance(system, Residual)
+    assert isinstance(system, ResidualEnergyModel)
     system.base.longest.fill_(LONGEST)
     with torch.no_grad():
         system.emission.score.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -54,7 +60,7 @@ def make(**settings) -> Residual:
 class Exact:
     """Everything of the space, by enumeration."""
 
-    def __init__(self, system: Residual) -> None:
+    def __init__(self, system: ResidualEnergyModel) -> None:
         with torch.no_grad():
             batch = batch_of(space())
             self.base = system.base.system.log_prob(batch).totals.double()
@@ -116,7 +122,7 @@ def test_a_text_beyond_its_support_is_refused():
 
 def test_partition_by_hand():
     """Weights 1, 1, 4: T_3 = log 2; leaving one out log 5/2, log 5/2, log 1."""
-    found = Partition.of(torch.tensor([0.0, 0.0, -math.log(4.0)], dtype=torch.float64))
+    found = PartitionEstimate.of(torch.tensor([0.0, 0.0, -math.log(4.0)], dtype=torch.float64))
     assert found.low == pytest.approx(math.log(2), abs=1e-9)
     two = (2 * math.log(2.5) + math.log(1.0)) / 3
     assert found.high == pytest.approx(5 * math.log(2) - 4 * two, abs=1e-9)
@@ -132,7 +138,7 @@ def test_the_two_estimates_bracket_log_z_on_average(draws: int):
     generator, seeds = torch.Generator().manual_seed(0), 3000
     law = exact.base.exp().expand(seeds, -1)
     texts = torch.multinomial(law, draws, replacement=True, generator=generator)
-    found = [Partition.of(exact.residual[one]) for one in texts]
+    found = [PartitionEstimate.of(exact.residual[one]) for one in texts]
     low, high = (np.array([getattr(one, end) for one in found]) for end in ("low", "high"))
     for side, gap in (("low", exact.log_z - low), ("high", high - exact.log_z)):
         error = gap.std() / math.sqrt(seeds)
@@ -312,7 +318,7 @@ def test_it_is_better_than_a_base_that_knows_no_order(tmp_path):
     assert best < summarise(better).perplexity < worst
     assert worst < summarise(plain).perplexity
     assert summarise(plain).perplexity_interval is None
-    assert f"(between {best:.4f} and {worst:.4f})" in summary_words(summarise(better))
+    assert f"(between {best:.4f} and {worst:.4f})" in describe_summary(summarise(better))
 
 
 def test_lengths_tell_nothing_where_data_and_base_have_the_same(tmp_path, monkeypatch):
@@ -323,13 +329,13 @@ def test_lengths_tell_nothing_where_data_and_base_have_the_same(tmp_path, monkey
     corpus, seen = tmp_path / "ab", []
     corpus.mkdir()
     (corpus / "train.txt").write_text("\n".join(["a", " ".join("abababababa")] * 200) + "\n")
-    view = DataAgainstSamples.view
+    view = ResidualNCE.view
 
     def watched(self, batch, **words):
         seen.append(set(batch.lengths.tolist()))
         return view(self, batch, **words)
 
-    monkeypatch.setattr(DataAgainstSamples, "view", watched)
+    monkeypatch.setattr(ResidualNCE, "view", watched)
     words = {"data": str(corpus), "quiet": True}
     base = lmlab.train("ngram", out=tmp_path / "base", settings={"order": 2}, **words)
     settings = {"tokens_per_batch": 12 * 13}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lmlab.retrieval.bm25 import token_scores, token_weights
-from lmlab.retrieval.exact import largest_by_numpy
-from lmlab.retrieval.index import DenseIndex
-from lmlab.retrieval.lexical import LexicalIndex
+from lmlab.retrieval.dense_index import DenseIndex
+from lmlab.retrieval.exact_search import top_inner_products_numpy
+from lmlab.retrieval.lexical_index import LexicalIndex
 
 
 @pytest.mark.parametrize("questions", [1, 3, 40])
@@ -23,7 +23,10 @@ def test_flat_search_is_brute_force(questions: int, width: int):
     products = queries.astype(np.float64) @ vectors.astype(np.float64).T
     order = np.argsort(-products, axis=1)[:, :20]
     best = np.take_along_axis(products, order, 1)
-    searches = (DenseIndex.build(vectors).search, lambda q, k: largest_by_numpy(q, vectors, k))
+    searches = (
+        DenseIndex.build(vectors).search,
+        lambda q, k: top_inner_products_numpy(q, vectors, k),
+    )
     for search in searches:
         scores, numbers = search(queries, 20)
         np.testing.assert_allclose(scores, best, rtol=1e-5, atol=1e-5)

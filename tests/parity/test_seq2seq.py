@@ -12,8 +12,13 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import CoupledLSTMCell, GRUCell, LSTMCell, TanhCell
-from lmlab.layers.glances import GLANCES
+from lmlab.layers.recurrent_cells import (
+    CoupledLSTMCell,
+    GRUCell,
+    LSTMCell,
+    TanhCell,
+)
+from lmlab.layers.rnn_attention import RNN_ATTENTIONS
 
 VOCABULARY = Vocabulary(size=20)
 FUSED = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -33,8 +38,8 @@ def built(name: str, **settings: object):
 
 
 def pairs() -> Batch:
-    condition = Batch.from_sequences(SOURCES, pad=VOCABULARY.pad)
-    return Batch.from_sequences(TARGETS, pad=VOCABULARY.pad, condition=condition)
+    condition = Batch.collate(SOURCES, pad=VOCABULARY.pad)
+    return Batch.collate(TARGETS, pad=VOCABULARY.pad, condition=condition)
 
 
 def loaded(cell: str, ours: nn.Module) -> nn.RNNBase:
@@ -103,13 +108,15 @@ def score(name: str, glance: nn.Module, query: Tensor, key: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", list(GLANCES))
+@pytest.mark.parametrize("name", list(RNN_ATTENTIONS))
 @pytest.mark.parametrize(
-    ("looks", "feeding"), [("before", False), ("after", False), ("after", True)]
+    ("looks", "input_feeding"), [("before", False), ("after", False), ("after", True)]
 )
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_attention_place_by_place(name: str, looks: str, feeding: bool, cell: str) -> None:
-    system = built("seq2seq-attention", score=name, looks=looks, feeding=feeding, cell=cell)
+def test_attention_place_by_place(name: str, looks: str, input_feeding: bool, cell: str) -> None:
+    system = built(
+        "seq2seq-attention", score=name, looks=looks, input_feeding=input_feeding, cell=cell
+    )
     writer = system.backbone.writer
     theirs = loaded(cell, writer.cells[0].fused)
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
@@ -123,7 +130,7 @@ def test_attention_place_by_place(name: str, looks: str, feeding: bool, cell: st
         for before, after in pairwise(target):
             word = writer.embedding.weight[before]
             looked = context(state[0][0, 0])
-            extra = [looked] if looks == "before" else [fed] if feeding else []
+            extra = [looked] if looks == "before" else [fed] if input_feeding else []
             inputs = torch.cat([word, *extra])[None, None]
             output, state = theirs(inputs, state if cell == "lstm" else state[0])
             state = state if isinstance(state, tuple) else (state,)
@@ -208,8 +215,8 @@ def test_sources_may_have_a_vocabulary_of_their_own(name: str) -> None:
     heads = {"heads": 2, "layers": 1} if name == "transformer" else {}
     config = module.Config(width=8, dropout=0.0, **heads)
     system = module.build(config, VOCABULARY, source=Vocabulary(size=50)).eval()
-    condition = Batch.from_sequences([[START, 40, 49, END]], pad=VOCABULARY.pad)
-    batch = Batch.from_sequences([[START, 7, END]], pad=VOCABULARY.pad, condition=condition)
+    condition = Batch.collate([[START, 40, 49, END]], pad=VOCABULARY.pad)
+    batch = Batch.collate([[START, 7, END]], pad=VOCABULARY.pad, condition=condition)
     sizes = {tuple(p.shape) for p in system.parameters() if p.ndim == 2 and p.shape[1] == 8}
     assert {(50, 8), (20, 8)} <= sizes
     assert system.peek(system.start(1, condition=condition)).log_probs.shape == (1, 20)
@@ -262,7 +269,7 @@ def test_a_latent_variable_steps_as_it_scores(name: str) -> None:
         found = nexts.log_probs[torch.arange(len(batch)), tokens]
         torch.testing.assert_close(found[inside], scored[inside, t], atol=1e-5, rtol=0)
         state = system.advance(state, tokens)
-    shown = system.reveal(batch)
+    shown = system.capture_internals(batch)
     torch.testing.assert_close(
         shown["latent given the source"].values.sum(-1), torch.ones(len(batch))
     )

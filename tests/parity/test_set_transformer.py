@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.errors import UserError
-from lmlab.core.filling import Filling
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.transformer_block import Block
+from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.models.masked_lm import MaskedLM
 from lmlab.zoo import set_transformer
 
 VOCABULARY = Vocabulary(size=23)
@@ -25,7 +25,7 @@ CONFIGS = {
 }
 
 
-def build(**settings) -> Filling:
+def build(**settings) -> MaskedLM:
     torch.manual_seed(0)
     given = {"length": 256, "dropout": 0.0, "attention_dropout": 0.0, **settings}
     system = set_transformer.build(set_transformer.Config(**given), VOCABULARY).eval()
@@ -40,10 +40,12 @@ def view_of(texts: list[list[int]]) -> View:
     inputs = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
     for row, text in enumerate(texts):
         inputs[row, : len(text)] = torch.tensor(text)
-    return View(inputs=inputs, lengths=lengths, visibility=Full())
+    return View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
 
 
-def multihead(block: Block, asking: Tensor, looked_at: Tensor, padding: Tensor | None) -> Tensor:
+def multihead(
+    block: TransformerBlock, asking: Tensor, looked_at: Tensor, padding: Tensor | None
+) -> Tensor:
     """torch's own attention; its weights are stacked as ours are, queries, keys, values."""
     ours = block.attention
     theirs = nn.MultiheadAttention(asking.shape[-1], ours.heads, batch_first=True)
@@ -59,10 +61,14 @@ def multihead(block: Block, asking: Tensor, looked_at: Tensor, padding: Tensor |
 
 
 def mab(
-    block: Block, asking: Tensor, looked_at: Tensor, padding: Tensor | None, activation: str
+    block: TransformerBlock,
+    asking: Tensor,
+    looked_at: Tensor,
+    padding: Tensor | None,
+    activation: str,
 ) -> Tensor:
     """Lee et al. 2019, equations 6 and 7, written out."""
-    first, second = block.around_attention.norm, block.around_feed_forward.norm
+    first, second = block.self_attention_residual.norm, block.feed_forward_residual.norm
     values = F.layer_norm(
         asking + multihead(block, asking, looked_at, padding),
         asking.shape[-1:],
@@ -123,7 +129,7 @@ def test_the_cost_is_linear_in_the_length():
 
     def flops(time: int) -> int:
         with FlopCounterMode(display=False) as counter:
-            system.backbone.reveal(view_of([[5] * time]))
+            system.backbone.capture_internals(view_of([[5] * time]))
         return counter.get_total_flops()
 
     first, second = np.diff([flops(time) for time in (64, 128, 192)])
@@ -139,7 +145,7 @@ def test_positions_of_attention_are_refused():
 
 
 @pytest.mark.parametrize(
-    "given", [{"silent_layers": (1,)}, {"silent_heads": ("1.1",)}, {"shared_layers": True}]
+    "given", [{"disabled_layers": (1,)}, {"disabled_heads": ("1.1",)}, {"shared_layers": True}]
 )
 def test_what_its_layers_do_not_honour_is_refused(given):
     with pytest.raises(UserError, match=f"and {next(iter(given))} came; leave it out"):
@@ -148,7 +154,7 @@ def test_what_its_layers_do_not_honour_is_refused(given):
 
 def test_it_reveals_how_attention_is_divided():
     system = build(width=12, layers=2, heads=3, points=5)
-    captures = system.backbone.reveal(view_of([[2, 7, 9, 3]]))
+    captures = system.backbone.capture_internals(view_of([[2, 7, 9, 3]]))
     gathering, spreading = (
         captures[f"layer 2 {half} attention"] for half in ("gathering", "spreading")
     )

@@ -15,8 +15,8 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import AutoregressiveLM
 
 VOCABULARY = Vocabulary(size=9)
 SENTENCE = [2, 5, 6, 8, 5, 7, 3]
@@ -25,7 +25,7 @@ OUTCOMES = [1, 3, 5, 6, 7, 8]
 LENGTH, MOVES, WIDTH = 4, 2, 4
 
 
-def build(kind: str, slots: int) -> LeftToRight:
+def build(kind: str, slots: int) -> AutoregressiveLM:
     """A system with every weight drawn afresh."""
     module = system_module(kind)
     settings = {"moves": MOVES} if kind == "slots-chain" else {}
@@ -42,7 +42,7 @@ def build(kind: str, slots: int) -> LeftToRight:
 class Enumeration:
     """All choices of a system's slots at each place of a sentence, one after another."""
 
-    def __init__(self, system: LeftToRight, sentence: list[int]) -> None:
+    def __init__(self, system: AutoregressiveLM, sentence: list[int]) -> None:
         self.weights = {k: v.double().numpy() for k, v in system.state_dict().items()}
         self.sentence = sentence
         self.slots = len(self.weights["backbone.liking.weight"])
@@ -119,9 +119,9 @@ class Enumeration:
         )
 
 
-def scored(system: LeftToRight, sentence: list[int] = SENTENCE) -> list[float]:
+def scored(system: AutoregressiveLM, sentence: list[int] = SENTENCE) -> list[float]:
     with torch.no_grad():
-        return system.log_prob(Batch.from_sequences([sentence], pad=0)).per_token[0].tolist()
+        return system.log_prob(Batch.collate([sentence], pad=0)).per_token[0].tolist()
 
 
 BOTH = pytest.mark.parametrize("name", ["slots", "slots-chain"])
@@ -132,7 +132,7 @@ BOTH = pytest.mark.parametrize("name", ["slots", "slots-chain"])
 def test_marginals_equal_the_enumeration_of_all_choices(name, slots):
     system = build(name, slots)
     oracle = Enumeration(system, SENTENCE)
-    attention = system.reveal(Batch.from_sequences([SENTENCE], pad=0))["slot attention"]
+    attention = system.capture_internals(Batch.collate([SENTENCE], pad=0))["slot attention"]
     assert attention.axes == ("batch", "slot", "time", "source")
     for place in range(len(SENTENCE) - 1):
         found = attention.values[0, :, place].numpy()

@@ -12,12 +12,15 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.joint_states import SPEED
-from lmlab.inference import branches, chain
-from lmlab.inference.best_first import StateSearch
+from lmlab.emissions.joint_states import AFFINITY_SCALE
+from lmlab.inference import (
+    linear_chain,
+    state_joint,
+)
+from lmlab.inference.best_first import BestFirstSearch
 from lmlab.inference.semirings import ENTROPY, MAX
-from lmlab.inference.state_sums import state_sums
-from lmlab.objectives.masking import ordinary_places
+from lmlab.inference.state_joint import state_sums
+from lmlab.objectives.masking.token_masking import maskable_positions
 
 VOCABULARY = Vocabulary(size=9)
 PREDICTED = [i for i in range(9) if i not in (0, 2, 4)]  # no <pad>, <s>, <mask>
@@ -40,7 +43,7 @@ def build(ties: str = "chain", **settings):
 
 
 def asked() -> tuple[Batch, torch.Tensor]:
-    batch = Batch.from_sequences(SENTENCES, pad=0)
+    batch = Batch.collate(SENTENCES, pad=0)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     for row, places in MASKED.items():
         masked[row, list(places)] = True
@@ -63,8 +66,8 @@ def loops(system, batch: Batch, masked: torch.Tensor, row: int) -> dict[tuple[in
     phi = (emission.unary.logits(hidden) + emission.never).tolist()
     v = [[x / math.hypot(*vector) for x in vector] for vector in emission.vectors.tolist()]
     units = torch.tensor(v, dtype=torch.float64)
-    g = [logs(row, PREDICTED) for row in (units @ emission.tokens.T * SPEED).tolist()]
-    r = (emission.prefer(hidden) @ units.T).tolist()
+    g = [logs(row, PREDICTED) for row in (units @ emission.tokens.T * AFFINITY_SCALE).tolist()]
+    r = (emission.state_scores(hidden) @ units.T).tolist()
     parents, strengths = [i - 1 for i in range(len(places))], [1.0] * len(places)
     if emission.parents is not None:
         query, key = emission.parents.query(hidden), emission.parents.key(hidden)
@@ -258,8 +261,8 @@ def test_a_tree_whose_parents_are_the_neighbours_is_a_chain():
     pairwise = torch.randn(3, 4, 4, 4, generator=generator, dtype=torch.float64)
     lengths, parents = torch.tensor([5, 2, 1]), torch.tensor([0, 0, 1, 2, 3])
     for semiring in (MAX, ENTROPY):
-        expected = chain.total(unary, pairwise, semiring=semiring, lengths=lengths)
-        found = branches.total(unary, pairwise, parents, semiring=semiring, lengths=lengths)
+        expected = linear_chain.total(unary, pairwise, semiring=semiring, lengths=lengths)
+        found = state_joint.tree_total(unary, pairwise, parents, semiring=semiring, lengths=lengths)
         torch.testing.assert_close(found, expected)
 
 
@@ -273,8 +276,8 @@ def test_sums_by_products_are_the_sums_of_the_dynamic_program(tree):
 
     def clear(unary):
         if parents is None:
-            return chain.total(unary, links, lengths=lengths)
-        return branches.total(unary, links, parents, lengths=lengths)
+            return linear_chain.total(unary, links, lengths=lengths)
+        return state_joint.tree_total(unary, links, parents, lengths=lengths)
 
     expected = torch.stack([clear(each) for each in unary])
     found = state_sums(unary, links, lengths, parents)
@@ -301,7 +304,7 @@ def test_the_search_finds_all_fillings_in_order_on_any_tree(parents):
             terms.append(score + sum(float(links[i - 1][z[parents[i]], z[i]]) for i in (1, 2, 3)))
         scores[x] = math.log(math.fsum(map(math.exp, terms)))
     order = sorted(scores, key=lambda x: -scores[x])
-    search = StateSearch(tokens, links, parents)
+    search = BestFirstSearch(tokens, links, parents)
     found = search.ranked(81)
     assert [each.tokens for each in found] == order
     assert [each.score for each in found] == pytest.approx([scores[x] for x in order])
@@ -318,7 +321,7 @@ def test_a_country_goes_with_its_capital(ties):
     letters = sorted(set("".join(pairs)))
     vocabulary = Vocabulary(size=6 + len(letters))
     texts = [[2, *(6 + letters.index(letter) for letter in pair), 3] for pair in pairs]
-    batch = Batch.from_sequences(texts, pad=0)
+    batch = Batch.collate(texts, pad=0)
     torch.manual_seed(0)
     module = system_module("span-joint")
     sizes = {"width": 32, "layers": 1, "heads": 2, "length": 8, "states": 12, "rank": 8}
@@ -332,7 +335,7 @@ def test_a_country_goes_with_its_capital(ties):
         system.loss(many, generator=generator)[0].total.backward()
         optimizer.step()
     system.eval()
-    masked = ordinary_places(batch, vocabulary)
+    masked = maskable_positions(batch, vocabulary)
     with torch.no_grad():
         joint = system.joint_fill(batch, masked).log_prob(batch.tokens[masked])
         wrong = batch.tokens[masked].clone()

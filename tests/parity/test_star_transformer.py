@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmlab.core.filling import Filling
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.masked_lm import MaskedLM
 from lmlab.zoo import bert, star_transformer
 
 VOCABULARY = Vocabulary(size=23)
@@ -23,7 +23,7 @@ CONFIGS = {
 }
 
 
-def build(**settings) -> Filling:
+def build(**settings) -> MaskedLM:
     torch.manual_seed(0)
     config = star_transformer.Config(length=40, dropout=0.0, **settings)
     system = star_transformer.build(config, VOCABULARY).eval()
@@ -36,7 +36,7 @@ def build(**settings) -> Filling:
 class Loops:
     """Guo et al. 2019, algorithm 1, one word, one head and one slot at a time, in float64."""
 
-    def __init__(self, system: Filling, settings: dict) -> None:
+    def __init__(self, system: MaskedLM, settings: dict) -> None:
         weights = system.backbone.state_dict()
         self.weights = {name: value.double().numpy() for name, value in weights.items()}
         self.settings = {"reach": 1, **settings}
@@ -90,7 +90,7 @@ def view_of(texts: list[list[int]]) -> View:
     inputs = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
     for row, text in enumerate(texts):
         inputs[row, : len(text)] = torch.tensor(text)
-    return View(inputs=inputs, lengths=lengths, visibility=Full())
+    return View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
 
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
@@ -118,11 +118,11 @@ def test_a_word_reaches_all_others_over_the_relay_in_two_layers():
     assert ((after - before).abs().amax(-1) > 1e-6).all()
 
 
-def flops(system: Filling, time: int) -> int:
+def flops(system: MaskedLM, time: int) -> int:
     """Multiply-adds of a pass that notes its attention: the counter can't see fused kernels."""
     view = view_of([[5] * time])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        system.backbone.reveal(view)
+        system.backbone.capture_internals(view)
     return counter.get_total_flops()
 
 
@@ -145,7 +145,7 @@ def test_the_cost_is_linear_in_the_length():
 def test_it_reveals_how_attention_is_divided():
     """Shares sum to one over the slots; the relay's over the words are what it leaves itself."""
     system, text = build(width=12, layers=2, heads=2), [2, 7, 9, 22, 3]
-    captures = system.backbone.reveal(view_of([text]))
+    captures = system.backbone.capture_internals(view_of([text]))
     ring = captures["layer 1 ring attention"]
     assert ring.axes == ("batch", "head", "time", "slot")
     assert ring.values.shape == (1, 2, 5, 5)

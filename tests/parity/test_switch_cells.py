@@ -257,7 +257,7 @@ def test_which_cells_never_leave_zero(name, off, stays):
     for parameter in cell.parameters():
         parameter.data.normal_()
     outputs, _ = cell(torch.randn(2, 5, INPUT), (torch.zeros(2, WIDTH),))
-    assert cell.leaves_zero is not stays
+    assert cell.can_leave_zero is not stays
     assert bool((outputs == 0).all()) is stays
 
 

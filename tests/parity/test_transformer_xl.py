@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import transformer_xl
 
@@ -47,7 +47,7 @@ def draw(rows: int, time: int, seed: int = 1) -> Tensor:
 
 def show(tokens: Tensor) -> View:
     lengths = torch.full((len(tokens),), tokens.shape[1])
-    return View(inputs=tokens, lengths=lengths, visibility=Causal())
+    return View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
 
 
 # Equation 3 ---------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_reading_two_segments_at_once_stops_the_gradient_as_well():
 def test_stepping_is_reading_at_once_however_long_the_memory(memory: int):
     """Also where it is shorter than the text: each place sees so many before it in both."""
     system, tokens = build(memory_evaluation=memory, length=4), draw(2, 80)
-    batch = Batch.from_sequences([[VOCABULARY.start, *row] for row in tokens.tolist()], pad=0)
+    batch = Batch.collate([[VOCABULARY.start, *row] for row in tokens.tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
         state, stepped = system.start(2), []
@@ -292,15 +292,15 @@ def copy_layer(theirs, block, shape: tuple[int, int, int]) -> None:
     relative.o.copy_(attention.output.weight.view(shape))
     relative.r_w_bias.copy_(attention.positions.content_bias)
     relative.r_r_bias.copy_(attention.positions.position_bias)
-    relative.layer_norm.load_state_dict(block.around_attention.norm.state_dict())
-    theirs.ff.layer_norm.load_state_dict(block.around_feed_forward.norm.state_dict())
+    relative.layer_norm.load_state_dict(block.self_attention_residual.norm.state_dict())
+    theirs.ff.layer_norm.load_state_dict(block.feed_forward_residual.norm.state_dict())
     theirs.ff.layer_1.load_state_dict(block.feed_forward.widen.state_dict())
     theirs.ff.layer_2.load_state_dict(block.feed_forward.narrow.state_dict())
 
 
 @pytest.mark.parametrize("clip_distance", [0, 3])
 def test_four_segments_with_a_short_memory_are_those_of_xlnet(clip_distance: int):
-    system = build(memory=6, clip_distance=clip_distance, untied_biases=True).train()
+    system = build(memory=6, clip_distance=clip_distance, untied_position_biases=True).train()
     theirs = xlnet_twin(system, memory=6)
     theirs.clamp_len = clip_distance or -1
     state, mems = None, None

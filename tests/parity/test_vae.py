@@ -16,10 +16,13 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.latent import LatentVariable
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.models.latent_variable import VariationalAutoencoder
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 VOCABULARY = Vocabulary(size=7)
 START, END, A, B = 2, 3, 5, 6
@@ -27,13 +30,13 @@ SENTENCES = [[START, A, B, B, END], [START, B, END], [START, A, A, A, A, B, END]
 SYSTEMS = [name for name, card in catalogue().items() if card.objectives == ("elbo",)]
 
 
-def tiny(name: str, seed: int = 0, **changes) -> LatentVariable:
+def tiny(name: str, seed: int = 0, **changes) -> VariationalAutoencoder:
     """A tiny system with weights large enough that the latent matters much."""
     card, settings = catalogue()[name], system_module(name).SIZES["tiny"]
     base = build_tiny(card.base, VOCABULARY, seed=seed) if card.base else None
     config = vars(replace(settings, **changes))
     system = build_system(name, config, VOCABULARY, seed=seed, base=base)
-    assert isinstance(system, LatentVariable)
+    assert isinstance(system, VariationalAutoencoder)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in system.parameters():
@@ -42,7 +45,7 @@ def tiny(name: str, seed: int = 0, **changes) -> LatentVariable:
 
 
 def batch_of(sentences: list[list[int]]) -> Batch:
-    return Batch.from_sequences(sentences, pad=VOCABULARY.pad)
+    return Batch.collate(sentences, pad=VOCABULARY.pad)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +62,7 @@ def trapezoid(points: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @torch.no_grad()
-def log_prob_given(system: LatentVariable, batch: Batch, latents: np.ndarray) -> np.ndarray:
+def log_prob_given(system: VariationalAutoencoder, batch: Batch, latents: np.ndarray) -> np.ndarray:
     """(points, rows) log p(s | z) for latents (points, rows)."""
     points, rows = latents.shape
     repeated = batch.select(list(range(rows)) * points)
@@ -67,7 +70,7 @@ def log_prob_given(system: LatentVariable, batch: Batch, latents: np.ndarray) ->
     return given.log_prob(repeated).totals.numpy().reshape(points, rows)
 
 
-def by_quadrature(system: LatentVariable, batch: Batch, points: int = 400) -> np.ndarray:
+def by_quadrature(system: VariationalAutoencoder, batch: Batch, points: int = 400) -> np.ndarray:
     """log ∫ N(z; 0, 1) p(s | z) dz for each row."""
     nodes, weights = trapezoid(points)
     latents = np.repeat(nodes[:, None], len(batch), axis=1)
@@ -76,7 +79,7 @@ def by_quadrature(system: LatentVariable, batch: Batch, points: int = 400) -> np
 
 @torch.no_grad()
 def scored(
-    system: LatentVariable, batch: Batch, bound: str, samples: int, seed: int = 0
+    system: VariationalAutoencoder, batch: Batch, bound: str, samples: int, seed: int = 0
 ) -> np.ndarray:
     system.objective.bound, system.objective.samples = bound, samples
     generator = torch.Generator().manual_seed(seed)

@@ -23,7 +23,7 @@ def test_window_sentence_by_hand():
         system.backbone.embedding.weight.copy_(torch.tensor([[v] for v in vectors.values()]))
         # mix holds the oldest distance first: W_2 = 0.25, W_1 = 0.5
         system.backbone.mix.weight.copy_(torch.tensor([[0.25, 0.5]]))
-    batch = Batch.from_sequences([[2, 5, 6, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 3]], pad=0)
 
     def log_softmax(hidden: float, target: int) -> float:
         total = sum(exp(vectors[k] * hidden) for k in (1, 3, 5, 6))
@@ -43,7 +43,7 @@ def text() -> Batch:
     sequences = [
         [2, *generator.choice([5, 6, 7], size=6, p=[0.6, 0.3, 0.1]), 3] for _ in range(200)
     ]
-    return Batch.from_sequences([[int(t) for t in s] for s in sequences], pad=0)
+    return Batch.collate([[int(t) for t in s] for s in sequences], pad=0)
 
 
 def unigram_entropy(batch: Batch) -> float:

@@ -109,7 +109,7 @@ def test_reveal_gives_what_goes_on_inside_on_a_text(tmp_path: Path) -> None:
     lmlab.train("bert", data="grammar", out=tmp_path / "bert", size="tiny", steps=2, quiet=True)
     bert = lmlab.load(tmp_path / "bert")
     before = torch.get_rng_state()
-    found = bert.reveal("the dog sleeps")
+    found = bert.capture_internals("the dog sleeps")
     assert torch.equal(torch.get_rng_state(), before)
     attention = found["layer 1 attention"]
     assert attention.axes == ("batch", "head", "time", "source")
@@ -118,10 +118,10 @@ def test_reveal_gives_what_goes_on_inside_on_a_text(tmp_path: Path) -> None:
     vocabulary = bert.tokenizer.vocabulary
     row = [vocabulary.start, *bert.tokenizer.encode("the dog sleeps"), vocabulary.end]
     with torch.no_grad():
-        encoded = bert.system.encode_tokens(Batch.from_sequences([row], vocabulary.pad))
+        encoded = bert.system.encode_tokens(Batch.collate([row], vocabulary.pad))
     torch.testing.assert_close(found["layer 2 hidden"].values, encoded, atol=1e-5, rtol=0)
     with pytest.raises(UserError, match="tokens"):
-        bert.reveal("the dog " * 100)
+        bert.capture_internals("the dog " * 100)
 
 
 def test_pairs(model: lmlab.LanguageModel, tmp_path: Path) -> None:

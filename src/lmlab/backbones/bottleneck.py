@@ -6,24 +6,28 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lmlab.backbones.backbone_interfaces import (
+    AutoencoderBackbone,
+    LatentDecoder,
+    SentenceEncoder,
+)
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.capture import Capture
-from lmlab.core.latent import Compression, Decoder, Encoder
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 
 
-class Bottleneck(Compression):
+class Bottleneck(AutoencoderBackbone):
     """z = encoder(s), h = decoder(z): all that a prediction knows of the sentence is in z.
 
     Where a state is given the decoder goes on from it, and the inputs are not read. Inputs (B, T),
     latents (B, L), hidden (B, T, W).
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Full,)
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
 
-    def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
+    def __init__(self, encoder: SentenceEncoder, decoder: LatentDecoder) -> None:
         super().__init__()
         assert encoder.width == decoder.latent, "the encoder gives the latent that is decoded"
         self.encoder = encoder
@@ -34,12 +38,12 @@ class Bottleneck(Compression):
         latents: Tensor = self.encoder(view.inputs, view.lengths)
         return latents
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        before = self.decoder.state_given(self.encode(view)) if state is None else state
-        hidden: Hidden = self.decoder(view, before)
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        before = self.decoder.state_from_latents(self.encode(view)) if state is None else state
+        hidden: HiddenStates = self.decoder(view, before)
         return hidden
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         return {
             "latents": Capture(
                 values=self.encode(view),

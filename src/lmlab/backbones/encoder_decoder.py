@@ -6,18 +6,26 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmlab.backbones.transformer import Transformer, TransformerState, positions_of
+from lmlab.backbones.backbone_interfaces import EncoderDecoderBackbone
+from lmlab.backbones.transformer import Transformer, TransformerState, position_ids
+from lmlab.core.attention_mask import (
+    CausalMask,
+    ExplicitMask,
+    FullMask,
+    NoContextMask,
+)
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Blind, Causal, Explicit, Full
-from lmlab.core.writing import SourceBackbone
-from lmlab.layers.scope import Scope, memory_mask
-from lmlab.layers.transformer_block import Source
+from lmlab.layers.attention_context import (
+    AttentionContext,
+    source_padding_mask,
+)
+from lmlab.layers.transformer_block import CrossAttentionSource
 
 
-class EncoderDecoder(SourceBackbone):
+class TransformerEncoderDecoder(EncoderDecoderBackbone):
     """h = Decoder(target, Encoder(source)) (Vaswani et al. 2017).
 
     The view is the encoder's, its `decoder` the decoder's own; hidden states are the decoder's,
@@ -25,7 +33,12 @@ class EncoderDecoder(SourceBackbone):
     inputs to the decoder.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal, Full, Blind, Explicit)
+    supported_masks: ClassVar[tuple[type, ...]] = (
+        CausalMask,
+        FullMask,
+        NoContextMask,
+        ExplicitMask,
+    )
 
     def __init__(self, encoder: Transformer, decoder: Transformer) -> None:
         super().__init__()
@@ -33,37 +46,39 @@ class EncoderDecoder(SourceBackbone):
         self.decoder = decoder
         self.width = decoder.width
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is not None:
             return self.decoder(view, state)
         assert view.decoder is not None, "an encoder-decoder needs a view of both"
-        return Hidden(values=self.decoder.read(view.decoder, source=self.encode(view)))
+        return HiddenStates(values=self.decoder.read(view.decoder, source=self.encode(view)))
 
-    def read_source(self, view: View) -> Tensor:
+    def run_encoder(self, view: View) -> Tensor:
         return self.encode(view).values
 
     def begin(self, view: View) -> TransformerState:
         return self.decoder.initial_state(len(view.inputs), self.encode(view))
 
-    def encode(self, view: View, record: dict[str, Capture] | None = None) -> Source:
+    def encode(self, view: View, record: dict[str, Capture] | None = None) -> CrossAttentionSource:
         """What the encoder makes of its view, as the decoder's layers look at it."""
         values = self.encoder.read(view, record=record)
-        looked_at = positions_of(view)
-        asking = looked_at if view.decoder is None else positions_of(view.decoder)
-        scope = Scope(
-            mask=memory_mask(view.lengths, values.shape[1]),
+        looked_at = position_ids(view)
+        asking = looked_at if view.decoder is None else position_ids(view.decoder)
+        scope = AttentionContext(
+            mask=source_padding_mask(view.lengths, values.shape[1]),
             query_positions=asking,
             key_positions=looked_at,
         )
-        return Source(values=values, scope=scope)
+        return CrossAttentionSource(values=values, scope=scope)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """Inner values of both, under the names `encoder …` and `decoder …`."""
         assert view.decoder is not None
         first: dict[str, Capture] = {}
         second: dict[str, Capture] = {}
         source = self.encode(view, record=first)
-        noting = Source(values=source.values, scope=source.scope.recording(second))
+        noting = CrossAttentionSource(
+            values=source.values, scope=source.scope.with_captures(second)
+        )
         self.decoder.read(view.decoder, source=noting, record=second)
         return {
             **{f"encoder {name}": capture for name, capture in first.items()},

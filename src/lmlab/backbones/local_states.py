@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
-from lmlab.core.vocabulary import NOTHING
-from lmlab.emissions.mixture import States
-from lmlab.layers.state_steps import Transition
+from lmlab.core.vocabulary import NO_TOKEN
+from lmlab.emissions.mixture import MixtureStates
+from lmlab.layers.state_transition import StateTransition
 
 WORTH_SHARING = 256
 """Tokens in a batch from which on each distinct one is computed once."""
@@ -28,7 +28,7 @@ class TokenPosterior(nn.Module):
     distribution stands for all of these. Tokens (N,) to log-probabilities (N, K).
     """
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: MixtureStates) -> None:
         super().__init__()
         self.states = states
         self.prior = nn.Parameter(torch.zeros(states.count))
@@ -53,9 +53,9 @@ class LocalStates(Backbone):
     """
 
     yields: ClassVar[str] = "states"
-    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
-    def __init__(self, posterior: TokenPosterior, transition: Transition) -> None:
+    def __init__(self, posterior: TokenPosterior, transition: StateTransition) -> None:
         super().__init__()
         self.posterior = posterior
         self.transition = transition
@@ -64,9 +64,9 @@ class LocalStates(Backbone):
     def initial_state(self, rows: int) -> TensorState:
         return TensorState({"nothing": torch.zeros(rows, 0)})
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         _, following = self._by_token(view.inputs)
-        return Hidden(values=following, state=state or self.initial_state(len(view.inputs)))
+        return HiddenStates(values=following, state=state or self.initial_state(len(view.inputs)))
 
     def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, K) log P(z | s) of each token's own state, and of the state after it."""
@@ -75,7 +75,7 @@ class LocalStates(Backbone):
         following = self.transition(here, distinct)
         return F.embedding(places, here), F.embedding(places, following)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         here, _ = self._by_token(view.inputs)
         last = view.inputs[0, int(view.lengths[0]) - 1]
         return {
@@ -110,20 +110,20 @@ class TwoTokenStates(LocalStates):
     """
 
     def initial_state(self, rows: int) -> TensorState:
-        return TensorState({"last": torch.full((rows, 1), NOTHING)})
+        return TensorState({"last": torch.full((rows, 1), NO_TOKEN)})
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
         tokens = torch.cat([before["last"].to(view.inputs.device), view.inputs], dim=1)
         joined = self._joined(tokens)
         moved = self.transition(joined.flatten(0, 1), view.inputs.flatten())
         values = moved.view(*view.inputs.shape, -1)
-        return Hidden(values=values, state=TensorState({"last": tokens[:, -1:]}))
+        return HiddenStates(values=values, state=TensorState({"last": tokens[:, -1:]}))
 
     def _joined(self, tokens: Tensor) -> Tensor:
         """(B, T, K) norm[P(z | s_{i+1}) P(z | s_i)] for T pairs among T + 1 tokens."""
-        absent = (tokens[:, :-1] == NOTHING)[..., None]
+        absent = (tokens[:, :-1] == NO_TOKEN)[..., None]
         here, following = self._by_token(tokens.clamp(min=0))
         expected = following[:, :-1].masked_fill(absent, 0.0)
         return torch.log_softmax(here[:, 1:] + expected, dim=-1)

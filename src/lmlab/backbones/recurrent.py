@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.capture import UNIT_INTERVAL, Capture
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
-from lmlab.layers.cells import Cell
+from lmlab.layers.recurrent_cells import RecurrentCell
 
 
 class Recurrent(Backbone):
@@ -24,12 +24,12 @@ class Recurrent(Backbone):
     another.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal,)
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
     def __init__(
         self,
         embedding: nn.Embedding,
-        cells: Sequence[Cell],
+        cells: Sequence[RecurrentCell],
         dropout: float = 0.0,
         *,
         output: nn.Module | None = None,
@@ -44,28 +44,28 @@ class Recurrent(Backbone):
     def initial_state(self, rows: int) -> TensorState:
         like = self.embedding.weight
         return self.begin(
-            {name: like.new_zeros(rows, width) for name, width in self.free_widths().items()}
+            {name: like.new_zeros(rows, width) for name, width in self.free_state_widths().items()}
         )
 
-    def free_widths(self) -> dict[str, int]:
+    def free_state_widths(self) -> dict[str, int]:
         """The tensors of a state that a start is free to choose, each with its width."""
         return {
             f"{layer}.{name}": cell.width for layer, cell in self._layers() for name in cell.free
         }
 
     def begin(self, free: Mapping[str, Tensor]) -> TensorState:
-        """The state that free numbers begin, a tensor (rows, W) for each of `free_widths`."""
+        """The state that free numbers begin, a tensor (rows, W) for each of `free_state_widths`."""
         tensors: dict[str, Tensor] = {}
         for layer, cell in self._layers():
             begun = cell.begin(tuple(free[f"{layer}.{name}"] for name in cell.free))
             tensors.update(zip(_names(layer, cell), begun, strict=True))
         return TensorState(tensors)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        found, after = self.every_layer(view, state)
-        return Hidden(values=self.output(found[-1]), state=after)
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        found, after = self.all_layers(view, state)
+        return HiddenStates(values=self.output(found[-1]), state=after)
 
-    def every_layer(
+    def all_layers(
         self, view: View, state: State | None = None
     ) -> tuple[list[Tensor], TensorState]:
         """The embeddings and every layer's output, (B, T, W) each, and the state after them."""
@@ -81,7 +81,7 @@ class Recurrent(Backbone):
             after.update(zip(names, parts, strict=True))
         return found, TensorState(after)
 
-    def reveal(self, view: View, state: State | None = None) -> dict[str, Capture]:
+    def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
         """Every layer's gates over time, going on from `state` where it is given."""
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
@@ -95,17 +95,17 @@ class Recurrent(Backbone):
                     values=gate,
                     axes=("batch", "time", "unit"),
                     reading=f"The {name} of every unit, at the step that predicts each token: "
-                    f"{cell.gate_readings[name]}.",
+                    f"{cell.gate_captions[name]}.",
                     bounds=UNIT_INTERVAL,
                 )
             values, _ = cell(values, begun)
         return captures
 
-    def _layers(self) -> Iterator[tuple[int, Cell]]:
+    def _layers(self) -> Iterator[tuple[int, RecurrentCell]]:
         for layer, cell in enumerate(self.cells):
-            assert isinstance(cell, Cell)
+            assert isinstance(cell, RecurrentCell)
             yield layer, cell
 
 
-def _names(layer: int, cell: Cell) -> list[str]:
+def _names(layer: int, cell: RecurrentCell) -> list[str]:
     return [f"{layer}.{name}" for name in cell.names]

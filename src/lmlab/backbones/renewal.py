@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent
-from lmlab.backbones.parents import Parents
+from lmlab.backbones.latent_choice import LatentChoiceBackbone
+from lmlab.backbones.latent_parents import LatentParents
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 
 
-class Renewal(Latent):
+class Renewal(LatentChoiceBackbone):
     """λ Q + (1 - λ) Σ_a P(a | i) W(· | s_a): one source q that is no token, beside the parents.
 
     (003, DLM7: λ = 1/2 and the token before as the only parent.) Q = softmax(e · q) depends on
@@ -26,7 +26,7 @@ class Renewal(Latent):
 
     yields: ClassVar[str] = "sources"
 
-    def __init__(self, parents: Parents, *, learned: bool = False) -> None:
+    def __init__(self, parents: LatentParents, *, learned: bool = False) -> None:
         super().__init__()
         self.parents = parents
         self.width = parents.width
@@ -43,19 +43,19 @@ class Renewal(Latent):
         """(2,) log λ and log(1 - λ)."""
         return F.log_softmax(self.balance, dim=0)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         below = self.parents(view, state)
         afresh, onward = self.log_balance()
         (rows, time), weights = view.inputs.shape, below.log_weights
         assert weights is not None
-        return Hidden(
+        return HiddenStates(
             values=torch.cat([self.fresh.expand(rows, 1, -1), below.values], dim=1),
             log_weights=torch.cat([afresh.expand(rows, time, 1), onward + weights], dim=2),
             state=below.state,
         )
 
-    def reveal(self, view: View) -> dict[str, Capture]:
-        captures = self.parents.reveal(view)
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        captures = self.parents.capture_internals(view)
         captures["renewal weight"] = Capture(
             values=self.log_balance().exp(),
             axes=("choice",),

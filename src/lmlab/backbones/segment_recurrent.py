@@ -9,22 +9,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmlab.backbones.transformer import Stack, TransformerState, note_hidden
+from lmlab.backbones.transformer import TransformerStack, TransformerState, capture_hidden
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
+from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.key_values import KeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.kv_cache import KVCache
 from lmlab.layers.transformer_block import BlockCache
 
-SLACK = 32
+MAX_STALE_POSITIONS = 32
 """Places too many that a state of stepping may hold: to drop each at once is to copy the rest."""
 
 
-class SegmentRecurrent(Backbone):
+class SegmentRecurrentTransformer(Backbone):
     """Each layer reads the places of a segment and, before them, a memory (Dai et al. 2019).
 
         h^n_τ+1 = Layer(query = h^n-1_τ+1, keys and values = [SG(h^n-1_τ), h^n-1_τ+1])
@@ -46,13 +46,13 @@ class SegmentRecurrent(Backbone):
     and values are kept instead, of a bounded number of places: a token costs the same everywhere.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal,)
-    reads_best: ClassVar[int | None] = 1024
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
+    cpu_tokens_at_once: ClassVar[int | None] = 1024
 
     def __init__(
         self,
         embedding: InputEmbedding,
-        stack: Stack,
+        stack: TransformerStack,
         *,
         width: int,
         segment: int,
@@ -67,7 +67,7 @@ class SegmentRecurrent(Backbone):
         self.memory = memory
         self.memory_evaluation = memory_evaluation
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view that goes on from a memory, or from a state of stepping."""
         if isinstance(state, TransformerState):
             return self._step(view, state)
@@ -75,12 +75,12 @@ class SegmentRecurrent(Backbone):
         # In evaluation any size gives the same; with smaller ones the memory is read more often.
         size = self.segment if self.training else max(self.segment, self.memory_evaluation)
         memory, read = state, []
-        for part in in_segments(view, size):
+        for part in split_segments(view, size):
             values, memory = self._read(part, memory)
             read.append(values)
         if not read:
-            return Hidden(values=self._embedded(view.inputs), state=memory)
-        return Hidden(values=torch.cat(read, 1), state=memory)
+            return HiddenStates(values=self._embedded(view.inputs), state=memory)
+        return HiddenStates(values=torch.cat(read, 1), state=memory)
 
     def _read(
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
@@ -88,14 +88,14 @@ class SegmentRecurrent(Backbone):
         """(B, T, W) the hidden states of one segment, and the memory after it."""
         scope, values = self._scope(view, memory), self._embedded(view.inputs)
         if record is not None:
-            scope = scope.recording(record)
+            scope = scope.with_captures(record)
         scope, below = self.stack.biased(scope), {}
         for layer, block in self.stack.layers():
             inside = self.stack.within(scope, layer)
             below[_name(layer)] = values.detach()
             joined = None if memory is None else torch.cat([memory[_name(layer)], values], 1)
             values = block(values, inside, content=joined)
-            note_hidden(inside, values)
+            capture_hidden(inside, values)
         return self.stack.finish(values), self._remember(view, below, memory)
 
     def _embedded(self, inputs: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class SegmentRecurrent(Backbone):
         values: Tensor = self.embedding(inputs, places)
         return values
 
-    def _scope(self, view: View, memory: TensorState | None) -> Scope:
+    def _scope(self, view: View, memory: TensorState | None) -> AttentionContext:
         """The segment's places are 0, 1, 2 …, those of the memory count back from there."""
         places = torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
         keys, known = places, torch.ones_like(places, dtype=torch.bool)
@@ -113,7 +113,7 @@ class SegmentRecurrent(Backbone):
             keys = torch.cat([past, places.expand(rows, -1)], 1)
             known = torch.cat([past < 0, known.expand(rows, -1)], 1)
         reach = None if self.training else self.memory_evaluation
-        return Scope(
+        return AttentionContext(
             mask=_looking_back(places, keys, known, _shorter(reach, view)),
             query_positions=places,
             key_positions=keys,
@@ -152,35 +152,35 @@ class SegmentRecurrent(Backbone):
         nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
         return TransformerState(layers, nothing, nothing.bool())
 
-    def _step(self, view: View, state: TransformerState) -> Hidden:
+    def _step(self, view: View, state: TransformerState) -> HiddenStates:
         """New places (B, new), all of them real, by the sight of evaluation in either mode."""
-        if state.positions.shape[1] >= self.memory_evaluation + SLACK:
+        if state.positions.shape[1] >= self.memory_evaluation + MAX_STALE_POSITIONS:
             state = _shortened(state, self.memory_evaluation)
         places = _next_places(view, state)
         keys = torch.cat([state.positions, places], 1)
         known = torch.ones_like(keys, dtype=torch.bool)
-        scope = Scope(
+        scope = AttentionContext(
             mask=_looking_back(places, keys, known, _shorter(self.memory_evaluation, view)),
             query_positions=places,
             key_positions=keys,
         )
         values = self.embedding(view.inputs, places)
         values, layers = self.stack.step(values, scope, state.layers, places)
-        return Hidden(values=values, state=TransformerState(layers, keys, known))
+        return HiddenStates(values=values, state=TransformerState(layers, keys, known))
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states, in one segment."""
         record: dict[str, Capture] = {}
         self._read(view, None, record)
         return record
 
 
-def in_segments(view: View, size: int) -> Iterator[View]:
+def split_segments(view: View, size: int) -> Iterator[View]:
     """The places of a view, `size` after `size`; rows that have ended are all padding."""
     for first in range(0, view.inputs.shape[1], size):
         inputs = view.inputs[:, first : first + size]
         lengths = (view.lengths - first).clamp(0, inputs.shape[1])
-        yield View(inputs=inputs, lengths=lengths, visibility=view.visibility)
+        yield View(inputs=inputs, lengths=lengths, attention_mask=view.attention_mask)
 
 
 def _name(layer: int) -> str:
@@ -189,10 +189,10 @@ def _name(layer: int) -> str:
 
 def _shorter(reach: int | None, view: View) -> int | None:
     """The places before it that a place may see, as far as the view lets it; None for all."""
-    assert isinstance(view.visibility, Causal)
-    if view.visibility.window is None:
+    assert isinstance(view.attention_mask, CausalMask)
+    if view.attention_mask.window is None:
         return reach
-    allowed = view.visibility.window - 1
+    allowed = view.attention_mask.window - 1
     return allowed if reach is None else min(reach, allowed)
 
 
@@ -218,7 +218,7 @@ def _shortened(state: TransformerState, memory: int) -> TransformerState:
     """The last `memory` places alone."""
     first = state.positions.shape[1] - memory
     layers = tuple(
-        BlockCache(KeyValues.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
+        BlockCache(KVCache.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
         for layer in state.layers
     )
     kept = replace(state, positions=state.positions[:, first:], seen=state.seen[:, first:])

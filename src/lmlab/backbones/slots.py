@@ -8,16 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent, Recalled, recall
-from lmlab.backbones.parents import ParentPrior, reveal_prior
+from lmlab.backbones.latent_choice import (
+    LatentChoiceBackbone,
+    TokenContext,
+    token_context,
+)
+from lmlab.backbones.latent_parents import (
+    ParentPrior,
+    capture_prior,
+)
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.inference import chain
+from lmlab.inference import linear_chain
 
 
-class Slots(Latent):
+class Slots(LatentChoiceBackbone):
     """h_i = Σ_m W_m E[e(s_{j_m})], slot m holding token j with P ∝ P_m(j | i) exp(u_m·e(s_j)).
 
     (003, DLM30.) Mean field: the choices are independent, and the window rule reads the expected
@@ -38,32 +45,32 @@ class Slots(Latent):
         # Column block m is W_m.
         self.mix = nn.Linear(len(priors) * self.width, self.width, bias=False)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         recalled, vectors = self._recall(view, state)
         chosen = self.marginals(self._log_choices(recalled, vectors))
         held = chosen @ vectors[:, None]  # (B, N, T, W)
         values = self.mix(held.transpose(1, 2).flatten(2))
-        return Hidden(values=values, state=recalled.state)
+        return HiddenStates(values=values, state=recalled.state)
 
     def marginals(self, log_choices: Tensor) -> Tensor:
         """(B, N, T, S) probability that slot m of a place holds each token, from log-weights."""
         return F.softmax(log_choices, dim=-1)
 
-    def _recall(self, view: View, state: State | None) -> tuple[Recalled, Tensor]:
+    def _recall(self, view: View, state: State | None) -> tuple[TokenContext, Tensor]:
         keep = self.priors[0].keep
         assert keep is None or isinstance(keep, int)
-        recalled = recall(view, state, keep=keep)
+        recalled = token_context(view, state, keep=keep)
         return recalled, self.dropout(self.embedding(recalled.ids))
 
-    def _log_choices(self, recalled: Recalled, vectors: Tensor) -> Tensor:
+    def _log_choices(self, recalled: TokenContext, vectors: Tensor) -> Tensor:
         """(B, N, T, S) log P_m(j | i) + u_m · e(s_j), not normalised."""
         before, time = recalled.before, recalled.time
         priors = torch.stack([prior(before, time, vectors) for prior in self.priors])
         return priors + self.liking(vectors).transpose(1, 2)[:, :, None]
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         recalled, vectors = self._recall(view, None)
-        priors = [reveal_prior(prior, view, vectors) for prior in self.priors]  # type: ignore
+        priors = [capture_prior(prior, view, vectors) for prior in self.priors]  # type: ignore
         return {
             "slot prior": Capture(
                 values=torch.stack([prior.values for prior in priors]),
@@ -105,17 +112,17 @@ class ChainedSlots(Slots):
     def log_transitions(self, count: int) -> Tensor:
         """(S, S) log ψ from each token to each."""
         place = torch.arange(count, device=self.log_moves.device)
-        furthest = len(self.log_moves) // 2
-        ahead = (place - place[:, None]).clamp(-furthest, furthest)
-        return self.log_moves[ahead + furthest]
+        max_distance = len(self.log_moves) // 2
+        ahead = (place - place[:, None]).clamp(-max_distance, max_distance)
+        return self.log_moves[ahead + max_distance]
 
     def marginals(self, log_choices: Tensor) -> Tensor:
         _, slots, _, count = log_choices.shape
         moves = self.log_transitions(count).expand(slots - 1, count, count)
-        return chain.marginals(log_choices.transpose(1, 2), moves).transpose(1, 2)
+        return linear_chain.forward_backward(log_choices.transpose(1, 2), moves).transpose(1, 2)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
-        captures = super().reveal(view)
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        captures = super().capture_internals(view)
         captures["slot moves"] = Capture(
             values=F.softmax(self.log_moves, dim=0),
             axes=("move",),

@@ -7,15 +7,15 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.parts import Backbone
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 
-Pooling = Literal["first", "mean"]
+TextPooling = Literal["first", "mean"]
 
 
-class TextEncoder(nn.Module):
+class PooledTextEncoder(nn.Module):
     """Embed(x) = W h_0, h = backbone(<s> x </s>) (Guu et al. 2020); or W times the mean of all h.
 
     Rows (B, T) to (B, width). Without a width of its own there is no W (Karpukhin et al. 2020).
@@ -28,7 +28,7 @@ class TextEncoder(nn.Module):
         backbone: Backbone,
         *,
         width: int = 0,
-        pooling: Pooling = "first",
+        pooling: TextPooling = "first",
         length: float = 0.0,
     ) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class TextEncoder(nn.Module):
             nn.init.normal_(self.projection.weight, std=backbone.width**-0.5 * width**-0.25)
 
     def forward(self, batch: Batch) -> Tensor:
-        view = View(inputs=batch.tokens, lengths=batch.lengths, visibility=Full())
+        view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=FullMask())
         values: Tensor = self.backbone(view).values
         if self.pooling == "first":
             pooled = values[:, 0]

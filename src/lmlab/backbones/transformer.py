@@ -9,19 +9,27 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.beginnings import beginnings_of
+from lmlab.core.attention_mask import (
+    CausalMask,
+    ExplicitMask,
+    FullMask,
+    NoContextMask,
+)
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Backbone, Hidden
+from lmlab.core.parts import Backbone, HiddenStates
+from lmlab.core.prefix_sharing import build_prefix_index
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Blind, Causal, Explicit, Full
-from lmlab.layers.asked_places import AskedPlaces
-from lmlab.layers.attention_positions import ScoreBias
+from lmlab.layers.attention_context import (
+    AttentionContext,
+    attention_mask_tensor,
+)
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.key_values import Owners
-from lmlab.layers.repeated import Repeated
-from lmlab.layers.scope import Scope, mask_of
-from lmlab.layers.transformer_block import Block, BlockCache, Source
+from lmlab.layers.kv_cache import SourceAssignment
+from lmlab.layers.position_subset import PositionSubset
+from lmlab.layers.relative_positions import PositionBias
+from lmlab.layers.transformer_block import BlockCache, CrossAttentionSource, TransformerBlock
+from lmlab.layers.unique_inputs import UniqueInputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,56 +57,63 @@ class TransformerState:
         return TransformerState(layers, self.positions, self.seen, self.source)
 
 
-class Stack(nn.Module):
+class TransformerStack(nn.Module):
     """Blocks on each other; `times` over, where layers share their parameters (ALBERT).
 
     `bias` is added to the scores of all layers; `norm` stands after the last one. Layers count from
-    1: those in `silent_layers` are passed by, and of those in `silent_heads` (layer, head) a head's
+    1: those in `disabled_layers` are passed by, and of those in `disabled_heads` (layer, head) a head's
     output counts as zero, heads counted from 1 as well.
     """
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[TransformerBlock],
         *,
         times: int = 1,
-        bias: ScoreBias | None = None,
+        bias: PositionBias | None = None,
         norm: nn.Module | None = None,
-        silent_layers: Iterable[int] = (),
-        silent_heads: Iterable[tuple[int, int]] = (),
+        disabled_layers: Iterable[int] = (),
+        disabled_heads: Iterable[tuple[int, int]] = (),
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.times = times
         self.bias = bias
         self.norm = norm
-        self.silent_layers = frozenset(silent_layers)
-        self.silent_heads = frozenset(silent_heads)
+        self.disabled_layers = frozenset(disabled_layers)
+        self.disabled_heads = frozenset(disabled_heads)
 
     @property
     def depth(self) -> int:
         """How many layers there are, the silent ones counted."""
         return len(self.blocks) * self.times
 
-    def layers(self) -> Iterator[tuple[int, Block]]:
+    def layers(self) -> Iterator[tuple[int, TransformerBlock]]:
         """The number of each layer that is not silent, and its block."""
         for layer in range(self.depth):
             block = self.blocks[layer % len(self.blocks)]
-            assert isinstance(block, Block)
-            if layer + 1 not in self.silent_layers:
+            assert isinstance(block, TransformerBlock)
+            if layer + 1 not in self.disabled_layers:
                 yield layer + 1, block
 
-    def forward(self, values: Tensor, scope: Scope, *, source: Source | None = None) -> Tensor:
+    def forward(
+        self, values: Tensor, scope: AttentionContext, *, source: CrossAttentionSource | None = None
+    ) -> Tensor:
         """(B, T, W) what comes out of the last layer."""
         scope = self.biased(scope)
         for layer, block in self.layers():
             inside = self.within(scope, layer)
             values = block(values, inside, source=source)
-            note_hidden(inside, values)
+            capture_hidden(inside, values)
         return self.finish(values)
 
     def at(
-        self, values: Tensor, scope: Scope, asked: AskedPlaces, *, same: Repeated | None = None
+        self,
+        values: Tensor,
+        scope: AttentionContext,
+        asked: PositionSubset,
+        *,
+        same: UniqueInputs | None = None,
     ) -> Tensor:
         """(B, M, W) the same at some places alone: the last layer need not know of any other.
 
@@ -118,10 +133,10 @@ class Stack(nn.Module):
     def step(
         self,
         values: Tensor,
-        scope: Scope,
+        scope: AttentionContext,
         before: Sequence[BlockCache],
         positions: Tensor,
-        source_scope: Scope | None = None,
+        source_scope: AttentionContext | None = None,
     ) -> tuple[Tensor, tuple[BlockCache, ...]]:
         """The same for new places, and what is remembered after them."""
         scope, after = self.biased(scope), []
@@ -131,22 +146,22 @@ class Stack(nn.Module):
             after.append(kept)
         return self.finish(values), tuple(after)
 
-    def biased(self, scope: Scope) -> Scope:
+    def biased(self, scope: AttentionContext) -> AttentionContext:
         """With the bias of all layers in the mask."""
         if self.bias is None:
             return scope
         return scope.biased(self.bias(scope.query_positions, scope.key_positions))
 
-    def within(self, scope: Scope, layer: int) -> Scope:
+    def within(self, scope: AttentionContext, layer: int) -> AttentionContext:
         """The scope of one layer, by its number."""
-        silent = {head - 1 for each, head in self.silent_heads if each == layer}
+        silent = {head - 1 for each, head in self.disabled_heads if each == layer}
         return scope.named(f"layer {layer}", frozenset(silent))
 
     def finish(self, values: Tensor) -> Tensor:
         return values if self.norm is None else self.norm(values)
 
 
-def note_hidden(scope: Scope, values: Tensor) -> None:
+def capture_hidden(scope: AttentionContext, values: Tensor) -> None:
     """Keep a layer's output, if anybody asked."""
     reading = "The vector of each place after the layer, unit by unit."
     scope.note("hidden", values, ("batch", "time", "unit"), reading)
@@ -159,18 +174,25 @@ class Transformer(Backbone):
     inputs, which see all that came before them and each other by the view's visibility.
     """
 
-    honours: ClassVar[tuple[type, ...]] = (Causal, Full, Blind, Explicit)
-    reads_best: ClassVar[int | None] = 1024
+    supported_masks: ClassVar[tuple[type, ...]] = (
+        CausalMask,
+        FullMask,
+        NoContextMask,
+        ExplicitMask,
+    )
+    cpu_tokens_at_once: ClassVar[int | None] = 1024
 
-    def __init__(self, embedding: InputEmbedding, stack: Stack, *, width: int) -> None:
+    def __init__(self, embedding: InputEmbedding, stack: TransformerStack, *, width: int) -> None:
         super().__init__()
         self.embedding = embedding
         self.stack = stack
         self.width = width
 
-    def initial_state(self, rows: int, source: Source | None = None) -> TransformerState:
+    def initial_state(
+        self, rows: int, source: CrossAttentionSource | None = None
+    ) -> TransformerState:
         device = next(self.parameters()).device
-        owners = Owners.of(rows, device)
+        owners = SourceAssignment.of(rows, device)
         layers = tuple(block.begin(rows, source, owners) for _, block in self.stack.layers())
         nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
         real = None
@@ -180,26 +202,26 @@ class Transformer(Backbone):
             real = everything if mask is None else mask[:, 0, 0]
         return TransformerState(layers, nothing, nothing.bool(), real)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is not None:
             assert isinstance(state, TransformerState)
             return self._step(view, state)
-        return Hidden(values=self.read(view))
+        return HiddenStates(values=self.read(view))
 
     def read(
         self,
         view: View,
         *,
-        source: Source | None = None,
+        source: CrossAttentionSource | None = None,
         record: dict[str, Capture] | None = None,
     ) -> Tensor:
         """(B, T, W) all places at once; inner values go into `record` where it is given."""
-        scope = whole_scope(view, record)
+        scope = full_attention_context(view, record)
         apart = self.training or source is not None or record is not None
-        alike = None if apart else beginnings_of(view)
+        alike = None if apart else build_prefix_index(view)
         if alike is not None:
-            return alike.spread(self._read_beginnings(view, replace(scope, alike=alike)))
-        values = self.embedding(view.inputs, positions_of(view), view.segments)
+            return alike.spread(self._encode_unique_prefixes(view, replace(scope, alike=alike)))
+        values = self.embedding(view.inputs, position_ids(view), view.segments)
         scope.note(
             "input",
             values,
@@ -209,10 +231,10 @@ class Transformer(Backbone):
         hidden: Tensor = self.stack(values, scope, source=source)
         return hidden
 
-    def _read_beginnings(self, view: View, scope: Scope) -> Tensor:
+    def _encode_unique_prefixes(self, view: View, scope: AttentionContext) -> Tensor:
         """(1, U, W) the same for the different beginnings of the rows, each read once."""
         assert scope.alike is not None
-        positions = positions_of(view).expand(view.inputs.shape)
+        positions = position_ids(view).expand(view.inputs.shape)
         values = self.embedding(scope.alike.gather(view.inputs), scope.alike.gather(positions))
         hidden: Tensor = self.stack(values, scope)
         return hidden
@@ -225,23 +247,23 @@ class Transformer(Backbone):
         """
         if not bool(places.any()) or not any(True for _ in self.stack.layers()):
             return super().at(view, places)
-        positions, asked = positions_of(view), AskedPlaces.of(places)
+        positions, asked = position_ids(view), PositionSubset.of(places)
         # Not in training: what is dropped must differ.
-        same = None if self.training else Repeated.of(view.inputs, positions, view.segments)
+        same = None if self.training else UniqueInputs.of(view.inputs, positions, view.segments)
         if same is None:
             values = self.embedding(view.inputs, positions, view.segments)
         else:
             values = self.embedding(same.inputs, same.positions, same.segments)
-        found: Tensor = self.stack.at(values, whole_scope(view), asked, same=same)
+        found: Tensor = self.stack.at(values, full_attention_context(view), asked, same=same)
         return found[asked.real]
 
-    def _step(self, view: View, state: TransformerState) -> Hidden:
+    def _step(self, view: View, state: TransformerState) -> HiddenStates:
         rows, new = view.inputs.shape[:2]
         positions = self._next_positions(view, state)
         keys = torch.cat([state.positions.view(rows, -1, *positions.shape[2:]), positions], 1)
         real = torch.arange(new, device=positions.device) < view.lengths[:, None]
         seen = torch.cat([state.seen, real], 1)
-        scope = Scope(
+        scope = AttentionContext(
             mask=_stepping_mask(view, state, seen),
             query_positions=positions,
             key_positions=keys,
@@ -249,7 +271,7 @@ class Transformer(Backbone):
         values = self.embedding(view.inputs, positions, view.segments)
         looks = _source_scope(state, positions)
         values, layers = self.stack.step(values, scope, state.layers, positions, looks)
-        return Hidden(values=values, state=TransformerState(layers, keys, seen, state.source))
+        return HiddenStates(values=values, state=TransformerState(layers, keys, seen, state.source))
 
     @staticmethod
     def _next_positions(view: View, state: TransformerState) -> Tensor:
@@ -260,25 +282,27 @@ class Transformer(Backbone):
         rows, new = view.inputs.shape[:2]
         return torch.arange(first, first + new, device=view.inputs.device).expand(rows, -1)
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states."""
         record: dict[str, Capture] = {}
         self.read(view, record=record)
         return record
 
 
-def positions_of(view: View) -> Tensor:
+def position_ids(view: View) -> Tensor:
     """(B or 1, T) the view's positions, 0, 1, 2 … where it tells none."""
     if view.positions is not None:
         return view.positions
     return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
 
 
-def whole_scope(view: View, record: dict[str, Capture] | None = None) -> Scope:
+def full_attention_context(
+    view: View, record: dict[str, Capture] | None = None
+) -> AttentionContext:
     """What all places of a view may look at."""
-    positions = positions_of(view)
-    mask, causal = mask_of(view.visibility, view.lengths, view.inputs.shape[1])
-    return Scope(
+    positions = position_ids(view)
+    mask, causal = attention_mask_tensor(view.attention_mask, view.lengths, view.inputs.shape[1])
+    return AttentionContext(
         mask=mask,
         causal=causal,
         query_positions=positions,
@@ -294,14 +318,14 @@ def _stepping_mask(view: View, state: TransformerState, seen: Tensor) -> Tensor 
     rows, new = view.inputs.shape[:2]
     if new == 1 and bool(seen.all()):
         return None
-    among = view.visibility.mask(view.lengths, new)
+    among = view.attention_mask.mask(view.lengths, new)
     past = state.seen[:, None].expand(rows, new, -1)
     return torch.cat([past, among], dim=-1)[:, None]
 
 
-def _source_scope(state: TransformerState, positions: Tensor) -> Scope | None:
+def _source_scope(state: TransformerState, positions: Tensor) -> AttentionContext | None:
     if state.source is None:
         return None
     mask = None if bool(state.source.all()) else state.source[:, None, None]
     places = torch.arange(state.source.shape[1], device=positions.device)[None]
-    return Scope(mask=mask, query_positions=positions, key_positions=places)
+    return AttentionContext(mask=mask, query_positions=positions, key_positions=places)

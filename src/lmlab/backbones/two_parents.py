@@ -7,16 +7,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent, recall
-from lmlab.backbones.parents import ParentPrior, reveal_prior
+from lmlab.backbones.latent_choice import (
+    LatentChoiceBackbone,
+    token_context,
+)
+from lmlab.backbones.latent_parents import (
+    ParentPrior,
+    capture_prior,
+)
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.pair_softmax import pairs_within
+from lmlab.layers.pair_normalisers import pairs_within
 
 
-class TwoParents(Latent):
+class TwoLatentParents(LatentChoiceBackbone):
     """h of source (a, b) is W_1 e(s_a) + W_2 e(s_b), with weight P_1(a | i) P_2(b | i) at place i.
 
     (003, DLM14.) Both parents may be the same token. A pair is a source that all places share that
@@ -49,14 +55,14 @@ class TwoParents(Latent):
         """(P,), (P,) the tokens a and b of every pair of S that some place can see."""
         return pairs_within(self.first.reach, count, self.embedding.weight.device)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        recalled = recall(view, state, keep=self.first.keep)
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        recalled = token_context(view, state, keep=self.first.keep)
         vectors = self.dropout(self.embedding(recalled.ids))
         a, b = self.pairs(recalled.ids.shape[1])
         first = self.first(recalled.before, recalled.time, vectors)
         second = self.second(recalled.before, recalled.time, vectors)
         weights = first[:, a] + second[:, b]
-        return Hidden(
+        return HiddenStates(
             values=self.combine(self.turn_first(vectors), self.turn_second(vectors)),
             log_weights=weights.expand(len(vectors), -1, -1),
             state=recalled.state,
@@ -67,11 +73,11 @@ class TwoParents(Latent):
         a, b = self.pairs(first.shape[1])
         return first[:, a] + second[:, b]
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         like = self.embedding.weight
         return {
-            "first parent prior": reveal_prior(self.first, view, like),
-            "second parent prior": reveal_prior(self.second, view, like),
+            "first parent prior": capture_prior(self.first, view, like),
+            "second parent prior": capture_prior(self.second, view, like),
         }
 
     def explain(self, posterior: Tensor) -> dict[str, Capture]:
@@ -91,8 +97,8 @@ class TwoParents(Latent):
         }
 
 
-class HalvedParents(TwoParents):
-    """`TwoParents` for `PairSoftmax`, which adds the halves up itself and normalises them faster.
+class FactoredParents(TwoLatentParents):
+    """`TwoLatentParents` for `PairSoftmax`, which adds the halves up itself and normalises them faster.
 
     Values (B, S, 2 W): what each token is as the first parent, and what it is as the second.
     """

@@ -9,14 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent import Latent, Recalled, recall
+from lmlab.backbones.latent_choice import (
+    LatentChoiceBackbone,
+    TokenContext,
+    token_context,
+)
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Hidden
+from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
 
 
-class WindowMixture(Latent):
+class WindowMixture(LatentChoiceBackbone):
     """h of component k is Σ_{j=1..n} W_{k,j} e(s_{i-j}), with the learned weight π_k.
 
     (003, DLM4.) Tokens before the first one count as zero. Inputs (B, T), components (B, T, K, W):
@@ -38,19 +42,19 @@ class WindowMixture(Latent):
         self.mix = nn.Linear(size * self.width, count * self.width, bias=False)
         self.shares = nn.Parameter(torch.zeros(count))
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        recalled = recall(view, state, keep=self.size - 1)
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        recalled = token_context(view, state, keep=self.size - 1)
         vectors = self.dropout(_from_full_window(self.embedding(recalled.ids), recalled, self.size))
         windows = vectors.unfold(1, self.size, 1).transpose(2, 3).flatten(2)
         values = self.mix(windows).unflatten(-1, (self.count, self.width))
         weights = F.log_softmax(self.shares, dim=0)
-        return Hidden(
+        return HiddenStates(
             values=values,
             log_weights=weights.expand(*values.shape[:2], -1),
             state=recalled.state,
         )
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         return {
             "window shares": Capture(
                 values=F.softmax(self.shares, dim=0),
@@ -61,7 +65,7 @@ class WindowMixture(Latent):
         }
 
 
-class PermutedWindow(Latent):
+class PermutedWindow(LatentChoiceBackbone):
     """h of ordering π is Σ_{j=1..n} W_j e(s_{i-π(j)}), with the learned weight P(π).
 
     (003, DLM3.) The first ordering is that of the text, the others follow in lexicographic order.
@@ -86,20 +90,20 @@ class PermutedWindow(Latent):
         # (n!, n, n): ordering, what a token is read as, where it stands, the oldest first.
         self.register_buffer("picks", F.one_hot(size - 1 - orders, size).float(), persistent=False)
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
-        recalled = recall(view, state, keep=self.size - 1)
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        recalled = token_context(view, state, keep=self.size - 1)
         vectors = self.dropout(_from_full_window(self.embedding(recalled.ids), recalled, self.size))
         turned = self.turn(vectors).unflatten(-1, (self.size, self.width))
         windows = turned.unfold(1, self.size, 1)  # (B, T, n read as, W, n standing)
         values = torch.einsum("btjws,pjs->btpw", windows, self.picks)
         weights = F.log_softmax(self.orders, dim=0)
-        return Hidden(
+        return HiddenStates(
             values=values,
             log_weights=weights.expand(*values.shape[:2], -1),
             state=recalled.state,
         )
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         return {
             "ordering prior": Capture(
                 values=F.softmax(self.orders, dim=0),
@@ -111,6 +115,6 @@ class PermutedWindow(Latent):
         }
 
 
-def _from_full_window(vectors: Tensor, recalled: Recalled, size: int) -> Tensor:
+def _from_full_window(vectors: Tensor, recalled: TokenContext, size: int) -> Tensor:
     """(B, n - 1 + T, W): zeros before the first token, so that every place has a window of n."""
     return F.pad(vectors, (0, 0, size - 1 - recalled.before, 0))

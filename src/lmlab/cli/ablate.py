@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import Json
+from lmlab.cli.options import JsonOption
 from lmlab.cli.output import print, print_json, show_table
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
+from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.registry import find_system
-from lmlab.core.whole_numbers import whole_number
 
 
 def ablate(
@@ -48,7 +48,7 @@ def ablate(
         str | None, typer.Option(help="word, char, bpe, wordpiece, or a tokenizer.json.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 1,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a system whole and with terms switched off, over several seeds: what is each worth?
 
@@ -58,7 +58,7 @@ def ablate(
     given, told = parse_settings(settings or []), _epochs(at)
 
     from lmlab.api import ablate as ablate_system
-    from lmlab.diagnostics.ablation_tables import rich_table
+    from lmlab.experiments.ablation_tables import ablation_rich_table
 
     found = ablate_system(
         system,
@@ -79,7 +79,7 @@ def ablate(
     if as_json:
         print_json(found.as_dict())
     elif found.rows:
-        show_table(rich_table(found))
+        show_table(ablation_rich_table(found))
         for note in found.notes:
             print(f"- {note}")
     if not found.finished:
@@ -90,7 +90,7 @@ def ablate(
 
 def _epochs(text: str | None) -> list[int]:
     words = [word for word in re.split(r"[,\s]+", text or "") if word]
-    numbers = [number for word in words if (number := whole_number(word)) is not None]
+    numbers = [number for word in words if (number := parse_integer(word)) is not None]
     if len(numbers) < len(words):
         raise UserError(f"--at takes epochs parted by commas, as in --at 10,20, and {text!r} came.")
     return numbers

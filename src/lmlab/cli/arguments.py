@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lmlab.core.errors import UserError, nearest
+from lmlab.core.errors import UserError, nearest_names
+from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.limits import check_limit
-from lmlab.core.whole_numbers import whole_number
 
 
 def is_model(argument: str) -> bool:
@@ -15,7 +15,7 @@ def is_model(argument: str) -> bool:
     return (Path(argument) / "config.json").is_file()
 
 
-def models_and_data(
+def split_models_and_data(
     arguments: Sequence[str], corpora: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
     """Arguments divided: models (runs and Hub folders) first, then files and folders of data.
@@ -59,20 +59,20 @@ def _missing(argument: str, corpora: Sequence[str], *, first: bool) -> UserError
         beside = [each.name for each in path.parent.iterdir()]
     except (OSError, ValueError):
         beside = []
-    close = [str(path.parent / name) for name in nearest(path.name, beside)]
-    close += [] if first else nearest(argument, corpora)
+    close = [str(path.parent / name) for name in nearest_names(path.name, beside)]
+    close += [] if first else nearest_names(argument, corpora)
     hint = "did you mean " + " or ".join(close[:3]) + "?" if close else "check the path."
     what = "run at" if first else "file, folder or run"
     return UserError(f"there is no {what} {argument}; {hint}")
 
 
-def one_corpus(
+def split_models_and_corpus(
     arguments: Sequence[str], option: str | None, verb: str
 ) -> tuple[list[str], str | None]:
     """Models, and the corpus that is named after them or by --data; None where none is."""
-    from lmlab.data.builtin import builtin_descriptions
+    from lmlab.data.builtin_corpora import builtin_descriptions
 
-    models, data = models_and_data(arguments, tuple(builtin_descriptions()))
+    models, data = split_models_and_data(arguments, tuple(builtin_descriptions()))
     if data and option is not None:
         raise UserError(f"--data {option} and {data[0]} both name data; give one of them.")
     if len(data) > 1:
@@ -82,7 +82,7 @@ def one_corpus(
 
 TAKE_TEXTS = ("score", "fill", "ask", "link", "detect", "encode", "translate", "predict", "cloze")
 """Verbs that take [FILE | - | TEXT...], --text and --file."""
-SEVERAL: dict[tuple[str, str], Callable[[str], bool]] = {
+MULTI_VALUE_OPTIONS: dict[tuple[str, str], Callable[[str], bool]] = {
     # A file's name is what follows the texts, not one more of them.
     **{(verb, "--text"): lambda value: value != "-" and not is_file(value) for verb in TAKE_TEXTS},
     ("inspect", "--text"): lambda value: not is_model(value),
@@ -102,7 +102,7 @@ def is_file(name: str) -> bool:
         return False
 
 
-def spread(arguments: Sequence[str]) -> list[str]:
+def repeat_options(arguments: Sequence[str]) -> list[str]:
     """`--set a=1 b=2` as `--set a=1 --set b=2`, which is what the parser understands."""
     given: list[str] = []
     while len(arguments) > 1 and arguments[0] == "--limit":  # before the verb
@@ -116,14 +116,14 @@ def spread(arguments: Sequence[str]) -> list[str]:
         if waiting:
             waiting = False
         elif option is not None and not argument.startswith("-"):
-            if SEVERAL[verb, option](argument):
+            if MULTI_VALUE_OPTIONS[verb, option](argument):
                 given.append(option)
             else:
                 option = None
         elif argument.startswith("-") and argument != "-":
             # Before the run has been named, what follows a text may be the run.
-            option = argument if (verb, argument) in SEVERAL and places > 1 else None
-            waiting = (verb, argument) in SEVERAL
+            option = argument if (verb, argument) in MULTI_VALUE_OPTIONS and places > 1 else None
+            waiting = (verb, argument) in MULTI_VALUE_OPTIONS
         else:
             option = None
             places += 1
@@ -131,12 +131,12 @@ def spread(arguments: Sequence[str]) -> list[str]:
     return given
 
 
-def positions_of(written: str) -> tuple[int, ...]:
+def parse_positions(written: str) -> tuple[int, ...]:
     """1,3-5 as 1, 3, 4, 5: places of tokens, each once."""
     found: list[int] = []
     for part in written.split(","):
         start, dash, end = (each.strip() for each in part.partition("-"))
-        first, last = whole_number(start), whole_number(end if dash else start)
+        first, last = parse_integer(start), parse_integer(end if dash else start)
         if first is None or last is None:
             raise UserError(f"--positions takes numbers such as 1,3-5, and {written[:80]!r} came.")
         if last < first:

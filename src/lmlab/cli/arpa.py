@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import NoVerify, Run
+from lmlab.cli.options import NoVerify, RunArgument
 from lmlab.cli.output import print
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="An ARPA file; .gz is compressed.")]
+ArpaFileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="An ARPA file; .gz is compressed.")
+]
 
 
-def export_arpa(run: Run, file: File, no_verify: NoVerify = False) -> None:
+def export_arpa(run: RunArgument, file: ArpaFileArgument, no_verify: NoVerify = False) -> None:
     """Write an n-gram run as an ARPA file, which KenLM, SRILM and others read."""
     from lmlab.interop import arpa_runs
 
@@ -21,7 +23,7 @@ def export_arpa(run: Run, file: File, no_verify: NoVerify = False) -> None:
 
 
 def import_arpa(
-    file: File,
+    file: ArpaFileArgument,
     out: Annotated[str, typer.Option(metavar="RUN", help="The folder of the new run.")],
 ) -> None:
     """Make a run from an ARPA file, to be scored, sampled and compared like any other."""

@@ -9,32 +9,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import (
     NO_ANSWER,
     one_line,
     print,
     print_json_list,
     print_table,
-    scoring_bar,
+    text_progress_bar,
     with_progress,
 )
-from lmlab.cli.texts import NamedFile, Texts, aligned, single_text, texts_from_arguments
+from lmlab.cli.text_inputs import (
+    FileOption,
+    TextInput,
+    align_results,
+    read_text_arguments,
+    require_single_text,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.core.answers import Answer
     from lmlab.data.readers import Example
     from lmlab.language_model import LanguageModel
-    from lmlab.retrieval.stored import StoredIndex
-    from lmlab.sampling.asking import Asked
+    from lmlab.retrieval.stored_index import StoredIndex
+    from lmlab.sampling.question_answering import AnsweredQuestion
 
-AT_ONCE = 64
+CHUNK_SIZE = 64
 """Questions of a file that are read ahead, to be gathered by length."""
 
 
 def ask(
-    run: Run,
+    run: RunArgument,
     questions: Annotated[
         list[str] | None,
         typer.Argument(
@@ -46,7 +52,7 @@ def ask(
         list[str] | None,
         typer.Option(metavar="QUESTION", help="A question; may be given several times."),
     ] = None,
-    file: NamedFile = None,
+    file: FileOption = None,
     documents: Annotated[
         str | None,
         typer.Option(
@@ -94,49 +100,54 @@ def ask(
         int | None, typer.Option(help="Most tokens of an answer that is written; 50.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
-    as_json: Json = False,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Answer questions, with their probability and, if asked, what the answers rest on."""
     if documents is not None and index is not None:
         raise UserError("give --documents or --index, not both.")
 
-    given = texts_from_arguments(questions or [], text or [], file, errors)
+    given = read_text_arguments(questions or [], text or [], file, errors)
     facts = [_fact(each) for each in fact or []]
     elsewhere = {"documents": documents, "index": index, "knowledge": knowledge}
     options = {"method": method, "beam": beam, "max_length": max_length}
     memory = {**elsewhere, "facts": facts}
     lines: deque[Example] = deque()
     found = _answers(run, _chunks(given, lines), memory, answers=n, seed=seed, **options)
-    with scoring_bar(f"answering {given.name}", given.report, given.size, unit="texts") as done:
-        asked = with_progress(aligned(found, lines), done)
+    with text_progress_bar(
+        f"answering {given.name}", given.report, given.size, unit="texts"
+    ) as done:
+        asked = with_progress(align_results(found, lines), done)
         if as_json:
             print_json_list(_record(line, each) for line, each in asked)
         else:
-            print_asked((each for _, each in asked), evidence=show_evidence)
+            print_answers((each for _, each in asked), evidence=show_evidence)
 
 
-def _chunks(given: Texts, lines: deque[Example]) -> Iterator[list[str]]:
+def _chunks(given: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
     """Questions some at a time; all lines wait in `lines` for their answers, empty ones too."""
-    for chunk in given.chunks(AT_ONCE):
+    for chunk in given.chunks(CHUNK_SIZE):
         lines.extend(chunk)
-        if questions := [single_text(line, given.name) for line in chunk if line.text]:
+        if questions := [require_single_text(line, given.name) for line in chunk if line.text]:
             yield questions
 
 
-def _record(line: Example, asked: Asked | None) -> dict[str, object]:
-    from lmlab.sampling.asking import Asked
+def _record(line: Example, asked: AnsweredQuestion | None) -> dict[str, object]:
+    from lmlab.sampling.question_answering import AnsweredQuestion
 
-    return {"line": line.line, **(asked or Asked(question="", answers=())).as_dict()}
+    return {"line": line.line, **(asked or AnsweredQuestion(question="", answers=())).as_dict()}
 
 
 def _answers(
     run: str, given: Iterable[list[str]], memory: dict[str, Any], **options: Any
-) -> Iterator[Asked]:
+) -> Iterator[AnsweredQuestion]:
     """Of a run that answers over hops by its own paragraphs, of any other by `load`."""
-    from lmlab.tasks.hops.asking import is_hops, load_hops
+    from lmlab.tasks.multihop.multihop_model import (
+        is_hops,
+        load_hops,
+    )
 
     if not is_hops(run):
         from lmlab.api import load
@@ -145,7 +156,7 @@ def _answers(
         if index is not None:
             memory["documents"] = _opened(index, asked)
         return asked.ask_stream(given, **memory, **options)
-    from lmlab.sampling.asking import Asker
+    from lmlab.sampling.question_answering import QuestionAnswerer
 
     for name in (name for name, value in memory.items() if value):
         raise UserError(
@@ -153,16 +164,16 @@ def _answers(
             "takes rows with others."
         )
     model = load_hops(run)
-    return Asker(system=model, tokenizer=model.tokenizer, **options).ask(given)
+    return QuestionAnswerer(system=model, tokenizer=model.tokenizer, **options).ask(given)
 
 
 def _opened(index: str, model: LanguageModel) -> StoredIndex:
     """An index; whoever waits is told where its vectors are not those of the model."""
-    from lmlab.interop.text_encoders import own_vectors
-    from lmlab.retrieval.stored import open_index
+    from lmlab.interop.text_encoders import vectors_of_model
+    from lmlab.retrieval.stored_index import open_index
 
     found = open_index(index)
-    if own_vectors(found, model.model) is None:
+    if vectors_of_model(found, model.model) is None:
         built = found.about.encoder
         by = "words (bm25)" if built is None else (built.path or built.name)
         print(
@@ -186,7 +197,7 @@ def _fact(written: str) -> tuple[str, str, str]:
     return parts[0], parts[1], parts[2]
 
 
-def print_asked(found: Iterable[Asked | None], *, evidence: bool) -> None:
+def print_answers(found: Iterable[AnsweredQuestion | None], *, evidence: bool) -> None:
     """Each answer with its probability, NO_ANSWER for an empty one; None is an empty line.
 
     There is a line between questions where there is more than one line to each.
@@ -218,7 +229,7 @@ def print_evidence(answer: Answer) -> None:
 
 
 def _share(answer: Answer) -> str:
-    from lmlab.sampling.asking import probability
+    from lmlab.sampling.question_answering import answer_probability
 
-    share = probability(answer)
+    share = answer_probability(answer)
     return "-" if share is None else f"{share:.4f}"

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.arguments import one_corpus
-from lmlab.cli.options import Json, NoVerify, RunsErrors
-from lmlab.cli.output import print, print_json, scoring_bar, show_table
+from lmlab.cli.arguments import split_models_and_corpus
+from lmlab.cli.options import JsonOption, NoVerify, RunsErrorsOption
+from lmlab.cli.output import print, print_json, show_table, text_progress_bar
 
 
 def compare(
@@ -30,18 +30,21 @@ def compare(
         typer.Option(metavar="FILE", help="Write it too: .html (a report), .md, .tex or .json."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides the resampling.")] = 0,
-    as_json: Json = False,
-    errors: RunsErrors = None,
+    as_json: JsonOption = False,
+    errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
     """Set trained models side by side on one split: a table that says what each number is."""
-    runs, data = one_corpus(arguments, data, "compare")
+    runs, data = split_models_and_corpus(arguments, data, "compare")
 
     from lmlab.api import compare as compare_runs
-    from lmlab.scoring.tables import as_json as record
-    from lmlab.scoring.tables import rich_differences, rich_table
+    from lmlab.scoring.comparison_tables import comparison_json as record
+    from lmlab.scoring.comparison_tables import (
+        rich_differences,
+        rich_table,
+    )
 
-    with scoring_bar("comparing", results_follow=True) as told:
+    with text_progress_bar("comparing", results_follow=True) as told:
         found = compare_runs(
             runs,
             data=data,

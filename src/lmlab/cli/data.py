@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Corpus, Errors, Json
+from lmlab.cli.options import CorpusArgument, ErrorsOption, JsonOption
 from lmlab.cli.output import print, print_json, print_table
 
 if TYPE_CHECKING:
-    from lmlab.data.describe import Description, SplitDescription
+    from lmlab.data.corpus_summary import (
+        CorpusSummary,
+        SplitSummary,
+    )
 
-OWN_FILES = {
+FILE_FORMS = {
     "contiguous:PATH": "A file or folder read as one stream that goes on over its lines.",
     "parallel:DE-EN:FOLDER": "Pairs for translating: train*.de beside train*.en, and so for "
     "val*|valid*|dev* and test*, with the names of any two languages.",
@@ -20,18 +23,18 @@ OWN_FILES = {
     "same lines of the other file; split as a file is.",
 }
 """Forms that are no plain file or folder."""
-BAR = 30
+MAX_BAR_WIDTH = 30
 """Characters of the longest bar of a histogram."""
 
 
-def list_corpora(as_json: Json = False) -> None:
+def list_corpora(as_json: JsonOption = False) -> None:
     """List the built-in corpora and the protocols for data of your own."""
-    from lmlab.data.builtin import builtin_descriptions
-    from lmlab.data.protocols import PROTOCOLS
+    from lmlab.data.builtin_corpora import builtin_descriptions
+    from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
 
     entries = [(name, "built-in", text) for name, text in builtin_descriptions().items()]
-    entries += [(f"{name}:PATH", "protocol", p.description) for name, p in PROTOCOLS.items()]
-    entries += [(name, "your files", text) for name, text in OWN_FILES.items()]
+    entries += [(f"{name}:PATH", "protocol", p.description) for name, p in CORPUS_PROTOCOLS.items()]
+    entries += [(name, "your files", text) for name, text in FILE_FORMS.items()]
     if as_json:
         print_json([{"name": n, "form": f, "description": d} for n, f, d in entries])
         return
@@ -43,17 +46,17 @@ def list_corpora(as_json: Json = False) -> None:
 
 
 def describe(
-    corpus: Corpus,
-    as_json: Json = False,
+    corpus: CorpusArgument,
+    as_json: JsonOption = False,
     tokenizer: Annotated[
         str | None,
         typer.Option(help="word, char, bpe or wordpiece; the corpus's own."),
     ] = None,
-    errors: Errors = "strict",
+    errors: ErrorsOption = "strict",
 ) -> None:
     """Describe a corpus: sizes, unknown words, duplicates, lengths, entropy where it is known."""
     from lmlab.data.corpus import open_corpus
-    from lmlab.data.describe import describe as describe_corpus
+    from lmlab.data.corpus_summary import summarise_corpus as describe_corpus
 
     found = describe_corpus(open_corpus(corpus, errors=errors), tokenizer)
     if as_json:
@@ -62,7 +65,7 @@ def describe(
         print_description(found)
 
 
-def print_description(found: Description) -> None:
+def print_description(found: CorpusSummary) -> None:
     """A corpus in numbers, for people."""
     about = "" if found.duplicates_exact else " (duplicates estimated from a sample)"
     print(f"{found.name}: {found.description}{about}")
@@ -81,14 +84,14 @@ def print_description(found: Description) -> None:
         print_histogram(split)
 
 
-def _layout(found: Description) -> str:
+def _layout(found: CorpusSummary) -> str:
     parts: list[str] = [found.layout.kind]
     parts += [f"cut at {found.layout.cut} tokens"] if found.layout.cut else []
     parts += [] if found.layout.end else ["no end symbol"]
     return ", ".join(parts)
 
 
-def _row(name: str, split: SplitDescription) -> tuple[str, ...]:
+def _row(name: str, split: SplitSummary) -> tuple[str, ...]:
     seen = "" if split.seen_in_train is None else f"{split.seen_in_train:,}"
     unknown = f"{split.unknown:,} ({split.unknown_rate:.2%})"
     return (
@@ -102,10 +105,10 @@ def _row(name: str, split: SplitDescription) -> tuple[str, ...]:
     )
 
 
-def print_histogram(split: SplitDescription) -> None:
+def print_histogram(split: SplitSummary) -> None:
     """Examples by their number of tokens, as bars of text."""
     most = max((bar.examples for bar in split.histogram), default=1) or 1
     for bar in split.histogram:
         span = str(bar.low) if bar.low == bar.high else f"{bar.low}-{bar.high}"
-        drawn = "█" * round(BAR * bar.examples / most)
-        print(f"  {span:>12} tokens  {drawn:<{BAR}}  {bar.examples:,}")
+        drawn = "█" * round(MAX_BAR_WIDTH * bar.examples / most)
+        print(f"  {span:>12} tokens  {drawn:<{MAX_BAR_WIDTH}}  {bar.examples:,}")

@@ -13,14 +13,14 @@ from lmlab.cli.output import print
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.diagnostics.chapters import Chapter
+    from lmlab.reports.report_sections import ReportSection
 
-RUNS = Path("runs") / "demo"
-REPORT = Path("report.html")
+RUNS_FOLDER = Path("runs") / "demo"
+REPORT_FILE = Path("report.html")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exhibit:
+class DemoRun:
     """One training of the demonstration."""
 
     corpus: str
@@ -28,7 +28,7 @@ class Exhibit:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-BY_GRADIENT = {
+GRADIENT_SETTINGS = {
     "tokens_per_batch": 512,
     "learning_rate": 1e-2,
     "schedule": "cosine",
@@ -37,36 +37,36 @@ BY_GRADIENT = {
 """Small batches and a high rate: the most that a minute of one core gives."""
 EPOCHS = {"capitals": 12, "grammar": 8}
 """The capitals have to be learned by heart, which takes longer."""
-PLAN = tuple(
-    Exhibit(corpus=corpus, system=system, settings=settings)
+DEMO_RUNS = tuple(
+    DemoRun(corpus=corpus, system=system, settings=settings)
     for corpus, epochs in EPOCHS.items()
     for system, settings in (
         ("independent", {}),
         ("ngram", {}),
-        ("window", BY_GRADIENT | {"epochs": epochs}),
-        ("gru", BY_GRADIENT | {"epochs": epochs}),
-        ("lstm", BY_GRADIENT | {"epochs": epochs}),
+        ("window", GRADIENT_SETTINGS | {"epochs": epochs}),
+        ("gru", GRADIENT_SETTINGS | {"epochs": epochs}),
+        ("lstm", GRADIENT_SETTINGS | {"epochs": epochs}),
     )
 )
 
 
 def demo() -> None:
     """Train five small systems on two built-in corpora and write report.html: some minutes."""
-    path = run_demo(PLAN)
+    path = run_demo(DEMO_RUNS)
     print(f"The report is at {path.resolve()}; open it in a browser.")
 
 
-def run_demo(plan: Sequence[Exhibit], *, runs: Path = RUNS, out: Path = REPORT) -> Path:
+def run_demo(plan: Sequence[DemoRun], *, runs: Path = RUNS_FOLDER, out: Path = REPORT_FILE) -> Path:
     """Train what is planned into `runs`, replacing what a demonstration left there; the report."""
     import torch
 
-    from lmlab.diagnostics.report import write_report
+    from lmlab.reports.html_report import write_report
     from lmlab.training.train import train
 
     torch.set_num_threads(1)  # for matrices this small a second thread costs more than it gives
     for exhibit in plan:
         folder = runs / exhibit.corpus / exhibit.system
-        clear(folder)
+        clear_demo_run(folder)
         print(f"{exhibit.corpus}: {exhibit.system}", file=sys.stderr)
         done = train(exhibit.system, data=exhibit.corpus, out=folder, settings=exhibit.settings)
         if done.reason == "interrupted":
@@ -76,7 +76,7 @@ def run_demo(plan: Sequence[Exhibit], *, runs: Path = RUNS, out: Path = REPORT) 
     return write_report(out, chapters, title="Language models on one yardstick")
 
 
-def clear(folder: Path) -> None:
+def clear_demo_run(folder: Path) -> None:
     """Remove the run of an earlier demonstration; anything else in its place is left alone."""
     if not folder.exists():
         return
@@ -85,11 +85,11 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _chapter(corpus: str, plan: Sequence[Exhibit], runs: Path) -> Chapter:
+def _chapter(corpus: str, plan: Sequence[DemoRun], runs: Path) -> ReportSection:
     from lmlab.data.corpus import open_corpus
-    from lmlab.diagnostics.chapters import chapter_of
-    from lmlab.scoring.compare import compare
-    from lmlab.training.runs import load_run
+    from lmlab.reports.report_sections import make_report_section
+    from lmlab.scoring.model_comparison import compare_models
+    from lmlab.training.run_folder import load_run
 
     models = [load_run(runs / corpus / each.system) for each in plan if each.corpus == corpus]
-    return chapter_of(compare(models, open_corpus(corpus)), models)
+    return make_report_section(compare_models(models, open_corpus(corpus)), models)

@@ -8,63 +8,65 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import (
     console,
     print,
     print_json_list,
     print_table,
-    scoring_bar,
-    shown,
+    printable,
+    text_progress_bar,
     with_progress,
 )
-from lmlab.cli.texts import (
-    NamedFile,
-    Text,
-    TextsOrFile,
-    single_text,
-    texts_from_arguments,
-    with_lines,
+from lmlab.cli.text_inputs import (
+    FileOption,
+    TextOption,
+    TextsOrFileArgument,
+    process_lines,
+    read_text_arguments,
+    require_single_text,
 )
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
-    from lmlab.scoring.detection import DetectedText
+    from lmlab.scoring.replaced_tokens_detection import DetectedText
 
-STYLE = "bold red"
+REPLACED_STYLE = "bold red"
 
 
 def detect(
-    run: Run,
-    texts: TextsOrFile = None,
-    text: Text = None,
-    file: NamedFile = None,
+    run: RunArgument,
+    texts: TextsOrFileArgument = None,
+    text: TextOption = None,
+    file: FileOption = None,
     threshold: Annotated[
         float,
         typer.Option(min=0.0, max=1.0, help="Mark tokens of at least this probability."),
     ] = 0.5,
-    as_json: Json = False,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Detect replaced tokens (ELECTRA): each token's probability of not being the original."""
     from lmlab.api import load
 
-    given = texts_from_arguments(texts or [], text or [], file, errors)
+    given = read_text_arguments(texts or [], text or [], file, errors)
     model = load(run)
     given.watch(model.tokenizer)
 
     def detected(examples: Iterator[Example]) -> Iterator[DetectedText]:
-        return model.detect_stream(single_text(example, given.name) for example in examples)
+        return model.detect_stream(require_single_text(example, given.name) for example in examples)
 
-    with scoring_bar(f"detecting {given.name}", given.report, given.size, unit="texts") as done:
-        found = with_progress(with_lines(given.lines, detected), done)
+    with text_progress_bar(
+        f"detecting {given.name}", given.report, given.size, unit="texts"
+    ) as done:
+        found = with_progress(process_lines(given.lines, detected), done)
         if as_json:
             print_json_list(_record(line, each) for line, each in found)
         else:
             _print_detected((each for _, each in found), threshold)
-    given.tell_unknown()
+    given.warn_unknown_words()
 
 
 def _record(line: Example, detected: DetectedText | None) -> dict[str, object]:
@@ -94,9 +96,9 @@ def _print_marked(detected: DetectedText, threshold: float) -> None:
     for token in detected.replaced(threshold):
         if token.start < end or token.start == token.end:
             continue  # pieces of one character: the first stands for it
-        marked.append(shown(detected.text[end : token.start]))
-        words = shown(detected.text[token.start : token.end])
-        marked.append(words if colour else f"[{words}]", style=STYLE)
+        marked.append(printable(detected.text[end : token.start]))
+        words = printable(detected.text[token.start : token.end])
+        marked.append(words if colour else f"[{words}]", style=REPLACED_STYLE)
         end = token.end
-    marked.append(shown(detected.text[end:]))
+    marked.append(printable(detected.text[end:]))
     console().print(marked, soft_wrap=True)

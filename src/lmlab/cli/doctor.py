@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json, NoVerify, Run
+from lmlab.cli.options import JsonOption, NoVerify, RunArgument
 from lmlab.cli.output import console, print, print_json, warn
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.diagnostics.doctor.records import Examination
+    from lmlab.diagnosis.findings import Examination
 
 
 def doctor(
-    run: Run,
+    run: RunArgument,
     data: Annotated[
         str | None,
         typer.Option(metavar="CORPUS", help="Where what it was trained on is, if it has moved."),
@@ -28,7 +28,7 @@ def doctor(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 where something was found.")
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
     """Is this normal? Each finding with its number, why it matters and what to try.
@@ -37,7 +37,7 @@ def doctor(
     A check that was not made is no finding: the last line counts them.
     """
     from lmlab.api import doctor as examine
-    from lmlab.diagnostics.doctor.words import lines_of
+    from lmlab.diagnosis.text_report import report_lines
 
     found = examine(run, data=data)
     pictures = _write_figure(found, run, out)
@@ -45,7 +45,7 @@ def doctor(
         print_json(found.as_dict())
     else:
         screen = console()
-        for line, style in lines_of(found):
+        for line, style in report_lines(found):
             screen.print(line, style=style or None, soft_wrap=True)
     for picture in pictures[:1]:
         print(f"written: {picture}", file=sys.stderr)
@@ -55,15 +55,15 @@ def doctor(
 
 def _write_figure(found: Examination, run: str, out: str | None) -> list[Path]:
     """The figure's files; none and a warning where the run's own folder can't be written to."""
-    from lmlab.core.files import check_inside
-    from lmlab.diagnostics.doctor.picture import write_picture
+    from lmlab.core.atomic_files import check_inside
+    from lmlab.diagnosis.loss_figure import write_loss_figure
 
     if out is not None:
-        return write_picture(found, Path(out))
+        return write_loss_figure(found, Path(out))
     figures = Path(run) / "figures"
     try:
         check_inside(figures, Path(run))
-        return write_picture(found, figures)
+        return write_loss_figure(found, figures)
     except UserError as error:
         warn(f"no figure was written: {str(error).rstrip('.')}, or give another one by --out DIR.")
         return []

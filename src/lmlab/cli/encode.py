@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, NoVerify, Run
-from lmlab.cli.output import print, print_json, scoring_bar
-from lmlab.cli.texts import (
-    NamedFile,
-    Text,
-    TextsOrFile,
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RunArgument
+from lmlab.cli.output import print, print_json, text_progress_bar
+from lmlab.cli.text_inputs import (
+    FileOption,
+    TextOption,
+    TextsOrFileArgument,
     file_or_texts,
-    single_text,
-    texts_from,
-    with_lines,
+    process_lines,
+    read_texts,
+    require_single_text,
 )
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def encode(
-    run: Run,
-    arguments: TextsOrFile = None,
-    text: Text = None,
-    named_file: NamedFile = None,
+    run: RunArgument,
+    arguments: TextsOrFileArgument = None,
+    text: TextOption = None,
+    named_file: FileOption = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.npz", help="Where the vectors go; required.")
     ] = None,
@@ -51,8 +51,8 @@ def encode(
             show_default="own, else mean",
         ),
     ] = None,
-    as_json: Json = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Encode texts as vectors: hidden states of any layer, per text or per token, in an .npz."""
@@ -64,25 +64,25 @@ def encode(
         raise UserError("--out is missing; say where the vectors go: --out vectors.npz.")
     check_vector_path(out)
     file, given = file_or_texts(arguments, text, named_file)
-    texts = texts_from(file, given, errors, instead="--text")
+    texts = read_texts(file, given, errors, instead="--text")
     model = load(run)
     about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
     texts.watch(model.tokenizer)
     options: dict[str, Any] = {"per_token": per_token, "layer": layer, "pooling": pooling}
-    with scoring_bar(
+    with text_progress_bar(
         f"encoding {texts.name}", texts.report, texts.size, results_follow=True
     ) as progress:
 
         def encoded(examples: Iterator[Example]) -> Iterator[Any]:
-            alone = (single_text(example, texts.name) for example in examples)
+            alone = (require_single_text(example, texts.name) for example in examples)
             return model.encode_stream(alone, progress=progress, **options)
 
         with VectorWriter(out, about) as writer:
-            for line, each in with_lines(texts.examples, encoded):
+            for line, each in process_lines(texts.examples, encoded):
                 assert each is not None, "examples have text"
                 writer.add(each, line.line or 0)
-    texts.tell_empty()
-    texts.tell_unknown()
+    texts.warn_empty_lines()
+    texts.warn_unknown_words()
     _report(writer, per_token=per_token, as_json=as_json)
 
 

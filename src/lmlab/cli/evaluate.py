@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.arguments import one_corpus
-from lmlab.cli.options import Json, NoVerify, RunsErrors
-from lmlab.cli.output import print, print_json, print_table, scoring_bar, warn
+from lmlab.cli.arguments import split_models_and_corpus
+from lmlab.cli.options import JsonOption, NoVerify, RunsErrorsOption
+from lmlab.cli.output import print, print_json, print_table, text_progress_bar, warn
 from lmlab.cli.translation_options import (
-    BeamWidth,
-    LengthPenalty,
-    MaxLength,
-    Method,
-    Samples,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-    Utility,
-    Within,
+    BeamThresholdOption,
+    BeamWidthOption,
+    LengthPenaltyOption,
+    MaxLengthOption,
+    MethodOption,
+    SamplesOption,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    UtilityOption,
 )
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.sampling.judging import Evaluation
+    from lmlab.sampling.translation_evaluation import TranslationEvaluation
 
-SHOWN = 5
+MAX_SHOWN = 5
 """Texts that a warning names at most."""
 
 
@@ -54,28 +54,28 @@ def evaluate(
     tokenize: Annotated[
         str, typer.Option(help="How sacreBLEU finds words: none where texts are tokenised, 13a …")
     ] = "none",
-    method: Method = "beam",
-    beam: BeamWidth = None,
-    length_penalty: LengthPenalty = None,
-    within: Within = None,
-    samples: Samples = None,
-    utility: Utility = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    max_length: MaxLength = None,
-    seed: Seed = 0,
+    method: MethodOption = "beam",
+    beam: BeamWidthOption = None,
+    length_penalty: LengthPenaltyOption = None,
+    within: BeamThresholdOption = None,
+    samples: SamplesOption = None,
+    utility: UtilityOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    max_length: MaxLengthOption = None,
+    seed: SeedOption = 0,
     limit: Annotated[int | None, typer.Option(help="Only the first so many texts.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="A file of translations for each run, into this folder."),
     ] = None,
-    as_json: Json = False,
-    errors: RunsErrors = None,
+    as_json: JsonOption = False,
+    errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
     """Judge translations by sacreBLEU, with intervals and a paired test between runs."""
-    runs, data = one_corpus(arguments, data, "evaluate")
+    runs, data = split_models_and_corpus(arguments, data, "evaluate")
 
     from lmlab.api import evaluate as evaluate_runs
     from lmlab.data.lines import check_errors
@@ -86,7 +86,7 @@ def evaluate(
         check_errors(errors)
     if out is not None:
         make_folder(out)
-    with scoring_bar("translating", unit="texts", results_follow=True) as done:
+    with text_progress_bar("translating", unit="texts", results_follow=True) as done:
         found = evaluate_runs(
             runs,
             data=data,
@@ -114,7 +114,7 @@ def evaluate(
             f"{found.skipped:,} {were} left out (an empty side, or not to be parsed); the files of "
             "--out have no line for what was left out."
         )
-    for sentence in cut_sentences(found):
+    for sentence in truncation_warnings(found):
         print(f"warning: {sentence}", file=sys.stderr)
     if out is not None:
         write_translations(found, out)
@@ -124,7 +124,7 @@ def evaluate(
     print_evaluation(found)
 
 
-def print_evaluation(found: Evaluation) -> None:
+def print_evaluation(found: TranslationEvaluation) -> None:
     """A row for each system and metric, and the signatures that belong to them."""
     print(f"{found.corpus}, {found.split} split: {found.judged[0].texts:,} texts, {found.method}")
     rows = [
@@ -142,13 +142,13 @@ def print_evaluation(found: Evaluation) -> None:
         print(signature)
 
 
-def cut_sentences(found: Evaluation) -> list[str]:
+def truncation_warnings(found: TranslationEvaluation) -> list[str]:
     """For each run that could not read all of its sources how many, and which."""
     sentences = []
     for name, numbers in found.cut.items():
         if numbers:
-            listed = ", ".join(f"{number:,}" for number in numbers[:SHOWN])
-            listed += " …" if len(numbers) > SHOWN else ""
+            listed = ", ".join(f"{number:,}" for number in numbers[:MAX_SHOWN])
+            listed += " …" if len(numbers) > MAX_SHOWN else ""
             sentences.append(
                 f"{name} takes less than the whole source of {len(numbers):,} texts, which were "
                 f"cut: {listed}"
@@ -158,7 +158,7 @@ def cut_sentences(found: Evaluation) -> list[str]:
 
 def make_folder(folder: Path) -> None:
     """Make sure that a folder can be written to, before an hour of work has nowhere to go."""
-    from lmlab.core.files import telling_disk_errors
+    from lmlab.core.atomic_files import telling_disk_errors
 
     with telling_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,9 +166,9 @@ def make_folder(folder: Path) -> None:
             pass
 
 
-def write_translations(found: Evaluation, folder: Path) -> None:
-    from lmlab.core.files import write_text
-    from lmlab.training.processes import lock_output
+def write_translations(found: TranslationEvaluation, folder: Path) -> None:
+    from lmlab.core.atomic_files import write_text
+    from lmlab.training.distributed import lock_output
 
     with lock_output(folder, wait=60):
         for name, texts in found.translations.items():

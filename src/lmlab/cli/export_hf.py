@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import NoVerify, Run
+from lmlab.cli.options import NoVerify, RunArgument
 from lmlab.cli.output import print
 
 
 def export_hf(
-    run: Run,
+    run: RunArgument,
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new folder.")],
     no_verify: NoVerify = False,
 ) -> None:
     """Write a run in the Hub's format, which transformers loads."""
-    from lmlab.interop.hf import exporting
+    from lmlab.interop.hf import checkpoint_export
 
-    family = exporting.export_hf(run, folder)
+    family = checkpoint_export.export_hf(run, folder)
     print(f"{folder}: model type {family.model_type}")
-    if (remark := exporting.softmax_remark(family)) is not None:
+    if (remark := checkpoint_export.softmax_note(family)) is not None:
         print(f"note: {remark}")

@@ -7,27 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import (
     one_line,
     print,
     print_json_list,
     print_table,
-    scoring_bar,
+    text_progress_bar,
     with_progress,
 )
-from lmlab.cli.texts import NamedFile, Text, single_text, texts_from_arguments, with_lines
+from lmlab.cli.text_inputs import (
+    FileOption,
+    TextOption,
+    process_lines,
+    read_text_arguments,
+    require_single_text,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lmlab.data.readers import Example
-    from lmlab.sampling.filling import Filled
+    from lmlab.sampling.mask_filling import FilledText
 
 
 def fill(
-    run: Run,
+    run: RunArgument,
     texts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -36,8 +42,8 @@ def fill(
             "line; - is standard input.",
         ),
     ] = None,
-    text: Text = None,
-    file: NamedFile = None,
+    text: TextOption = None,
+    file: FileOption = None,
     top: Annotated[int, typer.Option(help="How many are given, best first.")] = 5,
     joint: Annotated[
         bool, typer.Option("--joint", help="Tokens for all gaps of a text together.")
@@ -56,9 +62,9 @@ def fill(
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     beam: Annotated[int, typer.Option(help="Width of the search for several gaps.")] = 8,
     max_length: Annotated[int, typer.Option(help="Most tokens in the blanks of a text.")] = 20,
-    as_json: Json = False,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Fill in what is missing: the likeliest tokens at each mask, or blanks of any length."""
@@ -67,12 +73,12 @@ def fill(
 
     from lmlab.api import load
 
-    given = texts_from_arguments(texts or [], text or [], file, errors)
+    given = read_text_arguments(texts or [], text or [], file, errors)
     model = load(run)
 
-    def filled(examples: Iterator[Example]) -> Iterator[Filled]:
+    def filled(examples: Iterator[Example]) -> Iterator[FilledText]:
         return model.fill_stream(
-            (single_text(example, given.name) for example in examples),
+            (require_single_text(example, given.name) for example in examples),
             top=top,
             joint=joint,
             blanks=blanks,
@@ -82,21 +88,21 @@ def fill(
             max_length=max_length,
         )
 
-    with scoring_bar(f"filling {given.name}", given.report, given.size, unit="texts") as done:
-        found = with_progress(with_lines(given.lines, filled), done)
+    with text_progress_bar(f"filling {given.name}", given.report, given.size, unit="texts") as done:
+        found = with_progress(process_lines(given.lines, filled), done)
         if as_json:
             print_json_list(_record(line, each) for line, each in found)
         else:
             print_filled(each for _, each in found)
 
 
-def _record(line: Example, filled: Filled | None) -> dict[str, object]:
-    from lmlab.sampling.filling import Filled
+def _record(line: Example, filled: FilledText | None) -> dict[str, object]:
+    from lmlab.sampling.mask_filling import FilledText
 
-    return {"line": line.line, **(filled or Filled(text="")).as_dict()}
+    return {"line": line.line, **(filled or FilledText(text="")).as_dict()}
 
 
-def print_filled(found: Iterable[Filled | None]) -> None:
+def print_filled(found: Iterable[FilledText | None]) -> None:
     """Each text, and below it a table of what may stand in its gaps; None is an empty line."""
     told: set[str] = set()
     for number, each in enumerate(found):
@@ -113,7 +119,7 @@ def print_filled(found: Iterable[Filled | None]) -> None:
             _print_gaps(each)
 
 
-def _print_gaps(filled: Filled) -> None:
+def _print_gaps(filled: FilledText) -> None:
     """Pieces have a column where texts do not show all of them: what begins a word, say."""
     options = [(number, each) for number, gap in enumerate(filled.gaps, 1) for each in gap.options]
     marked = any(option.pieces != (option.text,) for _, option in options)
@@ -133,7 +139,7 @@ def _print_gaps(filled: Filled) -> None:
     print_table(("gap", "text", *piece, "probability", "nats", *share), rows)
 
 
-def _print_fillings(filled: Filled) -> None:
+def _print_fillings(filled: FilledText) -> None:
     several = len(filled.fillings[0].answers) > 1
     names = [f"gap {n}" for n, _ in enumerate(filled.fillings[0].answers, 1)]
     rows = [
@@ -146,9 +152,9 @@ def _print_fillings(filled: Filled) -> None:
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
     if filled.kind is not None:
-        from lmlab.diagnostics.wording import KINDS_EXPLAINED
+        from lmlab.scoring.formatting import KIND_DESCRIPTIONS
 
-        print(f"kind {filled.kind} ({KINDS_EXPLAINED[filled.kind]}); {filled.order}")
+        print(f"kind {filled.kind} ({KIND_DESCRIPTIONS[filled.kind]}); {filled.order}")
 
 
 def _shown(answer: str) -> str:

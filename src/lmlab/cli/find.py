@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import Json
+from lmlab.cli.options import JsonOption
 from lmlab.cli.output import print, print_json, print_table
 from lmlab.cli.settings import print_settings
 from lmlab.core.card import Card
-from lmlab.core.errors import UserError, nearest
+from lmlab.core.errors import UserError, nearest_names
 from lmlab.core.registry import catalogue, find_system, search_systems, system_module
-from lmlab.core.search import Hit, search
-from lmlab.core.switches import switch_words
+from lmlab.core.search import SearchHit, search
+from lmlab.core.switches import describe_switches
 
 
 def find(
@@ -24,7 +24,7 @@ def find(
         typer.Argument(metavar="TEXT", help="A system's name or alias, or words of an idea."),
     ],
     limit: Annotated[int, typer.Option(min=1, help="Show this many results at most.")] = 10,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Search systems, verbs, settings, classes, docs and terms; show one system in full by name."""
     query = " ".join(text)
@@ -41,10 +41,10 @@ def find(
     elif hits:
         print_hits(hits)
     else:
-        raise nothing_found(query)
+        raise no_match_error(query)
 
 
-def print_hits(hits: Sequence[Hit]) -> None:
+def print_hits(hits: Sequence[SearchHit]) -> None:
     """A line for each result: what it is, its name, what it says, and the file that has it."""
     rows = [(hit.kind, hit.name, hit.excerpt, hit.where) for hit in hits]
     print_table(("kind", "name", "what it is", "where"), rows)
@@ -52,10 +52,10 @@ def print_hits(hits: Sequence[Hit]) -> None:
         print("\nlmlab find NAME shows the whole card of a system.")
 
 
-def nothing_found(query: str) -> UserError:
+def no_match_error(query: str) -> UserError:
     """The error where nothing matches, with the nearest names of systems and settings."""
     names = [name for card in catalogue().values() for name in (card.name, *card.aliases)]
-    close = nearest(query, names)
+    close = nearest_names(query, names)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "try other words."
     return UserError(f"nothing matches {query!r}; {hint}")
 
@@ -68,8 +68,8 @@ def _named(asked: str) -> Card | None:
 
 def print_card(card: Card) -> None:
     """Formula, paper, source, what it can do, and its settings with their values by size."""
-    from lmlab.training.recipes import GENERAL
-    from lmlab.training.settings import system_settings
+    from lmlab.training.recipes import GENERAL_RECIPES
+    from lmlab.training.setting_records import system_settings
 
     module = system_module(card.name)
     print(f"{card.name}\n\n{inspect.getdoc(module)}\n")
@@ -82,8 +82,8 @@ def print_card(card: Card) -> None:
         "protocols": ", ".join(card.protocols),
         "fitted by": card.fitting,
         "objectives": ", ".join(card.objectives),
-        "recipes": ", ".join(dict.fromkeys([*GENERAL, *getattr(module, "RECIPES", {})])),
-        "switches": switch_words(range(len(card.switches)), card.switches, none=""),
+        "recipes": ", ".join(dict.fromkeys([*GENERAL_RECIPES, *getattr(module, "RECIPES", {})])),
+        "switches": describe_switches(range(len(card.switches)), card.switches, none=""),
         "takes": ", ".join(f"--{name}" for name in card.needs),
         "oracle": card.oracle,
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import (
     NO_ANSWER,
     console,
@@ -17,23 +17,30 @@ from lmlab.cli.output import (
     print,
     print_json,
     print_json_list,
-    scoring_bar,
+    text_progress_bar,
     warn,
     with_progress,
 )
-from lmlab.cli.rows import NumberedRow, Row, rows_from
-from lmlab.cli.texts import NamedFile, file_or_texts
+from lmlab.cli.predict import (
+    NumberedRow,
+    TaskRow,
+    read_input_rows,
+)
+from lmlab.cli.text_inputs import (
+    FileOption,
+    file_or_texts,
+)
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.tasks.reading import Answered
-    from lmlab.tasks.runs import TaskModel
+    from lmlab.tasks.finetuned_model import FinetunedModel
+    from lmlab.tasks.input_pipeline import TaskAnswer
 
-ROWS_AT_ONCE = 256
+CHUNK_ROWS = 256
 """Rows that are answered together, so that answers come while a long file is read."""
 
-TaskName = Annotated[
+TaskOption = Annotated[
     str,
     typer.Option(
         metavar="TASK",
@@ -41,7 +48,7 @@ TaskName = Annotated[
         "holds.",
     ),
 ]
-Data = Annotated[
+DataOption = Annotated[
     str,
     typer.Option(
         metavar="ROWS",
@@ -53,9 +60,9 @@ Data = Annotated[
 
 
 def finetune(
-    run: Run,
-    task: TaskName,
-    data: Data,
+    run: RunArgument,
+    task: TaskOption,
+    data: DataOption,
     out: Annotated[str, typer.Option(metavar="RUN", help="The folder to write.")],
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Learn the head alone (feature transfer).")
@@ -92,8 +99,8 @@ def finetune(
     minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
     seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
-    as_json: Json = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Put a trained run to a task: its features under a new head, or all its parameters.
@@ -123,7 +130,7 @@ def finetune(
         quiet=as_json,
     )
     if as_json:
-        show_warnings(found)
+        print_metric_warnings(found)
         print_json(found.as_dict())
         return
     counts = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
@@ -141,7 +148,7 @@ def finetune(
             file=sys.stderr,
         )
     _tell_questions_cut(found.questions_cut)
-    show_metrics(found, f"on the {found.split} split")
+    print_metrics(found, f"on the {found.split} split")
     print(f"{found.path}: answers in predictions.jsonl; ask it more by lmlab predict")
 
 
@@ -155,7 +162,7 @@ def _tell_questions_cut(count: int) -> None:
 
 
 def predict(
-    run: Run,
+    run: RunArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -170,16 +177,16 @@ def predict(
             metavar="T", help="A text to classify or to go on from, or a question; several times."
         ),
     ] = None,
-    named_file: NamedFile = None,
+    named_file: FileOption = None,
     graph: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.svg", help="Draw the graph that an answer over hops stands on (hops)."
         ),
     ] = None,
-    as_json: Json = False,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Ask a fine-tuned run: an answer for each row or text; an empty line stays one.
@@ -187,19 +194,19 @@ def predict(
     Where it reads long texts by blocks, those that were kept stand under the answer with the
     judge's scores.
     """
-    from lmlab.tasks.hops.asking import is_hops
-    from lmlab.tasks.runs import load_task_model
+    from lmlab.tasks.finetuned_model import load_task_model
+    from lmlab.tasks.multihop.multihop_model import is_hops
 
     file, texts = file_or_texts(arguments, text, named_file)
     if is_hops(run):
-        lines = rows_from("hops", file, texts, errors)
+        lines = read_input_rows("hops", file, texts, errors)
         return _predict_hops(run, lines, graph, as_json=as_json)
     if graph is not None:
         raise UserError("only a run of the task hops has a graph to draw; leave --graph out.")
     model = load_task_model(run)
-    lines = rows_from(model.task.name, file, texts, errors)
+    lines = read_input_rows(model.task.name, file, texts, errors)
     answers: list[Any] = []
-    with scoring_bar("answering", unit="rows") as done:
+    with text_progress_bar("answering", unit="rows") as done:
         found = with_progress(_answered(model, lines, answers), done)
         if as_json:
             print_json_list(_answer_record(*each) for each in found)
@@ -209,21 +216,21 @@ def predict(
     _tell_questions_cut(model.reading.questions_cut(rows))
     measured = model.measure(rows, answers)
     if measured is not None:
-        show_metrics(measured, f"on {len(rows):,} rows", file=sys.stderr)
-    if sentence := unknown_in_rows_of(model, rows):
+        print_metrics(measured, f"on {len(rows):,} rows", file=sys.stderr)
+    if sentence := unknown_words_warning(model, rows):
         warn(sentence)
 
 
 def _answered(
-    model: TaskModel, lines: list[NumberedRow], answers: list[Any]
-) -> Iterator[tuple[int, Row | None, Answered | None]]:
+    model: FinetunedModel, lines: list[NumberedRow], answers: list[Any]
+) -> Iterator[tuple[int, TaskRow | None, TaskAnswer | None]]:
     """Number, row and answer of each line; no answer where there is no row.
 
     The bare answers are also appended to `answers`, to be measured when all are there.
     """
     model.check([row for _, row in lines if row is not None])
-    for first in range(0, len(lines), ROWS_AT_ONCE):
-        some = lines[first : first + ROWS_AT_ONCE]
+    for first in range(0, len(lines), CHUNK_ROWS):
+        some = lines[first : first + CHUNK_ROWS]
         answered = model.answer([row for _, row in some if row is not None])
         answers += [each.answer for each in answered]
         following = iter(answered)
@@ -231,20 +238,20 @@ def _answered(
             yield number, row, None if row is None else next(following)
 
 
-def unknown_in_rows_of(model: TaskModel, rows: list[Row]) -> str | None:
+def unknown_words_warning(model: FinetunedModel, rows: list[TaskRow]) -> str | None:
     """A sentence where more than a few per cent of the words in rows are unknown."""
-    from lmlab.tasks.unknown_words import unknown_in_rows
+    from lmlab.tasks.task_rows import count_unknown_words
 
-    return unknown_in_rows(rows, model.task, model.tokenizer).warning()
+    return count_unknown_words(rows, model.task, model.tokenizer).warning()
 
 
-def _answer_record(number: int, row: Row | None, answered: Any) -> dict[str, Any]:
+def _answer_record(number: int, row: TaskRow | None, answered: Any) -> dict[str, Any]:
     if row is None:
         return {"line": number, "answered": ""}
     return {**row, **answered.as_dict(), "line": number}
 
 
-def _print_answers(found: Iterable[tuple[int, Row | None, Answered | None]]) -> None:
+def _print_answers(found: Iterable[tuple[int, TaskRow | None, TaskAnswer | None]]) -> None:
     for _, _, each in found:
         if each is None:
             print()
@@ -257,14 +264,14 @@ def _print_answers(found: Iterable[tuple[int, Row | None, Answered | None]]) -> 
 
 def _predict_hops(run: str, lines: list[NumberedRow], graph: Path | None, *, as_json: bool) -> None:
     """Answers with the way that led to each, and their graphs drawn."""
-    from lmlab.tasks.hops.asking import load_hops
+    from lmlab.tasks.multihop.multihop_model import load_hops
 
     answers = load_hops(run).predict([row for _, row in lines if row is not None])
     drawn: list[Path] = []
     if graph is not None:
-        from lmlab.diagnostics.graph_picture import write_graphs
+        from lmlab.inspection.cognitive_graph_figure import write_cognitive_graphs
 
-        drawn = write_graphs(answers, graph)
+        drawn = write_cognitive_graphs(answers, graph)
     waiting = iter(answers)
     found = [(number, row, None if row is None else next(waiting)) for number, row in lines]
     if as_json:
@@ -282,48 +289,53 @@ def _predict_hops(run: str, lines: list[NumberedRow], graph: Path | None, *, as_
 
 
 def prompt(
-    run: Run,
-    task: TaskName,
-    data: Data,
+    run: RunArgument,
+    task: TaskOption,
+    data: DataOption,
     shots: Annotated[int, typer.Option(help="Examples shown before each question.")] = 4,
     rows: Annotated[int, typer.Option(help="Test rows that are asked at most.")] = 200,
     seed: Annotated[int, typer.Option(help="Decides which examples are shown.")] = 0,
-    as_json: Json = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Do a task by few-shot prompting: examples in the text itself, nothing is trained."""
     from lmlab.api import load
-    from lmlab.tasks.catalogue import find_task
-    from lmlab.tasks.prompting import prompt_rows
-    from lmlab.tasks.rows import data_seed, read_splits
+    from lmlab.tasks.few_shot import predict_few_shot
+    from lmlab.tasks.task_registry import find_task
+    from lmlab.tasks.task_rows import (
+        read_splits,
+        split_seed,
+    )
 
     if rows < 1:
         raise UserError(f"the number of rows must be 1 or more, and {rows} came.")
     kind, model = find_task(task), load(run)
-    splits = read_splits(data, kind, seed=data_seed(model.config, data), errors=errors)
+    splits = read_splits(data, kind, seed=split_seed(model.config, data), errors=errors)
     asked = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]
     with console(stderr=True).status(f"asking {len(asked)} rows"):
-        found = prompt_rows(model.scorer(), kind, splits["train"], asked, shots=shots, seed=seed)
+        found = predict_few_shot(
+            model.scorer(), kind, splits["train"], asked, shots=shots, seed=seed
+        )
     if as_json:
         print_json(found.as_dict())
         return
     if found.note:
         print(f"note: {found.note}", file=sys.stderr)
     print(f"one prompt: {found.example}")
-    show_metrics(found, f"on {found.rows} rows with {found.shots} examples each")
+    print_metrics(found, f"on {found.rows} rows with {found.shots} examples each")
 
 
-def show_metrics(measured: Any, where: str, *, file: Any = None) -> None:
+def print_metrics(measured: Any, where: str, *, file: Any = None) -> None:
     """A line for each measure with its 95 % interval, and the warnings on standard error."""
     for name, value in measured.metrics.items():
         ends = measured.intervals.get(name)
         sure = "" if ends is None else f"  95 % {ends[0]:.3f} to {ends[1]:.3f}"
         print(f"{name.replace('_', ' '):17} {value:.3f}  {where}{sure}", file=file)
-    show_warnings(measured)
+    print_metric_warnings(measured)
 
 
-def show_warnings(measured: Any) -> None:
+def print_metric_warnings(measured: Any) -> None:
     """What a user should know of the measures, on standard error."""
     for sentence in measured.warnings:
         print(f"warning: {sentence}", file=sys.stderr)

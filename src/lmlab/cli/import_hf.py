@@ -20,9 +20,9 @@ def import_hf(
     ] = None,
 ) -> None:
     """Make a run of a checkpoint in the Hub's format, to be used like any other."""
-    from lmlab.interop.hf import importing
+    from lmlab.interop.hf import checkpoint_import
 
-    model = importing.import_hf(source, out, family=family)
+    model = checkpoint_import.import_hf(source, out, family=family)
     parameters = model.system.parameter_count
     size = model.tokenizer.vocabulary.size
     print(f"{out}: {model.card.name}, {parameters:,} parameters over {size:,} tokens")

@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.options import Errors, Json, NoVerify, Raw
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption
 from lmlab.cli.output import console, print, print_json, print_table
-from lmlab.cli.texts import NamedFile, Text, single_text, texts_from_arguments
+from lmlab.cli.text_inputs import (
+    FileOption,
+    TextOption,
+    read_text_arguments,
+    require_single_text,
+)
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.retrieval.stored import Hit, IndexDescription
+    from lmlab.retrieval.stored_index import (
+        DocumentHit,
+        IndexDescription,
+    )
 
-SHOWN = 120
+MAX_SHOWN_CHARACTERS = 120
 """Characters of a document that are printed."""
-FOUND = 5
+DEFAULT_HITS = 5
 """Documents that are found where nobody says how many."""
 
-Index = Annotated[str, typer.Argument(metavar="INDEX", help="The folder of an index.")]
+IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="The folder of an index.")]
 
 
 def build(
@@ -54,20 +62,20 @@ def build(
     ] = 0.95,
     batch: Annotated[int, typer.Option(help="Documents that are encoded together.")] = 64,
     seed: Annotated[int, typer.Option(help="Decides what is random in ivf and hnsw.")] = 0,
-    errors: Errors = "strict",
-    as_json: Json = False,
+    errors: ErrorsOption = "strict",
+    as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
     """Make an index of documents, to be searched by questions."""
     from lmlab.api import build_index
     from lmlab.data.lines import ReadingReport, check_errors
-    from lmlab.retrieval.documents import open_documents
+    from lmlab.retrieval.documents import load_documents
 
     report = ReadingReport()
-    opened = open_documents(documents, errors=check_errors(errors), report=report)
+    opened = load_documents(documents, errors=check_errors(errors), report=report)
     if report.bad_rows or report.replaced_bytes:
         print(f"lmlab: {documents}: {report.odd()}.", file=sys.stderr)
-    with progress_bar() as progress:
+    with index_progress_bar() as progress:
         built = build_index(
             opened,
             encoder,
@@ -89,7 +97,7 @@ def build(
 
 
 def search(
-    index: Index,
+    index: IndexArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -97,30 +105,31 @@ def search(
             help="What to look for: texts, or a file with a text a line; - is standard input.",
         ),
     ] = None,
-    text: Text = None,
-    file: NamedFile = None,
+    text: TextOption = None,
+    file: FileOption = None,
     k: Annotated[
-        int | None, typer.Option("-k", help=f"Documents to find for each text; {FOUND} if so many.")
+        int | None,
+        typer.Option("-k", help=f"Documents to find for each text; {DEFAULT_HITS} if so many."),
     ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(help="Where the encoder is that the index was built with, if it has moved."),
     ] = None,
-    as_json: Json = False,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Find the documents of an index that fit a text best."""
     from lmlab.api import open_index
 
-    given = texts_from_arguments(arguments or [], text or [], file, errors)
+    given = read_text_arguments(arguments or [], text or [], file, errors)
     examples = list(given.examples)
-    questions = [single_text(example, given.name) for example in examples]
+    questions = [require_single_text(example, given.name) for example in examples]
     opened = open_index(index, encoder=encoder)
     if encoder is not None and opened.about.encoder is None:
         raise UserError(f"{index} is searched by words (bm25), not vectors; leave --encoder out.")
-    found = opened.search(questions, min(FOUND, len(opened)) if k is None else k)
+    found = opened.search(questions, min(DEFAULT_HITS, len(opened)) if k is None else k)
     if opened.cut:
         print(
             f"lmlab: {opened.cut} of {len(questions)} texts exceeded the encoder's window of "
@@ -135,17 +144,17 @@ def search(
         if len(questions) > 1:
             print(f"{chr(10) if place else ''}{question}\n")
         _print_hits(hits)
-    given.tell_empty()
+    given.warn_empty_lines()
 
 
-def info(index: Index, as_json: Json = False, no_verify: NoVerify = False) -> None:
+def info(index: IndexArgument, as_json: JsonOption = False, no_verify: NoVerify = False) -> None:
     """Tell what is in an index, and what it was built with."""
-    from lmlab.retrieval.stored import open_index
+    from lmlab.retrieval.stored_index import open_index
 
     _print_description(open_index(index).about, index, as_json=as_json)
 
 
-def _as_dict(question: str, hits: list[Hit]) -> dict[str, Any]:
+def _as_dict(question: str, hits: list[DocumentHit]) -> dict[str, Any]:
     found = [
         {"rank": rank, "score": hit.score, "number": hit.number, **asdict(hit.document)}
         for rank, hit in enumerate(hits, 1)
@@ -153,7 +162,7 @@ def _as_dict(question: str, hits: list[Hit]) -> dict[str, Any]:
     return {"question": question, "found": found}
 
 
-def _print_hits(hits: list[Hit]) -> None:
+def _print_hits(hits: list[DocumentHit]) -> None:
     if not hits:
         print("nothing was found: no document has a word of the text in it.")
         return
@@ -162,15 +171,15 @@ def _print_hits(hits: list[Hit]) -> None:
             str(rank),
             f"{hit.score:.4f}",
             hit.document.name,
-            shortened(hit.document.title, SHOWN // 3),
-            shortened(hit.document.text, SHOWN),
+            shorten_text(hit.document.title, MAX_SHOWN_CHARACTERS // 3),
+            shorten_text(hit.document.text, MAX_SHOWN_CHARACTERS),
         )
         for rank, hit in enumerate(hits, 1)
     ]
     print_table(("rank", "score", "name", "title", "text"), rows)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """A text in one line of at most so many characters."""
     line = " ".join(text.split())
     if len(line) <= most:
@@ -184,7 +193,7 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
         print_json({"path": path, **asdict(about)})
         return
     count = f"{about.documents:,} document{'' if about.documents == 1 else 's'}"
-    print(f"{path}: {count}, {about.kind}, {sized(sum(about.files.values()))} on the disk")
+    print(f"{path}: {count}, {about.kind}, {format_size(sum(about.files.values()))} on the disk")
     if about.encoder is not None:
         where = f" ({about.encoder.path})" if about.encoder.path else ""
         print(f"encoder: {about.encoder.name}{where}, vectors of width {about.width}")
@@ -198,13 +207,13 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
     print(f"written by lmlab {about.lmlab}, format {about.format}")
 
 
-def sized(count: int) -> str:
+def format_size(count: int) -> str:
     """So many bytes, in the larger of two units that gives a number to look at."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.1f} KiB"
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+def index_progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on standard error where somebody looks; gives what is told how far things are."""
     if not sys.stderr.isatty():
         yield lambda what, done, of: None

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.arguments import models_and_data
-from lmlab.cli.options import Json, NoVerify
+from lmlab.cli.arguments import split_models_and_data
+from lmlab.cli.options import JsonOption, NoVerify
 from lmlab.cli.output import console, print, print_json
 from lmlab.core.errors import UserError
 
@@ -33,11 +33,11 @@ def inspect(
         Path | None,
         typer.Option(metavar="DIR", help="Where to write; one run's own figures, if not given."),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
     """Draw what goes on inside trained models: SVG, PNG and a page that says how to read each."""
-    runs, data = models_and_data(arguments)
+    runs, data = split_models_and_data(arguments)
     if data:
         raise UserError(f"inspect takes runs alone, and {data[0]} is none; remove it.")
 

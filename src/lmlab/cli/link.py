@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import (
     one_line,
     print,
     print_json_list,
     print_table,
-    scoring_bar,
+    text_progress_bar,
     with_progress,
 )
-from lmlab.cli.texts import (
-    NamedFile,
-    Text,
-    TextsOrFile,
-    single_text,
-    texts_from_arguments,
-    with_lines,
+from lmlab.cli.text_inputs import (
+    FileOption,
+    TextOption,
+    TextsOrFileArgument,
+    process_lines,
+    read_text_arguments,
+    require_single_text,
 )
 from lmlab.core.errors import UserError
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from lmlab.data.readers import Example
-    from lmlab.scoring.links import LinkedText
+    from lmlab.scoring.entity_linking import LinkedText
 
-LONGEST = 60
+MAX_CELL_LENGTH = 60
 """Characters of a description in a table."""
 
 
 def link(
-    run: Run,
-    texts: TextsOrFile = None,
-    text: Text = None,
-    file: NamedFile = None,
+    run: RunArgument,
+    texts: TextsOrFileArgument = None,
+    text: TextOption = None,
+    file: FileOption = None,
     draw: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Each text with its entities, as SVG, into this folder."),
     ] = None,
-    as_json: Json = False,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Tell which entities the words of a text name, by a run with knowledge (knowbert)."""
@@ -56,18 +56,18 @@ def link(
 
     from lmlab.api import load
 
-    given = texts_from_arguments(texts or [], text or [], file, errors)
+    given = read_text_arguments(texts or [], text or [], file, errors)
     model = load(run)
 
     def linked(examples: Iterator[Example]) -> Iterator[LinkedText]:
-        return model.link_stream(single_text(example, given.name) for example in examples)
+        return model.link_stream(require_single_text(example, given.name) for example in examples)
 
-    with scoring_bar(f"linking {given.name}", given.report, given.size, unit="texts") as done:
-        found = with_progress(with_lines(given.lines, linked), done)
+    with text_progress_bar(f"linking {given.name}", given.report, given.size, unit="texts") as done:
+        found = with_progress(process_lines(given.lines, linked), done)
         if draw is not None:
-            from lmlab.diagnostics.link_picture import draw_links
+            from lmlab.inspection.entity_links import with_entity_link_figures
 
-            found = draw_links(found, draw)
+            found = with_entity_link_figures(found, draw)
         if as_json:
             print_json_list(_record(line, each) for line, each in found)
         else:
@@ -75,7 +75,7 @@ def link(
 
 
 def _record(line: Example, linked: LinkedText | None) -> dict[str, object]:
-    from lmlab.scoring.links import LinkedText
+    from lmlab.scoring.entity_linking import LinkedText
 
     return {"line": line.line, **(linked or LinkedText(text="", mentions=())).as_dict()}
 
@@ -106,4 +106,4 @@ def _print_mentions(linked: LinkedText) -> None:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_CELL_LENGTH else f"{text[: MAX_CELL_LENGTH - 1]}…"

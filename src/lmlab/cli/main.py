@@ -45,17 +45,17 @@ from lmlab.cli import (
     translate,
     words,
 )
-from lmlab.cli.arguments import spread
+from lmlab.cli.arguments import repeat_options
 from lmlab.cli.output import keep_raw, print
-from lmlab.cli.usage import usage_sentence
-from lmlab.core.control_characters import visible
+from lmlab.cli.usage_errors import usage_error_sentence
+from lmlab.core.control_characters import escape_control_characters
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
 from lmlab.core.limits import set_limits
 from lmlab.core.manifest import set_verification
 
-MISTAKE = 2
+USER_ERROR_CODE = 2
 """Exit code of everything that the user can mend."""
-INTERRUPTED = 130
+INTERRUPTED_CODE = 130
 
 
 class Verbs(TyperGroup):
@@ -155,7 +155,7 @@ def warning_sentence(
 ) -> str:
     """A warning of ours as a sentence; of others with the place in the code that gave it."""
     if issubclass(category, LmlabWarning):
-        return visible(f"lmlab: {message}\n")
+        return escape_control_characters(f"lmlab: {message}\n")
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
@@ -164,9 +164,9 @@ def main(arguments: Sequence[str]) -> int:
     keep_raw(False)
     set_verification(True)
     try:
-        outcome = app(args=spread(arguments), prog_name="lmlab", standalone_mode=False)
+        outcome = app(args=repeat_options(arguments), prog_name="lmlab", standalone_mode=False)
         sys.stdout.flush()
-        return _interrupted() if outcome == INTERRUPTED else int(outcome or 0)
+        return _interrupted() if outcome == INTERRUPTED_CODE else int(outcome or 0)
     except UserError as error:
         return _mistake(str(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str]) -> int:
         # The parser's own errors; their class has moved between versions of typer, this has not.
         if not hasattr(error, "format_message"):
             raise
-        return _mistake(usage_sentence(error, arguments))
+        return _mistake(usage_error_sentence(error, arguments))
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -210,10 +210,10 @@ def _disk_mistake(error: OSError) -> int:
 
 
 def _mistake(sentence: str) -> int:
-    print(visible(f"lmlab: {' '.join(sentence.split())}"), file=sys.stderr)
-    return MISTAKE
+    print(escape_control_characters(f"lmlab: {' '.join(sentence.split())}"), file=sys.stderr)
+    return USER_ERROR_CODE
 
 
 def _interrupted() -> int:
     print("lmlab: stopped by Ctrl-C.", file=sys.stderr)
-    return INTERRUPTED
+    return INTERRUPTED_CODE

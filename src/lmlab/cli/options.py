@@ -9,12 +9,14 @@ import typer
 from lmlab.cli.output import keep_raw
 from lmlab.core.manifest import set_verification
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-JsonLines = Annotated[
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document and nothing else.")
+]
+JsonLinesOption = Annotated[
     bool,
     typer.Option("--json", help="Print a JSON object a line, as they come, and nothing else."),
 ]
-Raw = Annotated[
+RawOption = Annotated[
     bool,
     typer.Option(
         "--raw",
@@ -30,10 +32,10 @@ NoVerify = Annotated[
         help="Load runs and indexes without comparing their files with manifest.json.",
     ),
 ]
-Errors = Annotated[
+ErrorsOption = Annotated[
     str, typer.Option(help="strict: stop at a byte that is not UTF-8; replace: go on and count it.")
 ]
-RunsErrors = Annotated[
+RunsErrorsOption = Annotated[
     str | None,
     typer.Option(
         "--errors",
@@ -41,7 +43,7 @@ RunsErrors = Annotated[
         "was trained, unless given; strict for a new one.",
     ),
 ]
-Corpus = Annotated[
+CorpusArgument = Annotated[
     str,
     typer.Argument(
         metavar="CORPUS",
@@ -49,4 +51,4 @@ Corpus = Annotated[
         "parallel:de-en:FOLDER or parallel:FILE,FILE; see lmlab data list.",
     ),
 ]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a trained run.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The folder of a trained run.")]

@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from lmlab.core.control_characters import visible, visible_in_json
+from lmlab.core.control_characters import (
+    escape_control_characters,
+    escape_control_characters_in_json,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from lmlab.data.lines import ReadingReport
 
-WIDE = 240
+MAX_COLUMNS = 240
 """Columns where nobody looks at a screen: a table in a file is not folded."""
 NO_ANSWER = "(no answer)"
 """Printed where an answer is empty or there is none; JSON has "" or an empty list."""
@@ -36,9 +39,9 @@ def keep_raw(raw: bool) -> bool:
     return raw
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """A text as it is printed for people: control characters visible unless `--raw` is given."""
-    return text if _RAW.get() else visible(text)
+    return text if _RAW.get() else escape_control_characters(text)
 
 
 def one_line(text: str) -> str:
@@ -50,7 +53,7 @@ def print(
     *values: object, file: TextIO | None = None, end: str = "\n", flush: bool = False
 ) -> None:
     """The builtin `print`, with control characters of what is printed made visible."""
-    builtins.print(shown(" ".join(map(str, values))), file=file, end=end, flush=flush)
+    builtins.print(printable(" ".join(map(str, values))), file=file, end=end, flush=flush)
 
 
 def warn(sentence: str) -> None:
@@ -84,7 +87,7 @@ def _written(value: Any, indent: int | None = None) -> str:
         text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
     except ValueError:  # only now is it worth looking at every number
         text = json.dumps(finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
-    return visible_in_json(text)
+    return escape_control_characters_in_json(text)
 
 
 def finite(value: Any) -> Any:
@@ -104,11 +107,11 @@ def console(*, stderr: bool = False, markup: bool = False) -> Console:
 
     class SafeConsole(Console):
         def print(self, *objects: Any, **options: Any) -> None:
-            texts = (shown(each) if isinstance(each, str) else each for each in objects)
+            texts = (printable(each) if isinstance(each, str) else each for each in objects)
             super().print(*texts, **options)
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else WIDE
+    width = None if stream.isatty() else MAX_COLUMNS
     return SafeConsole(stderr=stderr, width=width, markup=markup, highlight=False, emoji=False)
 
 
@@ -144,12 +147,12 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for place, name in enumerate(header):
         table.add_column(name, no_wrap=place == 0, overflow="fold")
     for row in rows:
-        table.add_row(*map(shown, row))
+        table.add_row(*map(printable, row))
     console().print(table)
 
 
 @contextmanager
-def scoring_bar(
+def text_progress_bar(
     what: str,
     report: ReadingReport | None = None,
     size: int | None = None,
@@ -180,7 +183,7 @@ def scoring_bar(
         redirect_stderr=False,
     )
     with bar:
-        task = bar.add_task(escape(shown(what)), total=size, done=0)
+        task = bar.add_task(escape(printable(what)), total=size, done=0)
         total = 0
 
         def told(done: int) -> None:

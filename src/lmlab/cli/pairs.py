@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.arguments import models_and_data
-from lmlab.cli.options import Json, NoVerify, Raw
-from lmlab.cli.output import print, print_json, print_table, scoring_bar, warn
+from lmlab.cli.arguments import split_models_and_data
+from lmlab.cli.options import JsonOption, NoVerify, RawOption
+from lmlab.cli.output import print, print_json, print_table, text_progress_bar, warn
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.language_model import LanguageModel
-    from lmlab.scoring.pairs import Accuracy
-    from lmlab.scoring.pairs_comparison import PairsComparison
+    from lmlab.scoring.minimal_pairs import MinimalPairsComparison, PairAccuracy
 
-HEADER = ("accuracy", "± error", "ties as 1/2", "by mean token", "pairs", "ties", "with unknown")
+ACCURACY_HEADER = (
+    "accuracy",
+    "± error",
+    "ties as 1/2",
+    "by mean token",
+    "pairs",
+    "ties",
+    "with unknown",
+)
 
 
 def pairs(
@@ -28,15 +35,15 @@ def pairs(
             help="Runs or Hub folders, then JSON lines of sentence_good and sentence_bad.",
         ),
     ],
-    as_json: Json = False,
+    as_json: JsonOption = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV: a row for each model and group of pairs.")
     ] = False,
-    raw: Raw = False,
+    raw: RawOption = False,
     no_verify: NoVerify = False,
 ) -> None:
     """Judge minimal pairs: how often is the good sentence more probable than the bad one?"""
-    runs, files = models_and_data(arguments)
+    runs, files = split_models_and_data(arguments)
     if not files:
         raise UserError(
             "no file of minimal pairs given; name one after the runs: lmlab pairs RUN FILE."
@@ -48,7 +55,7 @@ def pairs(
     from lmlab.api import pairs as judge
 
     models = [load(run) for run in runs]
-    with scoring_bar("scoring pairs", results_follow=True) as done:
+    with text_progress_bar("scoring pairs", results_follow=True) as done:
         found = judge(models, files, progress=done)
     warn_unknown(models, files)
     if as_csv:
@@ -63,10 +70,10 @@ def pairs(
 def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
     """Say on standard error which models do not know many of the words, each sentence once."""
     from lmlab.data.unknown_words import UnknownWords
-    from lmlab.scoring.pairs import read_pairs
+    from lmlab.scoring.minimal_pairs import read_minimal_pairs
 
     counters = [UnknownWords(model.tokenizer) for model in models]
-    for pair in read_pairs(files):
+    for pair in read_minimal_pairs(files):
         for counter in counters:
             counter.add(pair.good)
             counter.add(pair.bad)
@@ -75,31 +82,31 @@ def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
             warn(sentence)
 
 
-def print_comparison(found: PairsComparison) -> None:
+def print_comparison(found: MinimalPairsComparison) -> None:
     """Accuracy of all pairs, by file, phenomenon and paradigm, of each model in one table."""
-    from lmlab.diagnostics.wording import convention_words
-    from lmlab.scoring.pairs_comparison import grouped
+    from lmlab.scoring.formatting import describe_convention
+    from lmlab.scoring.minimal_pairs import accuracies_by_group
 
     several = len(found.reports) > 1
     rows = [
         (*([model] if several else []), *_row(by, each))
         for model, report in found.reports.items()
-        for by, each in grouped(report)
+        for by, each in accuracies_by_group(report)
     ]
-    print_table((*(["model"] if several else []), "by", "name", *HEADER), rows)
+    print_table((*(["model"] if several else []), "by", "name", *ACCURACY_HEADER), rows)
     if several:
         print()
         _print_differences(found)
     told: dict[str, list[str]] = {}
     for model, report in found.reports.items():
-        words = f"kind {report.kind}; {convention_words(report.convention)}"
+        words = f"kind {report.kind}; {describe_convention(report.convention)}"
         told.setdefault(words, []).append(model)
     print("\na tie is wrong in accuracy, and one half in the column after its error")
     for words, models in told.items():
         print(f"{', '.join(models)}: {words}" if len(told) > 1 else words)
 
 
-def _print_differences(found: PairsComparison) -> None:
+def _print_differences(found: MinimalPairsComparison) -> None:
     rows = [
         (
             f"{each.first} - {each.second}",
@@ -112,7 +119,7 @@ def _print_differences(found: PairsComparison) -> None:
     print_table(("difference, ties as 1/2", "accuracy", "95 % interval", "p"), rows)
 
 
-def _row(what: str, each: Accuracy) -> tuple[str, ...]:
+def _row(what: str, each: PairAccuracy) -> tuple[str, ...]:
     return (
         what,
         "" if what == "all" else each.name,

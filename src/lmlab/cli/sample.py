@@ -2,26 +2,128 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.arguments import positions_of
-from lmlab.cli.chains import ends, run_chains
-from lmlab.cli.options import Json, NoVerify, Raw, Run
-from lmlab.cli.output import print, print_json
+from lmlab.cli.arguments import parse_positions
+from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.output import console, print, print_json
 from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.integer_parsing import parse_integer
+
+if TYPE_CHECKING:
+    from lmlab.api import LanguageModel
+    from lmlab.sampling.mcmc.diagnostics import (
+        ConvergenceDiagnostics,
+        McmcResult,
+    )
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as `lmlab.cli.main` knows it."""
+
+
+def parse_length_range(written: str) -> tuple[int, int]:
+    """5-12 as (5, 12)."""
+    least, most = (parse_integer(part.strip()) for part in written.partition("-")[::2])
+    if least is None or most is None:
+        raise UserError(f"--lengths takes the least and the most, such as 5-12; {written!r} came.")
+    return least, most
+
+
+def sample_by_mcmc(model: LanguageModel, as_json: bool, **options: Any) -> int:
+    """Run the chains under a bar, tell of them on standard error, and print their texts."""
+    picture: Path | None = options.pop("draw", None)
+    if picture is not None:
+        from lmlab.inspection.mcmc_traces import (
+            check_form,
+            write_mcmc_traces,
+        )
+
+        check_form(picture)
+    with mcmc_progress_bar(str(options["method"])) as told:
+        found = model.chains(progress=told, **options)
+    if picture is not None:
+        write_mcmc_traces(found, picture)
+    print_mcmc_summary(found)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        for each in found.texts:
+            print(each.text.replace("\n", "\\n"))
+    return INTERRUPTED if found.interrupted else 0
+
+
+def print_mcmc_summary(found: McmcResult) -> None:
+    """A line of figures, and the warnings, on standard error."""
+    mixing = found.mixing
+    read = "no energy was read after the burn-in"
+    if not math.isnan(mixing.energy_mean):
+        read = (
+            f"energy ({found.energy}) {mixing.energy_mean:.2f} ± {mixing.energy_std:.2f}, "
+            f"{_mixed(mixing)}"
+        )
+    print(
+        f"{found.chains} chains of {found.steps} steps in {found.seconds:.1f} s: accepted "
+        f"{mixing.acceptance_rate:.3f}, changed {mixing.changed:.3f}; {read}.",
+        file=sys.stderr,
+    )
+    for warning in found.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _mixed(mixing: ConvergenceDiagnostics) -> str:
+    """R-hat and effective size, or that they are unknown."""
+    if math.isnan(mixing.r_hat) or math.isnan(mixing.effective_size):
+        return f"R-hat unknown after {mixing.readings} readings"
+    size = f"effective size {mixing.effective_size:.0f} of {mixing.readings} readings"
+    return f"R-hat {mixing.r_hat:.3f}, {size}"
+
+
+@contextmanager
+def mcmc_progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error while chains run; gives what is told of each step. Silent where
+    nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}, step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
 
 DECODING = ("ancestral", "greedy", "beam")
 CHAINS = ("gibbs", "metropolis")
-PANEL = "Markov chains (--method gibbs or metropolis)"
+MCMC_PANEL = "Markov chains (--method gibbs or metropolis)"
 
 
 def sample(
-    run: Run,
+    run: RunArgument,
     n: Annotated[int, typer.Option("-n", help="How many texts.")] = 1,
     prefix: Annotated[str, typer.Option(metavar="T", help="How each text begins.")] = "",
     source: Annotated[
@@ -50,17 +152,18 @@ def sample(
     start: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             help="random tokens, masked (drawn one by one), text, or lm (its samples).",
         ),
     ] = None,
     text: Annotated[
-        str | None, typer.Option(rich_help_panel=PANEL, metavar="T", help="The text to start from.")
+        str | None,
+        typer.Option(rich_help_panel=MCMC_PANEL, metavar="T", help="The text to start from."),
     ] = None,
     positions: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             metavar="1,3-5",
             help="Tokens of --text that move, counted from 1; all of them.",
         ),
@@ -68,7 +171,7 @@ def sample(
     template: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             metavar="T",
             help="A text with <mask> or [MASK]; only these places move.",
         ),
@@ -76,95 +179,97 @@ def sample(
     lm: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             metavar="RUN",
             help="Whose samples --start lm takes; the run's own if it writes.",
         ),
     ] = None,
     length: Annotated[
         int | None,
-        typer.Option(rich_help_panel=PANEL, help="Tokens of a text after its prefix; 10."),
+        typer.Option(rich_help_panel=MCMC_PANEL, help="Tokens of a text after its prefix; 10."),
     ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             metavar="5-12",
             help="Lengths that chains move between; for metropolis.",
         ),
     ] = None,
     token_cost: Annotated[
         float | None,
-        typer.Option(rich_help_panel=PANEL, help="Energy added for each token, with --lengths; 0."),
+        typer.Option(
+            rich_help_panel=MCMC_PANEL, help="Energy added for each token, with --lengths; 0."
+        ),
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=PANEL, help="Of each chain, burn-in counted; 50 for each place."
+            rich_help_panel=MCMC_PANEL, help="Of each chain, burn-in counted; 50 for each place."
         ),
     ] = None,
     burn_in: Annotated[
         int | None,
-        typer.Option(rich_help_panel=PANEL, help="Steps before a text is kept; half of them."),
+        typer.Option(rich_help_panel=MCMC_PANEL, help="Steps before a text is kept; half of them."),
     ] = None,
     thin: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=PANEL, help="Steps between two texts of a chain; as many as fit."
+            rich_help_panel=MCMC_PANEL, help="Steps between two texts of a chain; as many as fit."
         ),
     ] = None,
     chains: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=PANEL, help="Chains side by side; as many as texts, from 4 to 64."
+            rich_help_panel=MCMC_PANEL, help="Chains side by side; as many as texts, from 4 to 64."
         ),
     ] = None,
     masks: Annotated[
         int | None,
-        typer.Option(rich_help_panel=PANEL, help="Places hidden and drawn at a step; 1."),
+        typer.Option(rich_help_panel=MCMC_PANEL, help="Places hidden and drawn at a step; 1."),
     ] = None,
     order: Annotated[
-        str | None, typer.Option(rich_help_panel=PANEL, help="sequential or random; random.")
+        str | None, typer.Option(rich_help_panel=MCMC_PANEL, help="sequential or random; random.")
     ] = None,
     anneal: Annotated[
         float | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             help="A temperature to begin with; it falls to --temperature by the end of burn-in.",
         ),
     ] = None,
     proposal_temperature: Annotated[
         float | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             help="Times --temperature where tokens are proposed; metropolis corrects for it.",
         ),
     ] = None,
     energy: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             help="raw or norm of a masked model, or own; what metropolis aims at, gibbs reports.",
         ),
     ] = None,
     proposal: Annotated[
         str | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             help="where metropolis takes tokens from: fill (if it can), uniform or unigram.",
         ),
     ] = None,
     draw: Annotated[
         Path | None,
         typer.Option(
-            rich_help_panel=PANEL,
+            rich_help_panel=MCMC_PANEL,
             metavar="FILE",
             help="FILE.svg or FILE.png: energies, autocorrelation, acceptance.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
-    as_json: Json = False,
-    raw: Raw = False,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
     no_verify: NoVerify = False,
 ) -> int:
     """Write texts with a trained model, a text a line; by Markov chains if it fills in or has E."""
@@ -179,10 +284,10 @@ def sample(
     of_chains = {
         "start": start,
         "text": text,
-        "positions": None if positions is None else positions_of(positions),
+        "positions": None if positions is None else parse_positions(positions),
         "template": template,
         "length": length,
-        "lengths": None if lengths is None else ends(lengths),
+        "lengths": None if lengths is None else parse_length_range(lengths),
         "token_cost": token_cost,
         "steps": steps,
         "burn_in": burn_in,
@@ -200,14 +305,16 @@ def sample(
     if method not in (*DECODING, *CHAINS):
         raise unknown_name("method", method, (*DECODING, *CHAINS))
     by_chains = method in CHAINS
-    refuse(method, decoding if by_chains else of_chains)
-    options = given({"temperature": temperature, **(of_chains if by_chains else decoding)})
+    refuse_options(method, decoding if by_chains else of_chains)
+    options = given_options({"temperature": temperature, **(of_chains if by_chains else decoding)})
 
     from lmlab.api import load
 
     model = load(run)
     if by_chains:
-        return run_chains(model, as_json, n=n, prefix=prefix, method=method, seed=seed, **options)
+        return sample_by_mcmc(
+            model, as_json, n=n, prefix=prefix, method=method, seed=seed, **options
+        )
     if note := model.encode_prefix(prefix).note:
         print(f"note: {note}", file=sys.stderr)
     texts = model.sample(n, prefix=prefix, method=method, seed=seed, **options)
@@ -219,14 +326,14 @@ def sample(
     return 0
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
+def given_options(options: dict[str, Any]) -> dict[str, Any]:
     """Those that the user has said something about."""
     return {name: value for name, value in options.items() if value is not None}
 
 
-def refuse(method: str, options: dict[str, Any]) -> None:
+def refuse_options(method: str, options: dict[str, Any]) -> None:
     """An error for an option that the method has no use for."""
-    for name in given(options):
+    for name in given_options(options):
         raise UserError(
             f"the method {method} has no use for --{name.replace('_', '-')}; leave it out."
         )

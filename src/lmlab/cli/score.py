@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmlab.cli.arguments import positions_of
-from lmlab.cli.options import Errors, Json, NoVerify, Raw, Run
-from lmlab.cli.output import one_line, print, print_json_list, scoring_bar
-from lmlab.cli.texts import NamedFile, Text
+from lmlab.cli.arguments import parse_positions
+from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.output import one_line, print, print_json_list, text_progress_bar
+from lmlab.cli.text_inputs import (
+    STDIN,
+    FileOption,
+    TextInput,
+    TextOption,
+    process_lines,
+    read_texts,
+    require_single_text,
+)
 from lmlab.core.errors import UserError
+from lmlab.data.readers import Example
 
 if TYPE_CHECKING:
     from lmlab.core.score import Score
+    from lmlab.language_model import LanguageModel
+    from lmlab.scoring.conditional import ConditionalScore
 
 
 def score(
-    run: Run,
+    run: RunArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -29,8 +41,8 @@ def score(
             "standard input, or texts themselves.",
         ),
     ] = None,
-    text: Text = None,
-    named_file: NamedFile = None,
+    text: TextOption = None,
+    named_file: FileOption = None,
     source: Annotated[
         list[str] | None,
         typer.Option(metavar="S", help="What a text is given, for translators; one for each."),
@@ -45,7 +57,7 @@ def score(
             "spreadsheet takes for a formula has an apostrophe before it, unless --raw is given.",
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     window: Annotated[
         int | None, typer.Option(help="Tokens of context, scored by rolling windows.")
     ] = None,
@@ -92,8 +104,8 @@ def score(
             "nothing for models of characters, unless given."
         ),
     ] = None,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Score texts: log-probability in nats, its kind, and the conventions behind it."""
@@ -108,51 +120,52 @@ def score(
         raise UserError("given a source whole texts are scored; leave out --given, --conditional.")
 
     from lmlab.api import load
-    from lmlab.cli.score_given import continuations, given_scores, print_continuations
-    from lmlab.cli.score_source import add_sources, scores_of
-    from lmlab.cli.texts import file_or_texts, texts_from
+    from lmlab.cli.text_inputs import (
+        file_or_texts,
+        read_texts,
+    )
 
     file, given_texts = file_or_texts(arguments, text, named_file)
     options: dict[str, Any] = {
         "method": method,
-        "positions": positions_of(positions) if positions.strip() else (),
+        "positions": parse_positions(positions) if positions.strip() else (),
         "head": head,
         "mean": mean,
         "window": window,
         "stride": stride,
     }
     if continuing:
-        texts = continuations(file, given_texts, given, errors)
+        texts = read_continuations(file, given_texts, given, errors)
         model = load(run)
         texts.watch(model.tokenizer)
-        found = given_scores(model, texts, end=end, separator=separator, **options)
+        found = score_continuations(model, texts, end=end, separator=separator, **options)
         print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
-        texts.tell_empty()
-        texts.tell_unknown()
+        texts.warn_empty_lines()
+        texts.warn_unknown_words()
         return
-    texts = texts_from(file, given_texts, errors, instead="--text")
+    texts = read_texts(file, given_texts, errors, instead="--text")
     if source:
         add_sources(texts, given_texts, source)
     model = load(run)
     texts.watch(model.tokenizer, model.model.reads_by)
-    with scoring_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
+    with text_progress_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts given one by one belong to no stream: each starts by itself.
-        scores = scores_of(
+        scores = score_texts(
             model, texts, per_token=by_token, carry=file is not None, progress=progress, **options
         )
         if as_json:
             print_json_list(_record(score, per_word) for score in scores)
         elif csv:
-            from lmlab.scoring.pairs_comparison import model_names
-            from lmlab.scoring.words import write_surprisal_csv
+            from lmlab.scoring.minimal_pairs import unique_model_names
+            from lmlab.scoring.word_surprisal import write_surprisal_csv
 
-            [name] = model_names([model.path])
+            [name] = unique_model_names([model.path])
             write_surprisal_csv(scores, sys.stdout, model=name, raw=raw)
         else:
             print_scores(scores, per_token=per_token, per_word=per_word)
-    texts.tell_empty()
-    texts.tell_unknown()
+    texts.warn_empty_lines()
+    texts.warn_unknown_words()
     if texts.size is not None and sys.stderr.isatty():
         print(f"{texts.name}: {texts.report.summary()}", file=sys.stderr)
 
@@ -164,7 +177,7 @@ def _record(score: Score, per_word: bool) -> dict[str, Any]:
     record["per_token"] = [vars(token) for token in score.per_token]
     record["mean"] = score.mean
     if per_word:
-        from lmlab.scoring.words import word_scores
+        from lmlab.scoring.word_surprisal import word_scores
 
         record["per_word"] = [asdict(word) for word in word_scores(score)]
     return record
@@ -173,7 +186,10 @@ def _record(score: Score, per_word: bool) -> dict[str, Any]:
 def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) -> None:
     """A line for each text, its tokens or words below it, and the sum of all in the last line."""
     from lmlab.core.score import summarise
-    from lmlab.diagnostics.wording import counted, summary_words
+    from lmlab.scoring.formatting import (
+        describe_summary,
+        format_count,
+    )
 
     def printed() -> Iterator[Score]:
         for score in scores:
@@ -181,31 +197,152 @@ def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) ->
             shown = one_line(f"{given}{score.text}")
             unit = "nats in the mean" if score.convention.mean else "nats"
             each = f"{0.0 - score.mean:.4f} nats/token"
-            print(f"{score.figure:.4f} {unit}\t{counted(score.tokens, 'token')}\t{each}\t{shown}")
+            print(
+                f"{score.figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{each}\t{shown}"
+            )
             if (per_token or per_word) and score.tokens and not score.per_token:
                 print("\tthe text is scored as a whole, and its tokens have no scores of their own")
             elif per_token or per_word:
                 _print_inside(score, per_token=per_token, per_word=per_word)
             yield score
 
-    print(summary_words(summarise(printed())))
+    print(describe_summary(summarise(printed())))
 
 
 def _print_inside(score: Score, *, per_token: bool, per_word: bool) -> None:
     if per_token:
-        print_parts([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
+        print_token_scores([(t.token, t.start, t.end, t.log_prob) for t in score.per_token])
     if per_word:
-        print_words(score)
+        print_word_scores(score)
 
 
-def print_words(score: Score) -> None:
+def print_word_scores(score: Score) -> None:
     """The words of a text with their log-probabilities."""
-    from lmlab.scoring.words import word_scores
+    from lmlab.scoring.word_surprisal import word_scores
 
-    print_parts([(w.word, w.start, w.end, w.log_prob) for w in word_scores(score)])
+    print_token_scores([(w.word, w.start, w.end, w.log_prob) for w in word_scores(score)])
 
 
-def print_parts(parts: list[tuple[str, int, int, float]]) -> None:
+def print_token_scores(parts: list[tuple[str, int, int, float]]) -> None:
     """Pieces of a text, each with its characters and its log-probability in nats."""
     for piece, start, end, log_prob in parts:
         print(f"\t{log_prob:.4f}\t{start}-{end}\t{piece}")
+
+
+def add_sources(texts: TextInput, given: list[str], sources: list[str]) -> None:
+    """Give each text of the command line the source with its number."""
+    if not given:
+        raise UserError(
+            "--source goes with --text; in a FILE a source stands before its text, with a tab "
+            "between them."
+        )
+    from lmlab.scoring.source_scoring import pair_with_sources
+
+    pairs = zip(texts.reader, pair_with_sources(sources, given), strict=True)
+    texts.reader = (replace(line, condition=pair.source) for line, pair in pairs)
+
+
+def score_texts(
+    model: LanguageModel, texts: TextInput, *, per_token: bool, carry: bool, **options: Any
+) -> Iterator[Score]:
+    """The scores of texts with their lines, each given its source where the first has one."""
+    if texts.name == STDIN and model.model.layout.kind == "pairs":
+        texts.reader = map(parse_columns, texts.reader)
+
+    def scored(examples: Iterator[Example]) -> Iterator[Score]:
+        first = next(examples)
+        examples = chain([first], examples)
+        if first.condition is None:
+            alone = (require_single_text(example, texts.name) for example in examples)
+            return model.scorer(carry=carry, **options).score(alone, per_token=per_token)
+        return model.source_scorer(**options).score_examples(examples, per_token=per_token)
+
+    for line, score in process_lines(texts.examples, scored):
+        assert score is not None, "examples have text"
+        yield replace(score, line=line.line)
+
+
+def parse_columns(line: Example) -> Example:
+    """A source, a tab and a text as an example; a line without text stays so."""
+    source, _, text = (part.strip() for part in line.text.partition("\t"))
+    if line.text and not text:
+        raise UserError(
+            f"{STDIN}, line {line.line}: expected a source, a tab and a text, as this model scores "
+            f"a text given its source, got {line.text[:40]!r}."
+        )
+    return replace(line, text=text, condition=source)
+
+
+def read_continuations(
+    file: str | None, texts: list[str], prefix: str | None, errors: str
+) -> TextInput:
+    """Texts that are each given a prefix: one for all, or that of their line in a file."""
+    found = read_texts(file, texts, errors, instead="--text")
+    if prefix is not None:
+        found.reader = (
+            replace(line, text=require_single_text(line, found.name), condition=prefix)
+            for line in found.reader
+        )
+        return found
+    if file is None:
+        raise UserError("--conditional reads prefixes and continuations from a FILE; name it.")
+    if file == "-":
+        found.reader = map(parse_columns, found.reader)
+    found.reader = (_with_prefix(line, file) for line in found.reader)
+    return found
+
+
+def _with_prefix(line: Example, file: str) -> Example:
+    if line.text and line.condition is None:
+        raise UserError(
+            f"{file} holds single texts; give a .tsv file with a prefix, a tab and a "
+            "continuation a line, or --given with one prefix for all."
+        )
+    return line
+
+
+def score_continuations(
+    model: LanguageModel, texts: TextInput, **options: Any
+) -> Iterator[tuple[int | None, ConditionalScore]]:
+    """Line and score of each continuation."""
+
+    def scored(examples: Iterator[Example]) -> Iterator[ConditionalScore]:
+        pairs = ((example.condition or "", example.text) for example in examples)
+        return model.score_given(pairs, **options)
+
+    for line, score in process_lines(texts.examples, scored):
+        assert score is not None, "examples have text"
+        yield line.line, score
+
+
+def print_continuations(
+    scores: Iterable[tuple[int | None, ConditionalScore]],
+    *,
+    as_json: bool,
+    per_token: bool,
+    mean: bool,
+) -> None:
+    """A line for each continuation, or one JSON document."""
+    if as_json:
+        print_json_list(
+            {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores
+        )
+        return
+    from lmlab.scoring.formatting import (
+        KIND_DESCRIPTIONS,
+        describe_convention,
+        format_count,
+    )
+
+    told: set[str] = set()
+    for _, score in scores:
+        unit = "nats in the mean" if mean else "nats"
+        figure = score.mean if mean else score.total
+        shown = one_line(f"{score.prefix} |{score.continuation}")
+        print(f"{figure:.4f} {unit}\t{format_count(score.tokens, 'token')}\t{shown}")
+        for token in score.per_token if per_token else ():
+            print(f"\t{token.log_prob:.4f}\t{token.start}-{token.end}\t{token.token}")
+        explained = f"{score.kind} ({KIND_DESCRIPTIONS[score.kind]})"
+        told.add(f"kind {explained}; {describe_convention(score.convention)}")
+    for sentence in sorted(told):
+        print(sentence)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json
+from lmlab.cli.options import JsonOption
 from lmlab.cli.output import print, print_json, print_table
 
 if TYPE_CHECKING:
-    from lmlab.training.settings import Setting
+    from lmlab.training.setting_records import SettingRecord
 
 
 def settings(
@@ -26,19 +26,19 @@ def settings(
         str | None,
         typer.Option(help="List the settings of finetune --task TASK instead."),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the settings that --set NAME=VALUE takes: type, default and what each does."""
-    from lmlab.tasks.setting_records import settings as list_settings
+    from lmlab.tasks.setting_listing import settings as settings
 
-    records = list_settings(system, recipe=recipe, task=task)
+    records = settings(system, recipe=recipe, task=task)
     if as_json:
         print_json([record.as_dict() for record in records])
     else:
         print_settings(records)
 
 
-def print_settings(records: Sequence[Setting]) -> None:
+def print_settings(records: Sequence[SettingRecord]) -> None:
     """A table for the settings of each part: the system's by size, then the training's."""
     parts = dict.fromkeys(record.part for record in records)
     for number, part in enumerate(parts):
@@ -48,20 +48,20 @@ def print_settings(records: Sequence[Setting]) -> None:
         print_group(group)
 
 
-def print_group(records: Sequence[Setting]) -> None:
+def print_group(records: Sequence[SettingRecord]) -> None:
     """A line for each setting: name, type, default or value at each size, what it does."""
-    from lmlab.training.settings import set_form
+    from lmlab.training.setting_records import format_value
 
     sizes = tuple(records[0].sizes)
     rows = []
     for record in records:
         values = list(record.sizes.values()) or [record.default]
         kind = "choice" if record.choices else record.type
-        rows.append((record.name, kind, *map(set_form, values), help_line(record)))
+        rows.append((record.name, kind, *map(format_value, values), help_line(record)))
     print_table(("setting", "type", *(sizes or ("default",)), "what it does"), rows)
 
 
-def help_line(record: Setting) -> str:
+def help_line(record: SettingRecord) -> str:
     """The help of a setting, with the choices that it does not name itself and its range."""
     unnamed = [choice for choice in record.choices if choice not in record.help.lower()]
     choices = f"One of {', '.join(record.choices)}." if unnamed else ""

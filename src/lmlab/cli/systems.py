@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from lmlab.cli.options import Json
+from lmlab.cli.options import JsonOption
 from lmlab.cli.output import print_json, print_table
 from lmlab.core.card import Card
 from lmlab.core.registry import catalogue
 
-TOLD = (
+JSON_FIELDS = (
     "name",
     "aliases",
     "family",
@@ -24,7 +24,7 @@ TOLD = (
 )
 
 
-def systems(as_json: Json = False) -> None:
+def systems(as_json: JsonOption = False) -> None:
     """List every system: a model with its paper, ready to be trained."""
     cards = list(catalogue().values())
     if as_json:
@@ -36,7 +36,7 @@ def systems(as_json: Json = False) -> None:
 def card_record(card: Card) -> dict[str, Any]:
     """What `--json` tells of a system."""
     whole = asdict(card)
-    return {name: whole[name] for name in TOLD}
+    return {name: whole[name] for name in JSON_FIELDS}
 
 
 def print_cards(cards: list[Card]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lmlab.cli.options import NoVerify, RunsErrors
+from lmlab.cli.options import NoVerify, RunsErrorsOption
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
 
@@ -85,7 +85,7 @@ def train(
         typer.Option("--compile", help="Compile the step: slow to begin, faster on some machines."),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
-    errors: RunsErrors = None,
+    errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
     """Train a system on a corpus; the run's folder holds all that it takes to use and repeat it."""
@@ -118,9 +118,11 @@ def train(
     if result.reason == "interrupted":
         sys.exit(130)  # the training has said so itself, and where to go on
     if os.environ.get("RANK", "0") == "0":
-        from lmlab.diagnostics.figures import write_figures
+        from lmlab.reports.run_figures import write_run_figures
 
-        write_figures(result.path, unit=result.unit, loss_compares=result.loss_compares)
+        write_run_figures(
+            result.path, unit=result.unit, loss_is_comparable=result.loss_is_comparable
+        )
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:

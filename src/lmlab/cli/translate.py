@@ -10,31 +10,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Errors, JsonLines, NoVerify, Raw, Run
-from lmlab.cli.output import one_line, print, print_json_lines, scoring_bar, warn
-from lmlab.cli.texts import NamedFile, Text, Texts, file_or_texts, texts_from
+from lmlab.cli.options import ErrorsOption, JsonLinesOption, NoVerify, RawOption, RunArgument
+from lmlab.cli.output import one_line, print, print_json_lines, text_progress_bar, warn
+from lmlab.cli.text_inputs import (
+    FileOption,
+    TextInput,
+    TextOption,
+    file_or_texts,
+    read_texts,
+)
 from lmlab.cli.translation_options import (
-    BeamWidth,
-    LengthPenalty,
-    MaxLength,
-    Method,
-    Samples,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
-    Utility,
-    Within,
+    BeamThresholdOption,
+    BeamWidthOption,
+    LengthPenaltyOption,
+    MaxLengthOption,
+    MethodOption,
+    SamplesOption,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    UtilityOption,
 )
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
     from lmlab.data.readers import Example
-    from lmlab.sampling.translating import Translation
+    from lmlab.sampling.translation import Translation
 
 
 def translate(
-    run: Run,
+    run: RunArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -43,13 +49,13 @@ def translate(
             "standard input, or texts themselves.",
         ),
     ] = None,
-    text: Text = None,
-    named_file: NamedFile = None,
-    method: Method = "beam",
-    beam: BeamWidth = None,
+    text: TextOption = None,
+    named_file: FileOption = None,
+    method: MethodOption = "beam",
+    beam: BeamWidthOption = None,
     n_best: Annotated[int, typer.Option(help="Translations of each text, best first.")] = 1,
-    length_penalty: LengthPenalty = None,
-    within: Within = None,
+    length_penalty: LengthPenaltyOption = None,
+    within: BeamThresholdOption = None,
     require: Annotated[
         list[str] | None, typer.Option(metavar="W", help="Words that must stand there; for beam.")
     ] = None,
@@ -59,20 +65,20 @@ def translate(
     prefix: Annotated[
         str | None, typer.Option(metavar="T", help="How each translation begins; for beam.")
     ] = None,
-    samples: Samples = None,
-    utility: Utility = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    max_length: MaxLength = None,
-    seed: Seed = 0,
+    samples: SamplesOption = None,
+    utility: UtilityOption = None,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    max_length: MaxLengthOption = None,
+    seed: SeedOption = 0,
     draw: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where it looked in each text, as SVG, into this folder."),
     ] = None,
-    as_json: JsonLines = False,
-    raw: Raw = False,
-    errors: Errors = "strict",
+    as_json: JsonLinesOption = False,
+    raw: RawOption = False,
+    errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
     """Translate texts, a line each, in their order; an empty line stays one.
@@ -85,7 +91,7 @@ def translate(
 
     file, given = file_or_texts(arguments, text, named_file)
     file = "-" if file is None and not given else file
-    texts = texts_from(file, given, errors, instead="--text", sources=True)
+    texts = read_texts(file, given, errors, instead="--text", sources=True)
 
     from lmlab.api import load
 
@@ -111,20 +117,22 @@ def translate(
         seed=seed,
     )
     if draw is not None:
-        from lmlab.diagnostics.source_picture import draw_all
+        from lmlab.inspection.source_attention import with_source_attention_figures
 
-        found = draw_all(model.model, found, draw)
-    with scoring_bar(f"translating {texts.name}", texts.report, texts.size, unit="texts") as done:
+        found = with_source_attention_figures(model.model, found, draw)
+    with text_progress_bar(
+        f"translating {texts.name}", texts.report, texts.size, unit="texts"
+    ) as done:
         numbered = _with_lines(found, lines, texts.unit, done)
         if as_json:
             print_json_lines({"line": line, **each.as_dict()} for line, each in numbered)
         else:
             print_translations((each for _, each in numbered), several=n_best > 1)
-    texts.tell_references()
-    texts.tell_unknown()
+    texts.warn_references()
+    texts.warn_unknown_words()
 
 
-def _sources(texts: Texts, lines: deque[Example]) -> Iterator[list[str]]:
+def _sources(texts: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
     """The sources some at a time; the lines that they stand in wait in `lines`."""
     for chunk in texts.chunks():
         lines.extend(chunk)

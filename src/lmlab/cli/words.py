@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import Json, NoVerify
+from lmlab.cli.options import JsonOption, NoVerify
 from lmlab.cli.output import print, print_json, print_table
 from lmlab.core.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from lmlab.scoring.word_vectors import Near, WordVectors
+    from lmlab.scoring.word_vectors import Neighbour, WordVectors
 
-TAKES = {
+ARGUMENT_COUNTS = {
     "nearest": (1, 1, "a word"),
     "analogy": (3, 3, "three words: A is to B as C is to what"),
     "similarity": (0, 2, "a file of pairs, two words, or nothing"),
@@ -43,13 +43,13 @@ def words(
         ),
     ] = None,
     count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many are given.")] = 10,
-    as_json: Json = False,
+    as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
     """Ask word vectors: what is near, what completes an analogy, do they order pairs as we do."""
-    if question not in TAKES:
-        raise unknown_name("question to word vectors", question, TAKES)
-    fewest, most, what = TAKES[question]
+    if question not in ARGUMENT_COUNTS:
+        raise unknown_name("question to word vectors", question, ARGUMENT_COUNTS)
+    fewest, most, what = ARGUMENT_COUNTS[question]
     given = given or []
     if not fewest <= len(given) <= most:
         raise UserError(f"{question} takes {what}, and {len(given)} came.")
@@ -68,17 +68,17 @@ def words(
 def open_vectors(source: str) -> WordVectors:
     """Of a run, where it is a folder, else of a word2vec file."""
     if Path(source).is_dir():
-        from lmlab.interop.opening import open_model
-        from lmlab.scoring.word_vectors import vectors_of
+        from lmlab.interop.load_model import load_model
+        from lmlab.scoring.word_vectors import word_vectors
 
-        model = open_model(source)
-        return vectors_of(model.system, model.tokenizer)
+        model = load_model(source)
+        return word_vectors(model.system, model.tokenizer)
     from lmlab.interop.word2vec import read_word2vec
 
     return read_word2vec(source)
 
 
-def _show_near(found: list[Near], as_json: bool) -> None:
+def _show_near(found: list[Neighbour], as_json: bool) -> None:
     if as_json:
         print_json([{"word": each.word, "cosine": each.cosine} for each in found])
         return
@@ -94,11 +94,11 @@ def _show_similarity(vectors: WordVectors, given: list[str], as_json: bool) -> N
             print(f"{cosine:.4f}")
         return
     if given:
-        from lmlab.scoring.word_vectors import read_pairs
+        from lmlab.scoring.word_vectors import read_similarity_pairs
 
-        pairs, name = read_pairs(given[0]), given[0]
+        pairs, name = read_similarity_pairs(given[0]), given[0]
     else:
-        from lmlab.data.wordnet.similarity import similar_nouns
+        from lmlab.data.wordnet.noun_similarity import similar_nouns
 
         pairs, name = list(similar_nouns()), "nouns of WordNet by path similarity"
     found = vectors.agreement(pairs)

@@ -18,13 +18,13 @@ M_TRIM_THRESHOLD = -1
 M_TOP_PAD = -2
 M_MMAP_THRESHOLD = -3
 
-LARGE = 2**30
+MMAP_THRESHOLD = 2**30
 """Blocks below 1 GiB come from the heap, which is trimmed only when so much of it is free."""
-STEP = 64 * 2**20
+TOP_PAD = 64 * 2**20
 """The heap grows by 64 MiB at a time."""
 
 
-def keep_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Make glibc keep freed memory for the next step; false where there is no glibc.
 
     Settings that the user made in the environment (MALLOC_…, GLIBC_TUNABLES) are left alone.
@@ -34,6 +34,10 @@ def keep_memory() -> bool:
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False
     libc = ctypes.CDLL(None)
-    settings = {M_MMAP_THRESHOLD: LARGE, M_TRIM_THRESHOLD: LARGE, M_TOP_PAD: STEP}
+    settings = {
+        M_MMAP_THRESHOLD: MMAP_THRESHOLD,
+        M_TRIM_THRESHOLD: MMAP_THRESHOLD,
+        M_TOP_PAD: TOP_PAD,
+    }
     done = [libc.mallopt(name, value) for name, value in settings.items()]
     return all(done)

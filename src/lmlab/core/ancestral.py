@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmlab.core.distribution import by_numbers
+from lmlab.core.distribution import inverse_cdf
 from lmlab.core.protocols import Step
 from lmlab.core.system import System
 
-MOST_NUMBERS = 8_000_000
+MAX_LOGITS_AT_ONCE = 8_000_000
 """Rows times vocabulary in one step; more rows than fit are drawn in several goes."""
 
 
 @torch.no_grad()
-def draw_texts(
+def sample_texts(
     system: System,
     rows: int,
     *,
@@ -25,7 +25,7 @@ def draw_texts(
 
     The start symbol is left out. Cost: one step a token for the rows that are not finished.
     """
-    at_once = max(1, MOST_NUMBERS // system.vocabulary.size)
+    at_once = max(1, MAX_LOGITS_AT_ONCE // system.vocabulary.size)
     drawn: list[list[int]] = []
     while len(drawn) < rows:
         drawn += _draw_some(system, min(at_once, rows - len(drawn)), max_length, generator)
@@ -42,7 +42,7 @@ def _draw_some(
     for length in range(1, max_length + 1):
         log_probs = system.peek(state).log_probs
         home = log_probs if generator is None else log_probs.to(generator.device)
-        chosen = draw_tokens(home, generator=generator).to(log_probs.device)
+        chosen = sample_tokens(home, generator=generator).to(log_probs.device)
         for row, token in zip(going.tolist(), chosen.tolist(), strict=True):
             texts[row].append(token)
         kept = (chosen != end).nonzero()[:, 0]
@@ -54,8 +54,8 @@ def _draw_some(
     return texts
 
 
-def draw_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+def sample_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     """(B,) a token of each row of (B, V), by one random number, where `Categorical.sample` takes V
     of them: most of the time that a word model takes to draw."""
     drawn = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.double)
-    return by_numbers(log_probs, drawn.to(log_probs.device))
+    return inverse_cdf(log_probs, drawn.to(log_probs.device))

@@ -37,6 +37,6 @@ class Ask(Protocol):
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
         """At most `answers` answers to each question, the likeliest first.
 
-        It needs the tokeniser, which `meet_tokenizer` told it.
+        It needs the tokeniser, which `setup_tokenizer` told it.
         """
         ...

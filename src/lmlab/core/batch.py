@@ -81,7 +81,7 @@ class Batch:
         )
 
     @classmethod
-    def from_sequences(
+    def collate(
         cls,
         sequences: Sequence[Sequence[int] | np.ndarray],
         pad: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lmlab.core.kinds import Kind
+from lmlab.core.score_kind import ScoreKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Card:
 
     family: str
     """counting, window, recurrent, …: the group it stands in."""
-    kind: Kind
+    kind: ScoreKind
     """What its log_prob is."""
     paper: str
     """Author, year, title of the paper that defines it."""
@@ -40,7 +40,7 @@ class Card:
     documents, knowledge."""
     base: str = ""
     """A system that can be its base, where it needs one: what tests and pictures build it on."""
-    told_mentions: bool = False
+    uses_annotated_mentions: bool = False
     """Whether it has a use for mentions that a corpus tells though it has no knowledge of
     entities."""
     tries: Mapping[str, str] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class Categorical:
         return -terms.sum(-1)
 
 
-def by_numbers(log_probs: Tensor, numbers: Tensor) -> Tensor:
+def inverse_cdf(log_probs: Tensor, numbers: Tensor) -> Tensor:
     """(rows,) the ids at which the summed probabilities (rows, V) pass numbers (rows, 1) of [0, 1).
 
     An id of probability zero is never passed at.

@@ -15,11 +15,13 @@ class LmlabWarning(UserWarning):
     """Something that is worth knowing and stops nothing: one sentence."""
 
 
-ALIKE, A_SLIP = 0.5, 0.8
+MIN_SIMILARITY, TYPO_SIMILARITY = 0.5, 0.8
 """How like a name must be to be worth naming, and to be surely the one that was meant."""
 
 
-def nearest(name: str, options: Iterable[str], most: int = 3, cutoff: float = ALIKE) -> list[str]:
+def nearest_names(
+    name: str, options: Iterable[str], most: int = 3, cutoff: float = MIN_SIMILARITY
+) -> list[str]:
     """The options that look most like a mistyped name, best first."""
     by_lower = {option.lower(): option for option in options}
     found = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=cutoff)
@@ -32,7 +34,7 @@ def unknown_name(what: str, name: str, options: Iterable[str], see: str = "") ->
     `see` is a command that lists all names.
     """
     options = sorted(options)
-    close = nearest(name, options)
+    close = nearest_names(name, options)
     if close:
         hint = _meant(close) + (f" {see} lists them all." if see else "")
     elif see:
@@ -61,13 +63,13 @@ def unknown_name_or_path(what: str, spec: str, options: Iterable[str], see: str 
     return unknown_name(what, spec, options, see)
 
 
-def unknown_among(what: str, name: str, told: Mapping[str, str]) -> UserError:
+def unknown_choice(what: str, name: str, told: Mapping[str, str]) -> UserError:
     """The same where names are few and people have other words for them: `told` is what each is.
 
     A slip of the finger gets the name that was meant, any other word all of them with what they
     are: one that looks a little like it may well be the wrong one.
     """
-    close = nearest(name, told, cutoff=A_SLIP)
+    close = nearest_names(name, told, cutoff=TYPO_SIMILARITY)
     every = ", ".join(f"{option} ({words})" for option, words in told.items())
     hint = _meant(close) if close else f"choose from {every}."
     return UserError(f"there is no {what} called {name!r}; {hint}")

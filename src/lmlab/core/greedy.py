@@ -10,7 +10,7 @@ from lmlab.core.system import System
 
 
 @torch.no_grad()
-def write_greedily(
+def decode_greedily(
     system: System, condition: Batch, *, max_length: int
 ) -> list[tuple[tuple[int, ...], float]]:
     """For each row of the condition a text without its end symbol, and its log-probability.

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lmlab.core.limits import beyond_limit, limit
+from lmlab.core.limits import limit, limit_exceeded_error
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """An escape that is half of a character beyond U+FFFF; alone it is no character."""
@@ -42,7 +42,9 @@ def parse_json(text: str | bytes) -> Any:
 def read_json_file(path: Path) -> Any:
     """The JSON document of a UTF-8 file; a ValueError or an OSError where there is none."""
     if path.stat().st_size > limit("json"):
-        raise beyond_limit("json", f"the bytes of {path} must be", f"got {path.stat().st_size:,}")
+        raise limit_exceeded_error(
+            "json", f"the bytes of {path} must be", f"got {path.stat().st_size:,}"
+        )
     return parse_json(path.read_text(encoding="utf-8"))
 
 

@@ -78,10 +78,10 @@ def set_limits(written: list[str]) -> None:
 def check_limit(name: str, value: int, *, called: str = "") -> None:
     """A UserError where a value is beyond its limit; `called` is what the user calls it."""
     if value > limit(name):
-        raise beyond_limit(name, f"{called or LIMITS[name].what} must be", f"got {value:,}")
+        raise limit_exceeded_error(name, f"{called or LIMITS[name].what} must be", f"got {value:,}")
 
 
-def beyond_limit(name: str, subject: str, got: str = "") -> UserError:
+def limit_exceeded_error(name: str, subject: str, got: str = "") -> UserError:
     """The error for something beyond a limit: `subject` at most the limit, and how to raise it."""
     told = f", {got}" if got else ""
     return UserError(

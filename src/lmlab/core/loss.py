@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+IGNORE_LABEL = -100
+"""Marks places of which nothing is told."""
+
 
 @dataclass(frozen=True)
 class Loss:

@@ -17,8 +17,13 @@ from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from lmlab.core.atomic_files import (
+    inner_folder,
+    remove_leftovers,
+    write_bytes,
+    write_json,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.files import inner_folder, remove_leftovers, write_bytes, write_json
 from lmlab.core.json_text import read_json_object
 
 MANIFEST = "manifest.json"

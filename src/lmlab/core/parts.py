@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
-from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Hidden:
+class HiddenStates:
     """What a backbone computes for every place of a view."""
 
     values: Tensor
@@ -44,19 +44,19 @@ class Backbone(nn.Module):
     """Tokens to hidden states."""
 
     yields: ClassVar[str] = "vectors"
-    """vectors, components, sources, states, contexts or nothing: see `Hidden.values`."""
-    honours: ClassVar[tuple[type, ...]] = ()
+    """vectors, components, sources, states, contexts or nothing: see `HiddenStates.values`."""
+    supported_masks: ClassVar[tuple[type, ...]] = ()
     """The kinds of Visibility that it can keep to."""
     width: int
     """W of the hidden states it gives."""
-    reads_best: ClassVar[int | None] = None
+    cpu_tokens_at_once: ClassVar[int | None] = None
     """Tokens that a CPU reads fastest at once, where more of them fall out of its cache."""
 
     def initial_state(self, rows: int) -> State:
         """The memory of `rows` sequences before their first input."""
         raise TypeError(f"{type(self).__name__} carries no state from step to step")
 
-    def forward(self, view: View, state: State | None = None) -> Hidden:
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states for every place of the view, going on from `state` where it is given."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
@@ -65,10 +65,10 @@ class Backbone(nn.Module):
 
         The clear version; a fast one leaves out what no such place needs.
         """
-        found: Hidden = self(view)
+        found: HiddenStates = self(view)
         return found.values[places]
 
-    def reveal(self, view: View) -> dict[str, Capture]:
+    def capture_internals(self, view: View) -> dict[str, Capture]:
         """Inner values worth a picture, by name: gates, priors, attention."""
         return {}
 
@@ -76,7 +76,7 @@ class Backbone(nn.Module):
 class Emission(nn.Module):
     """A hidden state to a distribution over the vocabulary."""
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
     """Which of a backbone's `yields` it can read."""
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Emission(nn.Module):
         """(…, V) the whole distribution; -inf at tokens that are never predicted."""
         raise TypeError(f"{type(self).__name__} does not define log_probs")
 
-    def log_prob_given_some(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
+    def log_prob_by_index(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
         """(N,) log-probability of N targets, the n-th given the hidden state which[n] of (U, W).
 
         The clear version; a fast one normalises each hidden state once.
@@ -104,7 +104,7 @@ class Emission(nn.Module):
         mean = every.masked_fill(~possible, 0).sum(-1) / possible.sum(-1)
         return every.gather(-1, targets[:, None]).squeeze(-1), mean
 
-    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+    def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """(B, T, S) log-probability of each target (B, T) given each source (B, S, W).
 
         The clear version, of cost T · S · V; a fast one normalises each source once.
@@ -114,13 +114,13 @@ class Emission(nn.Module):
         repeated = targets[..., None].expand(rows, time, count).flatten()
         return self.log_prob(hidden, repeated).view(rows, time, count)
 
-    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
         """Inner values worth a picture, by name: use of mixture states, scales."""
         return {}
 
 
 @runtime_checkable
-class Scored(Protocol):
+class CandidateLogits(Protocol):
     """An emission that normalises scores of tokens, each of which can be had alone."""
 
     def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
@@ -131,7 +131,7 @@ class Scored(Protocol):
         """
         ...
 
-    def start_scores_at(self, log_probs: Tensor) -> None:
+    def initialise_logits(self, log_probs: Tensor) -> None:
         """Let the scores (V,) start there, before anything is known of a hidden state.
 
         Where there are no biases nothing is done.
@@ -146,22 +146,22 @@ class Network(Protocol):
         """Log-probabilities of a view's targets."""
         ...
 
-    def hidden(self, view: View, state: State | None = None) -> Hidden:
+    def hidden(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view, for an objective that asks more than one thing of them."""
         ...
 
-    def predict(self, view: View, hidden: Hidden) -> Predictions:
+    def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         """Log-probabilities of a view's targets, given its hidden states."""
         ...
 
     def scores(
-        self, hidden: Hidden, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
     ) -> Tensor:
-        """Scores of a few tokens at the N true entries of `places`: see `Scored.scores`."""
+        """Scores of a few tokens at the N true entries of `places`: see `CandidateLogits.scores`."""
         ...
 
-    def start_scores_at(self, log_probs: Tensor) -> None:
-        """Let the scores of all tokens start there: see `Scored.start_scores_at`."""
+    def initialise_logits(self, log_probs: Tensor) -> None:
+        """Let the scores of all tokens start there: see `CandidateLogits.initialise_logits`."""
         ...
 
 
@@ -187,12 +187,12 @@ class Objective(nn.Module):
     An objective is a module because it may own networks (ELECTRA's generator, a VAE's encoder).
     """
 
-    kind: ClassVar[Kind] = "exact"
+    kind: ClassVar[ScoreKind] = "exact"
     """What its log_prob is."""
-    loss_compares: ClassVar[bool] = True
+    loss_is_comparable: ClassVar[bool] = True
     """Whether its loss for each prediction can be held against minus its log_prob: else a gap
     between training and held-out losses tells nothing."""
-    mixes_lengths: ClassVar[bool] = False
+    needs_mixed_lengths: ClassVar[bool] = False
     """Whether a batch must hold texts of all lengths: where it is told from others whose lengths
     are their own, one of texts of like length teaches that this length is the data's."""
 
@@ -200,7 +200,7 @@ class Objective(nn.Module):
         """A UserError where such a network can't be trained by it; most train any."""
         return
 
-    def check_contrast(self) -> None:
+    def check_sampled_loss(self) -> None:
         """A UserError where its loss takes more than the log-probabilities of its targets, which a
         contrast stands for."""
         return
@@ -209,10 +209,10 @@ class Objective(nn.Module):
         """Told before each step of training how many came before it: what is annealed needs it."""
         return
 
-    def meet_data(
+    def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        """Shown the training split before training: see `System.meet_data`."""
+        """Shown the training split before training: see `System.setup_data`."""
         return
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
@@ -230,7 +230,7 @@ class Objective(nn.Module):
         """Minus the weighted log-probability of the view's targets, as total and count."""
         view = self.view(batch, generator=generator)
         predictions = network.target_log_probs(view, state)
-        return weighted_loss(view, predictions), predictions.state
+        return weighted_cross_entropy(view, predictions), predictions.state
 
     def log_prob(
         self,
@@ -243,12 +243,12 @@ class Objective(nn.Module):
         """The distribution's own log-probability, which need not be what the loss maximises."""
         raise TypeError(f"{type(self).__name__} defines no log-probability")
 
-    def reveal(self, network: Network, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
         """Inner values worth a picture of the networks that it owns."""
         return {}
 
 
-def weighted_loss(view: View, predictions: Predictions) -> Loss:
+def weighted_cross_entropy(view: View, predictions: Predictions) -> Loss:
     """Minus the log-probabilities of a view's targets under its weights, and how many they are."""
     lost = -predictions.log_probs
     if view.asked.weights is not None:
@@ -256,7 +256,7 @@ def weighted_loss(view: View, predictions: Predictions) -> Loss:
     return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
 
 
-def target_places(view: View) -> Tensor:
+def prediction_mask(view: View) -> Tensor:
     """(B, T) bool: the places where something is predicted, the decoder's where there is one."""
     assert view.asked.targets is not None, "this view has no targets"
     return view.asked.targets != NO_TARGET

@@ -17,10 +17,10 @@ from torch import Tensor
 from lmlab.core.answers import Ask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
+from lmlab.core.entity_mentions import MentionLink
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
-from lmlab.core.mentions import Linked
 from lmlab.core.registry import catalogue
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
 
@@ -34,7 +34,7 @@ class LogProbs:
 
     per_token: Tensor
     """(B, T - 1): entry t is for the token at place t + 1 of the batch; 0 where nothing is."""
-    kind: Kind
+    kind: ScoreKind
     per_sequence: Tensor | None = None
     """(B,) the part that belongs to no token (a VAE's KL); None where there is none."""
     low: Tensor | None = None
@@ -53,7 +53,7 @@ class LogProbs:
         return totals if self.per_sequence is None else totals + self.per_sequence
 
 
-class Pieces(Protocol):
+class TokenizerProtocol(Protocol):
     """What a system may ask of a tokeniser before it is trained."""
 
     kind: str
@@ -164,7 +164,7 @@ class Fill(Protocol):
         ...
 
 
-class Joint(Protocol):
+class JointDistribution(Protocol):
     """The distribution of all masked tokens of each row together.
 
     Tokens stand in reading order of the `masked` they were asked by, N over all rows, B rows.
@@ -187,12 +187,12 @@ class Joint(Protocol):
 class JointFill(Protocol):
     """The distribution of the masked tokens of a text together, given all the others."""
 
-    def joint_fill(self, batch: Batch, masked: Tensor) -> Joint:
+    def joint_fill(self, batch: Batch, masked: Tensor) -> JointDistribution:
         """For the true entries of `masked` (B, T), whose tokens are not looked at."""
         ...
 
 
-Head = Literal["own", "none"]
+LMHead = Literal["own", "none"]
 """own: the model's own way from a hidden state to scores of tokens; none: the inner product of the
 last hidden state with the embedding of a token."""
 
@@ -202,7 +202,7 @@ class Logits(Protocol):
     """Scores of tokens before they are normalised, at masked places and at others."""
 
     def logits(
-        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: Head = "own"
+        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
         """(N, V) scores at the true entries of `asked` (B, T), those of `masked` unless given.
 
@@ -242,7 +242,7 @@ class Detect(Protocol):
         ...
 
 
-class Answering(Step, Protocol):
+class InfillDecoder(Step, Protocol):
     """What writes the answers to the blanks of some texts, token by token, as any text is written.
 
     So one decoding loop and one search serve it. What it writes for a text is one sequence of
@@ -271,7 +271,7 @@ class Answering(Step, Protocol):
 class Infill(Protocol):
     """Blanks of unknown length, written from left to right given all that stands around them."""
 
-    def infilling(self, batch: Batch) -> Answering:
+    def infill_decoder(self, batch: Batch) -> InfillDecoder:
         """What writes the blanks of each row: a mask symbol in the batch is one blank.
 
         Its `start(rows)` takes the number of rows of the batch, each with its own text.
@@ -289,7 +289,7 @@ class EncodeQueries(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Retrieved:
+class RetrievedDocuments:
     """The documents that were found for each of B questions, the likeliest first."""
 
     numbers: Tensor
@@ -305,7 +305,7 @@ class Retrieve(Protocol):
     documents: Any
     """What is looked up: a `retrieval.documents.Documents`."""
 
-    def retrieve(self, batch: Batch, *, documents: int | None = None) -> Retrieved:
+    def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
         """The likeliest documents for each row; as many as it was trained with unless told."""
         ...
 
@@ -315,12 +315,12 @@ class WithDocuments(Retrieve, Protocol):
     """Documents that can be exchanged after training; no protocol of the cards, a use of one."""
 
     @property
-    def longest_document(self) -> int:
+    def max_document_length(self) -> int:
         """Tokens of a document that are read at most, its symbols counted."""
         ...
 
     @property
-    def recall_of_index(self) -> float | None:
+    def index_recall(self) -> float | None:
         """Share of the ten nearest documents that its index found when it was built."""
         ...
 
@@ -351,7 +351,7 @@ class Link(Protocol):
     knowledge: Any
     """Whose entities they are: a `knowledge.knowledge.Knowledge`."""
 
-    def link(self, batch: Batch) -> list[Linked]:
+    def link(self, batch: Batch) -> list[MentionLink]:
         """Every mention in the rows of a clean batch, by row, first and last place.
 
         Mentions may overlap. What the batch tells of entities is not looked at.
@@ -410,7 +410,7 @@ PROTOCOLS: dict[str, type] = {
 }
 
 
-MOST_NAMES = 8
+MAX_NAMES_LISTED = 8
 """Systems that an error names; a longer list is not read."""
 
 
@@ -427,5 +427,9 @@ def require(system: object, protocol: type, verb: str) -> None:
 def systems_with(protocol: type) -> str:
     """The names of the systems of the catalogue that have a protocol, the first of many."""
     able = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
-    more = f" and {len(able) - MOST_NAMES} more (lmlab systems)" if len(able) > MOST_NAMES else ""
-    return ", ".join(able[:MOST_NAMES]) + more
+    more = (
+        f" and {len(able) - MAX_NAMES_LISTED} more (lmlab systems)"
+        if len(able) > MAX_NAMES_LISTED
+        else ""
+    )
+    return ", ".join(able[:MAX_NAMES_LISTED]) + more

@@ -19,7 +19,7 @@ from lmlab.core.errors import UserError, unknown_name
 ZOO = Path(__file__).parent.parent / "zoo"
 
 
-REQUIRED = ("CARD", "Config", "SIZES", "build")
+REQUIRED_NAMES = ("CARD", "Config", "SIZES", "build")
 """What every file of the zoo declares."""
 
 
@@ -83,7 +83,7 @@ def system_module(name: str) -> ModuleType:
     """The imported zoo file of a system: its Config, SIZES and build."""
     card = find_system(name)
     module = importlib.import_module("lmlab.zoo." + card.name.replace("-", "_"))
-    missing = [each for each in REQUIRED if not hasattr(module, each)]
+    missing = [each for each in REQUIRED_NAMES if not hasattr(module, each)]
     if missing:
         raise UserError(
             f"{module.__file__} declares no {' and no '.join(missing)}; see docs/add-a-system.md."

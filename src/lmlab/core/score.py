@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import NORMALISED, Kind
+from lmlab.core.score_kind import (
+    NORMALISED_KINDS,
+    ScoreKind,
+)
 
 LEFT_TO_RIGHT = "left to right"
 """The order of prediction by the chain rule: each token given all before it."""
@@ -84,7 +87,7 @@ class Score:
     tokens: int
     """Predicted tokens, the end of the sequence included where the convention counts it."""
     characters: int
-    kind: Kind
+    kind: ScoreKind
     convention: Convention
     per_token: tuple[TokenScore, ...] = ()
     """Empty where tokens were not asked for, or the text is scored as a whole."""
@@ -126,7 +129,7 @@ class Summary:
     characters: int
     sequences: int
     unknown: int
-    kind: Kind
+    kind: ScoreKind
     convention: Convention
     low: float | None = None
     """Lower end of the total, where every score has an interval."""
@@ -151,7 +154,7 @@ class Summary:
     @property
     def perplexity(self) -> float:
         """exp of the nats per token; refused for kinds that are no distribution over sequences."""
-        if self.kind not in NORMALISED:
+        if self.kind not in NORMALISED_KINDS:
             raise UserError(
                 f"a perplexity needs a score of kind exact, bound or estimate, and this one is "
                 f"{self.kind}: compare such scores by accuracy on pairs instead."

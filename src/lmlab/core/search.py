@@ -8,14 +8,164 @@ words of the query, with the phrase itself, or named so come first.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
-from lmlab.core.search_entries import Entry, entries
+from lmlab.core.registry import ZOO, catalogue
+
+EntryKind = Literal["system", "verb", "setting", "term", "class", "function", "module", "docs"]
+PACKAGE = Path(__file__).parent.parent
+DOCS = PACKAGE.parent.parent / "docs"
+GLOSSARY = PACKAGE / "core" / "glossary.md"
+SETTINGS = ("Config", "Settings")
+"""How the names of classes end whose fields are settings."""
+COMMAND = re.compile(r'\b(?:(\w+)_)?app\.command\("([\w-]+)"\)\((\w+)\.(\w+)\)')
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+TextFilter = Callable[[str], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchEntry:
+    """One thing that can be found."""
+
+    kind: EntryKind
+    name: str
+    where: str
+    """File and line, below the package's folder or the checkout's."""
+    text: str
+    """What is known of it, the first sentence being the summary."""
+
+
+def entries(wanted: TextFilter) -> Iterator[SearchEntry]:
+    """All entries, of source files only where their text is `wanted` (has a word of the query)."""
+    yield from system_entries()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if wanted(source):
+            yield from source_entries(path, source)
+    yield from glossary_entries(GLOSSARY)
+    if (PACKAGE.parent.parent / "pyproject.toml").is_file():
+        for path in sorted(DOCS.glob("*.md")):
+            yield from page_entries(path)
+
+
+def system_entries() -> Iterator[SearchEntry]:
+    """Every system with its card and the docstring of its file."""
+    for card in catalogue().values():
+        path = ZOO / f"{card.name.replace('-', '_')}.py"
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        more = (*card.aliases, card.family, card.paper, *card.objectives)
+        text = f"{docstring}\n\n{', '.join(more)}."
+        yield SearchEntry(kind="system", name=card.name, where=_where(path), text=text)
+
+
+@cache
+def verbs() -> dict[tuple[str, str], str]:
+    """The verbs of the command line by module and function: ("index", "build") is index build."""
+    source = (PACKAGE / "cli" / "main.py").read_text(encoding="utf-8")
+    return {
+        (module, function): f"lmlab {group} {verb}" if group else f"lmlab {verb}"
+        for group, verb, module, function in COMMAND.findall(source)
+    }
+
+
+def source_entries(path: Path, source: str) -> Iterator[SearchEntry]:
+    """The module of a file and its public classes, methods, functions and settings."""
+    tree = ast.parse(source)
+    is_system = path.parent == ZOO and not path.name.startswith("_")
+    docstring = ast.get_docstring(tree)
+    if docstring and not is_system and path.parent.name != "cli":
+        yield SearchEntry(kind="module", name=path.stem, where=_where(path), text=docstring)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield from _function(path, node)
+        elif isinstance(node, ast.ClassDef):
+            yield from _class(path, node)
+
+
+def _function(path: Path, node: ast.FunctionDef) -> Iterator[SearchEntry]:
+    docstring = ast.get_docstring(node) or ""
+    verb = verbs().get((path.stem, node.name)) if path.parent.name == "cli" else None
+    if verb is not None:
+        text = "\n".join([docstring, *_option_helps(node)])
+        yield SearchEntry(kind="verb", name=verb, where=_where(path, node), text=text)
+    elif docstring and not node.name.startswith("_"):
+        yield SearchEntry(kind="function", name=node.name, where=_where(path, node), text=docstring)
+
+
+def _option_helps(node: ast.FunctionDef) -> Iterator[str]:
+    """The help of each option of a verb, after the option's name."""
+    for argument in node.args.args:
+        for inner in ast.walk(argument):
+            if isinstance(inner, ast.keyword) and inner.arg == "help":
+                option = argument.arg.replace("_", "-")
+                yield f"--{option}: {' '.join(_strings(inner.value))}"
+
+
+def _strings(node: ast.AST) -> list[str]:
+    found = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant))
+    return [value for value in found if isinstance(value, str)]
+
+
+def _class(path: Path, node: ast.ClassDef) -> Iterator[SearchEntry]:
+    docstring = ast.get_docstring(node)
+    if docstring and not node.name.startswith("_"):
+        yield SearchEntry(kind="class", name=node.name, where=_where(path, node), text=docstring)
+    for inner in node.body:
+        if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_"):
+            text = ast.get_docstring(inner)
+            if text:
+                name = f"{node.name}.{inner.name}"
+                yield SearchEntry(kind="function", name=name, where=_where(path, inner), text=text)
+    if node.name.endswith(SETTINGS):
+        yield from _fields(path, node)
+
+
+def _fields(path: Path, node: ast.ClassDef) -> Iterator[SearchEntry]:
+    """The settings of a config: its fields with the docstring under each."""
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield SearchEntry(kind="setting", name=name, where=_where(path, field), text=text)
+
+
+def glossary_entries(path: Path) -> Iterator[SearchEntry]:
+    """The rows of the glossary's tables."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 2 and not set(cells[1]) <= set("-"):
+            where = f"{_where(path)}:{number}"
+            yield SearchEntry(
+                kind="term", name=cells[0].replace("`", ""), where=where, text=cells[1]
+            )
+
+
+def page_entries(path: Path) -> Iterator[SearchEntry]:
+    """The sections of a page of documentation, without its blocks of code."""
+    page = FENCE.sub("", path.read_text(encoding="utf-8"))
+    headings = list(HEADING.finditer(page))
+    ends = [heading.start() for heading in headings[1:]] + [len(page)]
+    for heading, end in zip(headings, ends, strict=True):
+        text = page[heading.end() : end].strip()
+        if text:
+            yield SearchEntry(kind="docs", name=heading[1], where=f"docs/{path.name}", text=text)
+
+
+def _where(path: Path, node: ast.stmt | None = None) -> str:
+    line = "" if node is None else f":{node.lineno}"
+    return f"lmlab/{path.relative_to(PACKAGE).as_posix()}{line}"
+
 
 K, B = 1.2, 0.6
 NAME, SUMMARY = 4, 2
@@ -44,7 +194,7 @@ WEAK = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hit:
+class SearchHit:
     """One result of a search."""
 
     kind: str
@@ -58,7 +208,7 @@ class Hit:
         return asdict(self)
 
 
-def search(query: str, limit: int = 10) -> list[Hit]:
+def search(query: str, limit: int = 10) -> list[SearchHit]:
     """The entries that fit a query best, best first."""
     words = query_stems(query)
 
@@ -66,7 +216,7 @@ def search(query: str, limit: int = 10) -> list[Hit]:
         plain = _british(source.lower())
         return any(word in plain for word in words)
 
-    return Index(entries(wanted)).search(query, limit)
+    return SearchIndex(entries(wanted)).search(query, limit)
 
 
 def query_stems(query: str) -> list[str]:
@@ -74,14 +224,14 @@ def query_stems(query: str) -> list[str]:
     return list(dict.fromkeys(stems(query, stop=True) or stems(query)))
 
 
-class Index:
+class SearchIndex:
     """Entries with their words counted."""
 
-    def __init__(self, found: Iterable[Entry]) -> None:
+    def __init__(self, found: Iterable[SearchEntry]) -> None:
         self.entries = [_Indexed(entry) for entry in found]
         self.mean = sum(each.length for each in self.entries) / len(self.entries)
 
-    def search(self, query: str, limit: int = 10) -> list[Hit]:
+    def search(self, query: str, limit: int = 10) -> list[SearchHit]:
         """The entries that fit a query best, best first."""
         words = query_stems(query)
         idf = {word: self._rarity(word) for word in words}
@@ -96,8 +246,8 @@ class Index:
         return math.log1p((len(self.entries) - having + 0.5) / (having + 0.5))
 
 
-def _hit(entry: Entry, score: float, words: Sequence[str]) -> Hit:
-    return Hit(
+def _hit(entry: SearchEntry, score: float, words: Sequence[str]) -> SearchHit:
+    return SearchHit(
         kind=entry.kind,
         name=entry.name,
         where=entry.where,
@@ -110,7 +260,7 @@ def _hit(entry: Entry, score: float, words: Sequence[str]) -> Hit:
 class _Indexed:
     """An entry with its stems counted."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: SearchEntry) -> None:
         self.entry = entry
         summary, _, rest = entry.text.partition("\n\n")
         self.name = stems(entry.name)
@@ -148,9 +298,9 @@ def _runs_through(words: Sequence[str], text: Sequence[str]) -> bool:
     )
 
 
-def _distinct(hits: Sequence[Hit]) -> list[Hit]:
+def _distinct(hits: Sequence[SearchHit]) -> list[SearchHit]:
     """Hits without those that repeat an earlier one: the same setting of several configs."""
-    kept: dict[tuple[str, str, str], Hit] = {}
+    kept: dict[tuple[str, str, str], SearchHit] = {}
     for hit in hits:
         kept.setdefault((hit.kind, hit.name, hit.excerpt), hit)
     return list(kept.values())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lmlab.core.errors import UserError
 
-MOST_SEED = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
 
 def check_seed(seed: int) -> int:
     """The seed itself; a UserError where numpy, torch or FAISS would not all take it."""
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MOST_SEED:
-        raise UserError(f"seed must be from 0 to {MOST_SEED}, got {seed!r}; try 0.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise UserError(f"seed must be from 0 to {MAX_SEED}, got {seed!r}; try 0.")
     return seed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lmlab.core.errors import UserError
-from lmlab.core.whole_numbers import whole_number
+from lmlab.core.integer_parsing import parse_integer
 
 
 def parse_switches(
@@ -37,7 +37,7 @@ def parse_switch_sets(
     return list(dict.fromkeys(sets))
 
 
-def switch_words(off: Iterable[int], switches: Sequence[str], *, none: str = "intact") -> str:
+def describe_switches(off: Iterable[int], switches: Sequence[str], *, none: str = "intact") -> str:
     """A set in words: "4 candidate-hidden, 6 keep"; `none` where it is empty."""
     return ", ".join(f"{number} {switches[number]}" for number in off) or none
 
@@ -45,8 +45,8 @@ def switch_words(off: Iterable[int], switches: Sequence[str], *, none: str = "in
 def _number(word: str, switches: Sequence[str], of: str) -> int:
     if word in switches:
         return switches.index(word)
-    number = whole_number(word)
+    number = parse_integer(word)
     if number is not None and number < len(switches):
         return number
-    listed = switch_words(range(len(switches)), switches)
+    listed = describe_switches(range(len(switches)), switches)
     raise UserError(f"{of} has no switch {word!r}; it has {listed}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,30 +12,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.beginnings import beginnings_of
 from lmlab.core.capture import UNIT_INTERVAL, Capture
-from lmlab.core.contrast import Contrast, Contrasted
-from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
+from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.parts import (
     Backbone,
+    CandidateLogits,
     Emission,
-    Hidden,
+    HiddenStates,
     Objective,
     Predictions,
-    Scored,
-    target_places,
+    prediction_mask,
 )
-from lmlab.core.protocols import LogProbs, Pieces
-from lmlab.core.recall import RecallSettings
+from lmlab.core.prefix_sharing import build_prefix_index
+from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.sampled_loss import (
+    SampledLoss,
+    SampledLossNetwork,
+)
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 
-A_TOKEN = "nats a token"
+NATS_PER_TOKEN = "nats a token"
 """The unit of losses that are log-probabilities of texts."""
 
 
@@ -48,11 +48,11 @@ class System(nn.Module):
     """The longest input it can take at once; None where there is no limit."""
     stretch: int | None = None
     """Tokens that it reads at once of a text of any length, before it forgets all but what it
-    `remembers`; None where it reads texts as one."""
-    remembers: int | None = None
+    `memory_length`; None where it reads texts as one."""
+    memory_length: int | None = None
     """Places before a stretch (without stretches: before each token) that scores see; None where
     nothing is forgotten."""
-    built_length: int | None = None
+    configured_length: int | None = None
     """The setting `length` that it was built with, on which the window depends; None without."""
     fitting: str = "gradient"
     """gradient, counting, em or words: which fitter trains it."""
@@ -60,10 +60,10 @@ class System(nn.Module):
     watched: str = "log_prob"
     """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
     cheaper and the usual one (masked models); or the part of its loss that has this name."""
-    filling_kind: Kind = "pseudo"
+    fill_score_kind: ScoreKind = "pseudo"
     """What Σ_i log p(a_i | text, a_<i) over gaps is, each term as it fills in (`Fill`): exact where
     all terms come from one distribution, so that their order changes nothing (an HMM)."""
-    recall: RecallSettings | None = None
+    recall: MemRecallConfig | None = None
     """How it reads texts longer than its window when it is put to a task, where it has a way of its
     own (CogLTX)."""
 
@@ -71,15 +71,15 @@ class System(nn.Module):
     def unit(self) -> str:
         """What its losses are counted in: a loss that is not its log_prob has targets of its own
         (hidden tokens, whole texts told from made-up ones), and no token's share of a text."""
-        return A_TOKEN if self.watched == "log_prob" else "nats for each target"
+        return NATS_PER_TOKEN if self.watched == "log_prob" else "nats for each target"
 
     @property
-    def loss_compares(self) -> bool:
+    def loss_is_comparable(self) -> bool:
         """Whether losses in training can be held against what is measured of held-out text."""
         return True
 
     @property
-    def mixes_lengths(self) -> bool:
+    def needs_mixed_lengths(self) -> bool:
         """Whether a batch that it learns from must hold texts of all lengths."""
         return False
 
@@ -93,11 +93,11 @@ class System(nn.Module):
         then (an index) is made of them as they are; after it, all is as it was."""
         yield
 
-    def meet_tokenizer(self, tokenizer: Pieces) -> None:
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """Told before training what the tokens look like; few need to know (whole words)."""
         return
 
-    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+    def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Shown the training split before training, as flat ids and the offsets of its sequences.
 
         What is learnt of it (counts, an index) is kept in buffers, saved with the weights: a run
@@ -118,20 +118,20 @@ class System(nn.Module):
             raise UserError(
                 f"this system takes at most {self.window + 1} tokens at once, <s> counted, and a "
                 f"sequence of {tokens} came; give shorter texts, or "
-                f"{self.longer_by(tokens - self.window - 1)}."
+                f"{self.lengthening_hint(tokens - self.window - 1)}."
             )
 
-    def longer_by(self, tokens: int) -> str:
+    def lengthening_hint(self, tokens: int) -> str:
         """What to do so that texts may be so many tokens longer than they may be now."""
-        if self.built_length is None:
+        if self.configured_length is None:
             return "build it longer"
-        return f"train it with --set length={self.built_length + tokens}"
+        return f"train it with --set length={self.configured_length + tokens}"
 
     def check_condition_length(self, tokens: int) -> None:
         """The same of what a sequence is given, which is read at once too."""
         self.check_length(tokens)
 
-    def room_beside(self, condition: int) -> int | None:
+    def max_generation_length(self, condition: int) -> int | None:
         """Tokens that it can write, given so many; None where there is no limit.
 
         Its window, unless what it is given stands in the same places as what it writes.
@@ -154,7 +154,7 @@ class System(nn.Module):
         """The same of held-out text, where a loss is watched: it may be another than trains."""
         return self.loss(batch, state=state, generator=generator)
 
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """Inner values worth a picture, by name, with what their axes mean; often none."""
         return {}
 
@@ -181,9 +181,9 @@ class Assembly(System):
         fitting: str = "gradient",
     ) -> None:
         super().__init__()
-        if backbone.yields not in emission.takes:
+        if backbone.yields not in emission.input_kinds:
             raise UserError(
-                f"{type(emission).__name__} reads {' or '.join(sorted(emission.takes))}, and "
+                f"{type(emission).__name__} reads {' or '.join(sorted(emission.input_kinds))}, and "
                 f"{type(backbone).__name__} yields {backbone.yields}; choose another emission."
             )
         objective.check_parts(backbone, emission)
@@ -191,7 +191,7 @@ class Assembly(System):
         self.backbone = backbone
         self.emission = emission
         self.objective = objective
-        self.contrast: Contrast | None = None
+        self.contrast: SampledLoss | None = None
         self.fitting = fitting
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -202,52 +202,52 @@ class Assembly(System):
                 state_dict[f"{prefix}contrast.{name}"] = state_dict.pop(before)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def train_by(self, contrast: Contrast) -> None:
+    def set_sampled_loss(self, contrast: SampledLoss) -> None:
         """Let a contrast stand for the log-probabilities in the objective's loss; its log_prob
         stays what it is. A UserError where these parts can't be trained so."""
-        self.objective.check_contrast()
+        self.objective.check_sampled_loss()
         contrast.check_parts(self.backbone, self.emission)
         self.contrast = contrast
 
     @property
-    def loss_compares(self) -> bool:
-        return self.contrast is None and self.objective.loss_compares
+    def loss_is_comparable(self) -> bool:
+        return self.contrast is None and self.objective.loss_is_comparable
 
     @property
-    def mixes_lengths(self) -> bool:
-        return self.objective.mixes_lengths
+    def needs_mixed_lengths(self) -> bool:
+        return self.objective.needs_mixed_lengths
 
     def begin_step(self, step: int) -> None:
         self.objective.begin_step(step)
 
-    def meet_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
-        self.objective.meet_data(self, tokens, offsets)
+    def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+        self.objective.setup_data(self, tokens, offsets)
         if self.contrast is not None:
-            self.contrast.meet_data(self, tokens, offsets)
+            self.contrast.setup_data(self, tokens, offsets)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets; the emission is asked only where there is one,
         and of texts that begin alike once for all that may follow."""
         hidden = self.hidden(view, state)
-        alike = None if state is not None else beginnings_of(view)
-        places = target_places(view)
+        alike = None if state is not None else build_prefix_index(view)
+        places = prediction_mask(view)
         if alike is None or not bool(places.any()):
             return self.predict(view, hidden)
         assert view.targets is not None
-        once, which = alike.asked_once(view.targets, places)
+        once, which = alike.unique_queries(view.targets, places)
         targets = view.targets[once]
         if hidden.log_weights is None:
             ends, beginning = alike.ends_of(once)
             values = hidden.values.flatten(0, 1)[ends]
-            found = self.emission.log_prob_given_some(values, beginning, targets)
+            found = self.emission.log_prob_by_index(values, beginning, targets)
         else:
             found = self._log_prob_at(hidden, once, targets)
         return Predictions(log_probs=found[which], places=places, state=hidden.state)
 
-    def hidden(self, view: View, state: State | None = None) -> Hidden:
+    def hidden(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view, whose visibility the backbone must be able to keep to."""
         self._check_visibility(view)
-        found: Hidden = self.backbone(view, state)
+        found: HiddenStates = self.backbone(view, state)
         return found
 
     def hidden_at(self, view: View, places: Tensor) -> Tensor:
@@ -257,38 +257,38 @@ class Assembly(System):
 
     def _check_visibility(self, view: View) -> None:
         for each in (view, view.asked):
-            if not isinstance(each.visibility, self.backbone.honours):
-                able = " or ".join(kind.__name__ for kind in self.backbone.honours)
+            if not isinstance(each.attention_mask, self.backbone.supported_masks):
+                able = " or ".join(kind.__name__ for kind in self.backbone.supported_masks)
                 raise UserError(
                     f"{type(self.backbone).__name__} can keep to {able} visibility, and this "
-                    f"objective asks for {type(each.visibility).__name__}."
+                    f"objective asks for {type(each.attention_mask).__name__}."
                 )
 
-    def predict(self, view: View, hidden: Hidden) -> Predictions:
+    def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         """Log-probabilities of a view's targets, given its hidden states."""
-        places = target_places(view)
+        places = prediction_mask(view)
         assert view.asked.targets is not None
         log_probs = self._log_prob_at(hidden, places, view.asked.targets[places])
         return Predictions(log_probs=log_probs, places=places, state=hidden.state)
 
     def scores(
-        self, hidden: Hidden, places: Tensor, own: Tensor, shared: Tensor | None = None
+        self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
     ) -> Tensor:
-        """(N, C + K) scores of tokens before they are normalised: see `Scored.scores`."""
-        assert isinstance(self.emission, Scored) and hidden.log_weights is None
+        """(N, C + K) scores of tokens before they are normalised: see `CandidateLogits.scores`."""
+        assert isinstance(self.emission, CandidateLogits) and hidden.log_weights is None
         return self.emission.scores(hidden.values[places], own, shared)
 
-    def start_scores_at(self, log_probs: Tensor) -> None:
-        assert isinstance(self.emission, Scored)
-        self.emission.start_scores_at(log_probs)
+    def initialise_logits(self, log_probs: Tensor) -> None:
+        assert isinstance(self.emission, CandidateLogits)
+        self.emission.initialise_logits(log_probs)
 
-    def _log_prob_at(self, hidden: Hidden, places: Tensor, targets: Tensor) -> Tensor:
+    def _log_prob_at(self, hidden: HiddenStates, places: Tensor, targets: Tensor) -> Tensor:
         if hidden.log_weights is None:
             return self.emission.log_prob(hidden.values[places], targets)
         # Latent parents: log Σ_m w_m p(target | component m), mixed after the emission.
         return torch.logsumexp(self._component_log_probs(hidden, places, targets), dim=-1)
 
-    def _component_log_probs(self, hidden: Hidden, places: Tensor, targets: Tensor) -> Tensor:
+    def _component_log_probs(self, hidden: HiddenStates, places: Tensor, targets: Tensor) -> Tensor:
         """(N, M) log w_m + log p(target | component m) at the N places."""
         assert hidden.log_weights is not None
         weights = hidden.log_weights[places]
@@ -297,7 +297,7 @@ class Assembly(System):
             filler = int(targets[0]) if len(targets) else self.vocabulary.pad
             asked = torch.full_like(places, filler, dtype=torch.long)
             asked[places] = targets
-            return weights + self.emission.pair_log_prob(hidden.values, asked)[places]
+            return weights + self.emission.log_prob_by_source(hidden.values, asked)[places]
         values = hidden.values[places]
         rows, components = values.shape[:2]
         repeated = targets[:, None].expand(rows, components).reshape(-1)
@@ -305,19 +305,19 @@ class Assembly(System):
         return weights + each.view(rows, components)
 
     @torch.no_grad()
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """What the parts reveal, and the posterior over components where there are any."""
         view = self.objective.view(batch)
         hidden = self.backbone(view)
         captures = {
-            **self.backbone.reveal(view),
-            **self.emission.reveal(hidden),
-            **({} if self.contrast is None else self.contrast.reveal(self, view)),
-            **self.objective.reveal(self, batch),
+            **self.backbone.capture_internals(view),
+            **self.emission.capture_internals(hidden),
+            **({} if self.contrast is None else self.contrast.capture_internals(self, view)),
+            **self.objective.capture_internals(self, batch),
         }
         if hidden.log_weights is None:
             return captures
-        places = target_places(view)
+        places = prediction_mask(view)
         assert view.asked.targets is not None
         joint = self._component_log_probs(hidden, places, view.asked.targets[places])
         posterior = torch.zeros_like(hidden.log_weights)
@@ -339,7 +339,7 @@ class Assembly(System):
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
         contrast = self.contrast
-        network = self if contrast is None else Contrasted(self, contrast, generator)
+        network = self if contrast is None else SampledLossNetwork(self, contrast, generator)
         return self.objective.loss(network, batch, state=state, generator=generator)
 
     def held_out_loss(
@@ -359,51 +359,3 @@ class Assembly(System):
     ) -> LogProbs:
         """The objective's own log-probability of each sequence; see its `kind`."""
         return self.objective.log_prob(self, batch, state=state, generator=generator)
-
-
-@dataclass(frozen=True, eq=False)
-class SteppingState:
-    """A backbone's memory and its newest hidden state, from which the next token comes."""
-
-    memory: State
-    values: Tensor
-    log_weights: Tensor | None
-
-    def select(self, rows: Tensor) -> SteppingState:
-        weights = None if self.log_weights is None else self.log_weights[rows]
-        return SteppingState(self.memory.select(rows), self.values[rows], weights)
-
-    def detach(self) -> SteppingState:
-        weights = None if self.log_weights is None else self.log_weights.detach()
-        return SteppingState(self.memory.detach(), self.values.detach(), weights)
-
-
-class LeftToRight(Assembly):
-    """An assembly that predicts the next token from those before it, and so can step."""
-
-    def start(self, rows: int, *, condition: Batch | None = None) -> SteppingState:
-        """The state of `rows` sequences after what stands before their first token."""
-        device = next(iter(self.state_dict().values())).device
-        tokens = torch.full((rows,), self.vocabulary.opening, device=device)
-        return self._step(self.backbone.initial_state(rows), tokens)
-
-    def peek(self, state: SteppingState) -> Categorical:
-        """The distribution of the next token, (rows, V)."""
-        log_probs = self.emission.log_probs(state.values)
-        if state.log_weights is not None:
-            log_probs = torch.logsumexp(state.log_weights[..., None] + log_probs, dim=-2)
-        return Categorical(log_probs)
-
-    def advance(self, state: SteppingState, tokens: Tensor) -> SteppingState:
-        """The state after one more token in each row, (rows,)."""
-        return self._step(state.memory, tokens)
-
-    def _step(self, memory: State, tokens: Tensor) -> SteppingState:
-        lengths = torch.ones_like(tokens)
-        view = View(inputs=tokens[:, None], lengths=lengths, visibility=Causal())
-        hidden = self.backbone(view, memory)
-        weights = None if hidden.log_weights is None else hidden.log_weights[:, -1]
-        assert hidden.state is not None, "a backbone that steps carries a state"
-        # Sources are the components of whatever place looks at them.
-        values = hidden.values if self.backbone.yields == "sources" else hidden.values[:, -1]
-        return SteppingState(hidden.state, values, weights)

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
-from lmlab.core.files import write_bytes
 from lmlab.core.json_text import parse_json
 
 

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import (
+    AttentionMask,
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
-from lmlab.core.mentions import Spans
-from lmlab.core.visibility import Causal, Full, Visibility
+from lmlab.core.entity_mentions import MentionSpans
 
 NO_TARGET = -100
 """Marks places where nothing is predicted."""
@@ -19,14 +23,14 @@ NO_TARGET = -100
 class View:
     """The clean batch as one objective shows it. Every objective is a function to a View.
 
-    Shapes: B sequences, T places. Only `inputs`, `lengths` and `visibility` are always there.
+    Shapes: B sequences, T places. Only `inputs`, `lengths` and `attention_mask` are always there.
     """
 
     inputs: Tensor
     """(B, T) token ids, or (B, T, D) vectors (patches of an image)."""
     lengths: Tensor
     """(B,) real places of each row."""
-    visibility: Visibility
+    attention_mask: AttentionMask
     """Who may see whom in the content stream."""
     targets: Tensor | None = None
     """(B, T) ids to predict at each place, NO_TARGET where there is nothing to predict."""
@@ -38,15 +42,15 @@ class View:
     """(B, T) segment ids (sentence A and B)."""
     order: Tensor | None = None
     """(B, T) the turn at which each place is predicted, where it is not left to right."""
-    query_visibility: Visibility | None = None
+    query_attention_mask: AttentionMask | None = None
     """Who may see whom in the second stream, where predictions are made by one (XLNet)."""
-    origins: Tensor | None = None
+    clean_positions: Tensor | None = None
     """(B, T) the place in the clean text that each target came from, -1 where none."""
-    origin_rows: Tensor | None = None
+    clean_rows: Tensor | None = None
     """(B, T) the clean row that each place came from, where texts were put together otherwise."""
     mentions: Tensor | None = None
     """(B, T) id of the entity mention that covers each place, -1 where none."""
-    spans: Spans | None = None
+    spans: MentionSpans | None = None
     """The mentions of entities that a memory may look up; none where None."""
     labels: Tensor | None = None
     """(B,) a class for the whole row (next sentence or not)."""
@@ -59,20 +63,30 @@ class View:
         return self if self.decoder is None else self.decoder
 
 
-def left_to_right(batch: Batch) -> View:
+def causal_view(batch: Batch) -> View:
     """The tokens at places 0 … T-2 shown and those at 1 … T-1 predicted, each from those before."""
-    inputs, (targets, origins) = batch.tokens[:, :-1], _predicted(batch)
+    inputs, (targets, clean_positions) = batch.tokens[:, :-1], _predicted(batch)
     lengths = (batch.lengths - 1).clamp(min=0)
     return View(
-        inputs=inputs, lengths=lengths, visibility=Causal(), targets=targets, origins=origins
+        inputs=inputs,
+        lengths=lengths,
+        attention_mask=CausalMask(),
+        targets=targets,
+        clean_positions=clean_positions,
     )
 
 
-def whole(batch: Batch) -> View:
+def autoencoding_view(batch: Batch) -> View:
     """The tokens at places 1 … T-1 shown all at once and all of them asked back."""
-    inputs, (targets, origins) = batch.tokens[:, 1:], _predicted(batch)
+    inputs, (targets, clean_positions) = batch.tokens[:, 1:], _predicted(batch)
     lengths = (batch.lengths - 1).clamp(min=0)
-    return View(inputs=inputs, lengths=lengths, visibility=Full(), targets=targets, origins=origins)
+    return View(
+        inputs=inputs,
+        lengths=lengths,
+        attention_mask=FullMask(),
+        targets=targets,
+        clean_positions=clean_positions,
+    )
 
 
 def _predicted(batch: Batch) -> tuple[Tensor, Tensor]:

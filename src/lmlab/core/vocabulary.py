@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 PAD, UNKNOWN, START, END, MASK = "<pad>", "<unk>", "<s>", "</s>", "<mask>"
-SYMBOLS = (PAD, UNKNOWN, START, END, MASK)
-NOTHING = -1
+SPECIAL_TOKENS = (PAD, UNKNOWN, START, END, MASK)
+NO_TOKEN = -1
 """Stands before the first token of a sequence, where there is none."""
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmlab.core.errors import UserError
-from lmlab.core.limits import beyond_limit, limit
-from lmlab.core.whole_numbers import whole_number
+from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.limits import limit, limit_exceeded_error
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.data.readers import Example, file_hash
 
@@ -60,7 +60,7 @@ class Babi:
             if not line:
                 continue
             head, _, rest = line.partition(" ")
-            number = whole_number(head)
+            number = parse_integer(head)
             if number is None:
                 raise UserError(
                     f"{self.path}, line {place}: expected a number first, got {head[:40]!r}."
@@ -73,7 +73,7 @@ class Babi:
                 characters += len(line)
                 if characters > limit("line"):
                     subject = f"{self.path}, line {place}: the characters of a story must be"
-                    raise beyond_limit("line", subject)
+                    raise limit_exceeded_error("line", subject)
                 continue
             yield self._story(rest, place, tuple(sentences), tuple(numbers))
 
@@ -82,7 +82,7 @@ class Babi:
     ) -> Story:
         columns = [column.strip() for column in line.split("\t")]
         supporting = (
-            [whole_number(each) for each in columns[2].split()] if len(columns) == 3 else [None]
+            [parse_integer(each) for each in columns[2].split()] if len(columns) == 3 else [None]
         )
         if not all(number in numbers for number in supporting):
             raise UserError(

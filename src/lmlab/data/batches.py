@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import NO_ENTITY
 from lmlab.core.errors import UserError
-from lmlab.core.mentions import NO_ENTITY
 from lmlab.data.dataset import TokenDataset
 
-SHARD = 2**20
+SHUFFLE_SHARD = 2**20
 """Sequences that are shuffled and sorted together: what bounds the memory of a huge dataset."""
 
 
@@ -26,7 +26,7 @@ class LengthBatches:
     than the budget is a batch of its own. Every sequence comes once in an epoch. The order is a
     function of seed and epoch only. For pairs T is the longer of the two sides.
 
-    Up to `SHARD` sequences are sorted by length, equal lengths in random order, cut into batches,
+    Up to `SHUFFLE_SHARD` sequences are sorted by length, equal lengths in random order, cut into batches,
     and the batches shuffled; a larger dataset does so shard by shard, the shards in random order.
     """
 
@@ -61,15 +61,15 @@ class LengthBatches:
 
     def split(self, batch: Batch, rank: int, world: int) -> Batch:
         """The rows of a batch that process `rank` of `world` works on."""
-        return split_rows(batch, rank, world)
+        return shard_rows(batch, rank, world)
 
     @cached_property
     def _batches_per_shard(self) -> list[int]:
-        count = -(-len(self.dataset) // SHARD)
+        count = -(-len(self.dataset) // SHUFFLE_SHARD)
         return [len(self._ends(np.sort(self._lengths(i)))) for i in range(count)]
 
     def _lengths(self, shard: int) -> NDArray[np.int64]:
-        low, high = shard * SHARD, min((shard + 1) * SHARD, len(self.dataset))
+        low, high = shard * SHUFFLE_SHARD, min((shard + 1) * SHUFFLE_SHARD, len(self.dataset))
         lengths = self.dataset.lengths_between(low, high)
         if self.dataset.has_condition:
             return np.maximum(lengths, self.dataset.condition_lengths_between(low, high))
@@ -82,7 +82,7 @@ class LengthBatches:
         order = generator.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
         order = self._arranged(order, lengths)
         ends = self._ends(lengths[order])
-        batches = [rows + shard * SHARD for rows in np.split(order, ends[:-1])]
+        batches = [rows + shard * SHUFFLE_SHARD for rows in np.split(order, ends[:-1])]
         if self.shuffle:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return batches
@@ -103,13 +103,13 @@ class LengthBatches:
         condition = None
         if self.dataset.has_condition:
             given = [self.dataset.condition(int(row)) for row in rows]
-            condition = Batch.from_sequences(given, pad, rows=rows)
+            condition = Batch.collate(given, pad, rows=rows)
         sequences = [self.dataset[int(row)] for row in rows]
-        batch = Batch.from_sequences(sequences, pad, rows=rows, condition=condition)
+        batch = Batch.collate(sequences, pad, rows=rows, condition=condition)
         if not self.dataset.has_entities:
             return batch
         told = [self.dataset.entities(int(row)) for row in rows]
-        return replace(batch, entities=Batch.from_sequences(told, NO_ENTITY).tokens)
+        return replace(batch, entities=Batch.collate(told, NO_ENTITY).tokens)
 
 
 class MixedBatches(LengthBatches):
@@ -179,7 +179,7 @@ class StreamBatches:
 
     def split(self, batch: Batch, rank: int, world: int) -> Batch:
         """The lanes that process `rank` of `world` works on, the same ones in every batch."""
-        return split_rows(batch, rank, world)
+        return shard_rows(batch, rank, world)
 
     def _batch(self, place: int) -> Batch:
         lows = np.minimum(self._starts[:-1] + place * self.span, self._starts[1:])
@@ -188,10 +188,10 @@ class StreamBatches:
         sequences = [
             self.dataset.stream[low : high + 1] for low, high in zip(lows, highs, strict=True)
         ]
-        return Batch.from_sequences(sequences, self.dataset.vocabulary.pad, carries=place > 0)
+        return Batch.collate(sequences, self.dataset.vocabulary.pad, carries=place > 0)
 
 
-def split_rows(batch: Batch, rank: int, world: int) -> Batch:
+def shard_rows(batch: Batch, rank: int, world: int) -> Batch:
     """Every `world`-th row from row `rank` on, padded no longer than they need.
 
     A process without a row of its own gets the first one cut to its context: it predicts nothing

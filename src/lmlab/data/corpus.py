@@ -11,7 +11,7 @@ from typing import Literal
 
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport, is_gzip
-from lmlab.data.readers import Example, Generated, Reader
+from lmlab.data.readers import Example, ExampleReader, GeneratedExamples
 from lmlab.data.truth import Truth
 
 SPLITS = ("train", "validation", "test")
@@ -38,7 +38,7 @@ class Layout:
 class Split:
     """Examples that can be passed over again and again; nothing is kept in memory."""
 
-    def __init__(self, reader: Reader, *, name: str = "text") -> None:
+    def __init__(self, reader: ExampleReader, *, name: str = "text") -> None:
         self.reader = reader
         self.name = name
         self.report = ReadingReport()
@@ -48,12 +48,12 @@ class Split:
     def listed(cls, examples: Iterable[Example | str], *, identity: str, name: str) -> Split:
         """A split of given examples; `identity` is name, version and seed of what made them."""
         kept = tuple(Example(item) if isinstance(item, str) else item for item in examples)
-        return cls(Generated(lambda: kept, identity), name=name)
+        return cls(GeneratedExamples(lambda: kept, identity), name=name)
 
     @classmethod
     def generated(cls, make: Callable[[], Iterable[Example]], *, identity: str, name: str) -> Split:
         """A split made afresh by `make` on each pass, always the same examples."""
-        return cls(Generated(make, identity), name=name)
+        return cls(GeneratedExamples(make, identity), name=name)
 
     def __iter__(self) -> Iterator[Example]:
         report = self.report = ReadingReport()
@@ -148,12 +148,12 @@ class Corpus:
 
 
 def open_corpus(spec: str | Path, *, errors: str = "strict", seed: int = 0) -> Corpus:
-    """The corpus that a specification names; see `lmlab.data.opening` for its forms.
+    """The corpus that a specification names; see `lmlab.data.load_corpus` for its forms.
 
     A built-in name, a file, a folder with `train*`, `val*|valid*|dev*`, `test*` in it, or NAME:PATH
     for a protocol. `seed` decides generated texts and how a single file is split.
     """
     # Imported late, because every form of corpus is built from the classes above.
-    from lmlab.data.opening import open_specification
+    from lmlab.data.load_corpus import load_corpus
 
-    return open_specification(str(spec), errors=errors, seed=seed)
+    return load_corpus(str(spec), errors=errors, seed=seed)

@@ -12,13 +12,22 @@ from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.column_store import (
+    Columns,
+    ColumnWriter,
+    cache_key,
+    default_cache,
+    open_columns,
+)
 from lmlab.data.corpus import Layout, Split
-from lmlab.data.encoding import Named, encoded_chunks
+from lmlab.data.corpus_encoding import (
+    EntityNumbering,
+    encoded_chunks,
+)
 from lmlab.data.lines import ReadingReport
-from lmlab.data.store import Columns, ColumnWriter, cache_key, default_cache, open_columns
 from lmlab.data.tokenizers import Tokenizer
 
-IN_MEMORY = 2**20
+MAX_IN_MEMORY = 2**20
 """Splits of at most so many tokens are tokenised afresh each time and leave no files."""
 
 
@@ -60,8 +69,8 @@ class TokenDataset:
         cache: Path | str | None = None,
         progress: bool = True,
         condition_tokenizer: Tokenizer | None = None,
-        in_memory: int = IN_MEMORY,
-        entities: Named | None = None,
+        in_memory: int = MAX_IN_MEMORY,
+        entities: EntityNumbering | None = None,
     ) -> TokenDataset:
         """Tokenise a split, or open what was tokenised before.
 

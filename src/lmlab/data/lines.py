@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Literal, cast
 
 from lmlab.core.errors import UserError
-from lmlab.core.limits import beyond_limit, limit
+from lmlab.core.limits import limit, limit_exceeded_error
 
 Errors = Literal["strict", "replace"]
 """What to do with a bad byte or row: stop and say where, or replace (skip) and count it."""
@@ -128,7 +128,7 @@ def held_lines(
     most = limit("unpacked") if path.is_file() and is_gzip(path) else None
     for line in numbered_lines(path, report, errors):
         if most is not None and report.bytes_read - before > most:
-            raise beyond_limit("unpacked", f"the unpacked bytes of {path} must be")
+            raise limit_exceeded_error("unpacked", f"the unpacked bytes of {path} must be")
         yield line
 
 
@@ -161,7 +161,9 @@ def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
         if not line:
             return
         if len(line) > most:
-            raise beyond_limit("line", f"{name}, line {number}: the bytes of a line must be")
+            raise limit_exceeded_error(
+                "line", f"{name}, line {number}: the bytes of a line must be"
+            )
         yield line
 
 

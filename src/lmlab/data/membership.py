@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint64]
 
-PLACE, FIRST, SECOND = (
+POSITION_KEY, TOKEN_KEY, MIX_KEY = (
     np.uint64(0x9E3779B97F4A7C15),
     np.uint64(0xBF58476D1CE4E5B9),
     np.uint64(0x94D049BB133111EB),
@@ -32,7 +32,7 @@ PER_BUCKET = 8
 """Entries that a bucket has at least, on average, where there are so many: less than twice that."""
 
 
-class Known(Protocol):
+class MembershipTest(Protocol):
     """Whether changed texts are ones that a corpus holds."""
 
     def __call__(
@@ -52,7 +52,7 @@ class HashSet:
 
     def __init__(self, hashes: Hashes, *, bits: int = 32) -> None:
         assert bits in (16, 32), "remainders are kept as uint16 or uint32"
-        kept = distinct(hashes)
+        kept = sorted_unique(hashes)
         self._low = np.uint64(2**bits - 1)
         self._bucket_bits = max(0, (len(kept) // PER_BUCKET).bit_length() - 1)
         self._shift = np.uint64(64 - self._bucket_bits - bits)
@@ -90,7 +90,7 @@ class HashSet:
         return (hashes >> self._shift) & self._low
 
 
-class KnownTexts:
+class TextSet:
     """Whether a text is, token for token, one of the corpus."""
 
     def __init__(
@@ -102,11 +102,11 @@ class KnownTexts:
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         place = np.arange(tokens.shape[1])
-        each = np.where(place < lengths[:, None], place_hashes(tokens, place), np.uint64(0))
-        return self.held.holds(mixed(each.sum(1, dtype=np.uint64)))
+        each = np.where(place < lengths[:, None], position_hashes(tokens, place), np.uint64(0))
+        return self.held.holds(splitmix64(each.sum(1, dtype=np.uint64)))
 
 
-class KnownGrams:
+class NgramSet:
     """Whether all n-grams of a text that cover the changed place are ones of the corpus.
 
     A text of fewer than n tokens has none, and is not known.
@@ -121,7 +121,7 @@ class KnownGrams:
         bits: int = 32,
     ) -> None:
         self.size = size
-        parts = [distinct(part) for part in gram_hashes(tokens, offsets, size)]
+        parts = [sorted_unique(part) for part in ngram_hashes(tokens, offsets, size)]
         self.held = HashSet(np.concatenate([np.zeros(0, np.uint64), *parts]), bits=bits)
 
     def __call__(
@@ -130,8 +130,8 @@ class KnownGrams:
         if tokens.shape[1] < self.size:
             return np.zeros(len(tokens), dtype=bool)
         windows = np.lib.stride_tricks.sliding_window_view(tokens, self.size, axis=1)
-        sums = place_hashes(windows, np.arange(self.size)).sum(-1, dtype=np.uint64)
-        seen = self.held.holds(mixed(sums).ravel()).reshape(sums.shape)
+        sums = position_hashes(windows, np.arange(self.size)).sum(-1, dtype=np.uint64)
+        seen = self.held.holds(splitmix64(sums).ravel()).reshape(sums.shape)
         first = np.arange(sums.shape[1])
         inside = first + self.size <= lengths[:, None]
         covers = inside & (first <= places[:, None]) & (places[:, None] < first + self.size)
@@ -144,13 +144,13 @@ def text_hashes(tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> Hash
     for first in range(int(offsets[0]), int(offsets[-1]), TOKENS_AT_ONCE):
         flat = np.arange(first, min(first + TOKENS_AT_ONCE, int(offsets[-1])))
         texts = np.searchsorted(offsets, flat, side="right") - 1
-        each = place_hashes(tokens[first : first + len(flat)], flat - offsets[texts])
+        each = position_hashes(tokens[first : first + len(flat)], flat - offsets[texts])
         begins = np.flatnonzero(np.diff(texts, prepend=-1))
         sums[texts[begins]] += np.add.reduceat(each, begins)
-    return mixed(sums)
+    return splitmix64(sums)
 
 
-def gram_hashes(
+def ngram_hashes(
     tokens: NDArray[np.generic], offsets: NDArray[np.int64], size: int
 ) -> Iterator[Hashes]:
     """Those of all `size` tokens in a row within a text, some at a time."""
@@ -161,24 +161,26 @@ def gram_hashes(
         sums = np.zeros(len(begins), dtype=np.uint64)
         for place in range(size):
             here = tokens[first + place : first + place + len(begins)]
-            sums += place_hashes(here, np.array([place]))
-        yield mixed(sums)[begins + size <= ends]
+            sums += position_hashes(here, np.array([place]))
+        yield splitmix64(sums)[begins + size <= ends]
 
 
-def place_hashes(tokens: NDArray[np.generic], places: NDArray[np.int64]) -> Hashes:
+def position_hashes(tokens: NDArray[np.generic], places: NDArray[np.int64]) -> Hashes:
     """A random number for each pair of a token and a place, shapes broadcast."""
     ids = tokens.astype(np.uint64) + np.uint64(1)
-    return mixed(mixed(ids * PLACE) + (places.astype(np.uint64) + np.uint64(1)) * PLACE)
+    return splitmix64(
+        splitmix64(ids * POSITION_KEY) + (places.astype(np.uint64) + np.uint64(1)) * POSITION_KEY
+    )
 
 
-def distinct(numbers: Hashes) -> Hashes:
+def sorted_unique(numbers: Hashes) -> Hashes:
     """Sorted, each once; numpy's own way goes through a hash table, at several times the cost."""
     ordered = np.sort(numbers)
     return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
 
 
-def mixed(numbers: Hashes) -> Hashes:
+def splitmix64(numbers: Hashes) -> Hashes:
     """SplitMix64's mixing, whose products wrap around."""
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * FIRST
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * SECOND
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * TOKEN_KEY
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * MIX_KEY
     return numbers ^ (numbers >> np.uint64(31))

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
-from lmlab.core.limits import beyond_limit, limit
+from lmlab.core.limits import limit, limit_exceeded_error
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 
 
@@ -52,7 +52,7 @@ class Example:
     """
 
 
-class Reader(Protocol):
+class ExampleReader(Protocol):
     """A source of examples that can be read again and again."""
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
@@ -211,7 +211,7 @@ class Fasta:
                 letters += len(pieces[-1])
                 if letters > limit("line"):
                     place = f"{self.path}, line {begun}: the letters of a sequence"
-                    raise beyond_limit("line", f"{place} must be")
+                    raise limit_exceeded_error("line", f"{place} must be")
         if name is not None:
             yield from _fasta_example(name, pieces, begun, report)
 
@@ -311,10 +311,10 @@ class TabSeparated:
 
 
 @dataclass(frozen=True)
-class Several:
+class ChainedReaders:
     """Readers one after another: the files of a folder."""
 
-    readers: tuple[Reader, ...]
+    readers: tuple[ExampleReader, ...]
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for reader in self.readers:
@@ -328,7 +328,7 @@ class Several:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedExamples:
     """Examples made by a function: generated languages, lists in memory."""
 
     make: Callable[[], Iterable[Example]]

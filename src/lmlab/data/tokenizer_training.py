@@ -15,18 +15,18 @@ from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.limits import check_limit
-from lmlab.core.vocabulary import END, MASK, PAD, START, SYMBOLS, UNKNOWN
+from lmlab.core.vocabulary import END, MASK, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
-NOT_WORDS = frozenset({PAD, START, END, MASK})
+RESERVED_TOKENS = frozenset({PAD, START, END, MASK})
 """Symbols that no text can write."""
 SUBWORD_SIZE = 8000
-SYMBOL_WORD = r"(?<!\S)<(?:pad|s|/s|mask)>(?!\S)"
-SYMBOL_OPENING = r"<(?=(?:pad|s|/s|mask)>)"
-IDEOGRAPH = r"[\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{3ffff}]"
+SPECIAL_TOKEN_WORD = r"(?<!\S)<(?:pad|s|/s|mask)>(?!\S)"
+SPECIAL_TOKEN_OPENING = r"<(?=(?:pad|s|/s|mask)>)"
+CJK_PATTERN = r"[\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{3ffff}]"
 
 
 @dataclass(frozen=True)
-class Kind:
+class TokenizerKind:
     """One kind of tokeniser."""
 
     assemble: Callable[[Any], HfTokenizer]
@@ -35,14 +35,16 @@ class Kind:
     """From texts, least count and size to the tokeniser."""
 
 
-def trained(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
+def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
     """A tokeniser of that kind from texts, one pass over them."""
     if kind not in TRAINERS:
         raise unknown_name_or_path("tokeniser", kind, [*TRAINERS, "a tokenizer.json"])
     if min_count < 1:
         raise UserError(f"the least count of a token must be 1 or more, not {min_count}.")
-    if size is not None and size <= len(SYMBOLS):
-        raise UserError(f"a vocabulary needs more than its {len(SYMBOLS)} symbols, not {size}.")
+    if size is not None and size <= len(SPECIAL_TOKENS):
+        raise UserError(
+            f"a vocabulary needs more than its {len(SPECIAL_TOKENS)} symbols, not {size}."
+        )
     if kind in ("bpe", "wordpiece"):  # whose library allocates it at once
         check_limit("vocabulary", size or 0, called="vocabulary_size")
     try:
@@ -62,14 +64,14 @@ def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
     return bare
 
 
-def word_level(vocabulary: dict[str, int]) -> HfTokenizer:
+def word_level_tokenizer(vocabulary: dict[str, int]) -> HfTokenizer:
     """Words between white space, looked up whole; the symbols' names in a text mean nothing."""
     inner = HfTokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     # Rust does not call the separators 1c to 1f white space, Python does.
     inner.normalizer = normalizers.Sequence(
         [
             normalizers.Replace(Regex(r"[\x1c-\x1f]"), " "),
-            normalizers.Replace(Regex(SYMBOL_WORD), UNKNOWN),
+            normalizers.Replace(Regex(SPECIAL_TOKEN_WORD), UNKNOWN),
         ]
     )
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -81,7 +83,7 @@ def _train_words(texts: Iterable[str], min_count: int, size: int | None) -> HfTo
     for text in texts:
         counts.update(text.split())
         check_limit("words", len(counts), called="the number of different words")
-    return word_level(_by_count(counts, min_count, size, "word"))
+    return word_level_tokenizer(_by_count(counts, min_count, size, "word"))
 
 
 def _characters(vocabulary: dict[str, int]) -> HfTokenizer:
@@ -101,7 +103,9 @@ def _train_characters(texts: Iterable[str], min_count: int, size: int | None) ->
 
 def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str) -> dict[str, int]:
     """Symbols first, then tokens by falling count, equal ones in order of their characters."""
-    enough = [token for token in counts if counts[token] >= min_count and token not in SYMBOLS]
+    enough = [
+        token for token in counts if counts[token] >= min_count and token not in SPECIAL_TOKENS
+    ]
     if not enough:
         raise UserError(
             f"no {what} occurs at least {min_count:,} times, so there is no vocabulary; lower the "
@@ -110,8 +114,8 @@ def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str)
     enough.sort(key=lambda token: (-counts[token], token))
     if size is None:
         check_limit("vocabulary", len(enough), called=f"the number of different {what}s")
-    room = None if size is None else size - len(SYMBOLS)
-    return {token: number for number, token in enumerate([*SYMBOLS, *enough[:room]])}
+    room = None if size is None else size - len(SPECIAL_TOKENS)
+    return {token: number for number, token in enumerate([*SPECIAL_TOKENS, *enough[:room]])}
 
 
 def _byte_pairs(model: models.BPE) -> HfTokenizer:
@@ -126,7 +130,7 @@ def _byte_pairs(model: models.BPE) -> HfTokenizer:
 
 def _train_byte_pairs(texts: Iterable[str], min_count: int, size: int | None) -> HfTokenizer:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    least = len(SYMBOLS) + len(alphabet)
+    least = len(SPECIAL_TOKENS) + len(alphabet)
     if size is not None and size < least:
         raise UserError(
             f"a BPE vocabulary has at least {least} entries (symbols, bytes), not {size}."
@@ -134,7 +138,7 @@ def _train_byte_pairs(texts: Iterable[str], min_count: int, size: int | None) ->
     trainer = BpeTrainer(
         vocab_size=size or SUBWORD_SIZE,
         min_frequency=max(2, min_count),
-        special_tokens=list(SYMBOLS),
+        special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=alphabet,
         show_progress=False,
     )
@@ -150,8 +154,8 @@ def _word_pieces(model: models.WordPiece) -> HfTokenizer:
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.WhitespaceSplit(),
-            pre_tokenizers.Split(Regex(IDEOGRAPH), "isolated"),
-            pre_tokenizers.Split(Regex(SYMBOL_OPENING), "isolated"),
+            pre_tokenizers.Split(Regex(CJK_PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex(SPECIAL_TOKEN_OPENING), "isolated"),
         ]
     )
     inner.decoder = decoders.WordPiece(prefix="##", cleanup=False)
@@ -167,13 +171,13 @@ def _train_word_pieces(texts: Iterable[str], min_count: int, size: int | None) -
     for word, count in words.items():
         characters.update(dict.fromkeys(word, count))
     ranked = sorted(characters, key=lambda c: (-characters[c], c))
-    kept = ranked[: max(1, (size - len(SYMBOLS)) // 2)]
+    kept = ranked[: max(1, (size - len(SPECIAL_TOKENS)) // 2)]
     # The library numbers the pieces it starts from in the order of a hash table, which differs from
     # run to run, and breaks ties by number. Given as symbols they have an order, and so the result.
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=max(2, min_count),
-        special_tokens=[*SYMBOLS, *kept, *_continued(words, frozenset(kept))],
+        special_tokens=[*SPECIAL_TOKENS, *kept, *_continued(words, frozenset(kept))],
         show_progress=False,
     )
     spelled = {word: count for word, count in words.items() if set(word) <= set(kept)}
@@ -214,9 +218,9 @@ def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
         yield chunk
 
 
-TRAINERS: dict[str, Kind] = {
-    "word": Kind(word_level, _train_words),
-    "char": Kind(_characters, _train_characters),
-    "bpe": Kind(_byte_pairs, _train_byte_pairs),
-    "wordpiece": Kind(_word_pieces, _train_word_pieces),
+TRAINERS: dict[str, TokenizerKind] = {
+    "word": TokenizerKind(word_level_tokenizer, _train_words),
+    "char": TokenizerKind(_characters, _train_characters),
+    "bpe": TokenizerKind(_byte_pairs, _train_byte_pairs),
+    "wordpiece": TokenizerKind(_word_pieces, _train_word_pieces),
 }

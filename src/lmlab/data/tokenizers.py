@@ -20,17 +20,19 @@ from typing import Any
 
 import tokenizers as hf
 
+from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
-from lmlab.core.files import write_bytes
 from lmlab.core.json_text import parse_json
-from lmlab.core.texts import check_text
+from lmlab.core.text_checks import check_text
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
-from lmlab.data.ideographs import IDEOGRAPH
 from lmlab.data.token_ids import check_tokenizer_json
-from lmlab.data.tokenizer_training import NOT_WORDS, TRAINERS, trained, without_vocabulary
+from lmlab.data.tokenizer_training import RESERVED_TOKENS, TRAINERS, train_kind, without_vocabulary
 
-SYMBOL_NAMES: dict[str, tuple[str, ...]] = {
+CJK_CHARACTER = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+
+
+SPECIAL_TOKEN_NAMES: dict[str, tuple[str, ...]] = {
     "pad": (PAD, "[PAD]", "<|pad|>", "<|padding|>"),
     "unknown": (UNKNOWN, "[UNK]"),
     "start": (START, "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "<|endoftext|>"),
@@ -92,7 +94,7 @@ class Tokenizer:
             return list(range(len(text.split())))
         if self._lookup is not None:
             tokens = [text[low:high] for low, high in _spans(text, self.kind)]
-            alone = [token.isspace() or bool(IDEOGRAPH.match(token)) for token in tokens]
+            alone = [token.isspace() or bool(CJK_CHARACTER.match(token)) for token in tokens]
             begins = [here or before for before, here in itertools.pairwise([True, *alone])]
             return [count - 1 for count in itertools.accumulate(begins)]
         check_text(text)
@@ -201,7 +203,7 @@ class Tokenizer:
         return {
             token: number
             for token, number in self._settings["model"]["vocab"].items()
-            if token not in NOT_WORDS
+            if token not in RESERVED_TOKENS
         }
 
     def _look_up(self, text: str) -> list[int]:
@@ -227,7 +229,7 @@ def train_tokenizer(
     token of their own. `size`: most entries of the vocabulary, symbols counted; BPE and WordPiece
     take 8,000 unless told, the others all. Memory grows with the number of different words.
     """
-    return Tokenizer(trained(kind, texts, min_count=min_count, size=size))
+    return Tokenizer(train_kind(kind, texts, min_count=min_count, size=size))
 
 
 def tokenizer_for(
@@ -304,7 +306,7 @@ def _own_unknown(model: dict[str, Any]) -> tuple[str, ...]:
 def _vocabulary(inner: hf.Tokenizer, settings: dict[str, Any]) -> Vocabulary:
     ids: dict[str, int] = inner.get_vocab(with_added_tokens=True)
     own = _own_unknown(settings["model"])
-    names = SYMBOL_NAMES | {"unknown": (*own, *SYMBOL_NAMES["unknown"])}
+    names = SPECIAL_TOKEN_NAMES | {"unknown": (*own, *SPECIAL_TOKEN_NAMES["unknown"])}
     found = {
         symbol: next((ids[name] for name in spelled if name in ids), None)
         for symbol, spelled in names.items()

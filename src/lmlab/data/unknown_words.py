@@ -8,12 +8,12 @@ from typing import Any
 
 from lmlab.core.vocabulary import UNKNOWN
 
-MANY = 0.05
+WARN_ABOVE = 0.05
 """Share of unknown tokens beyond which a user is warned."""
-EXAMPLES = 5
-DIFFERENT = 100_000
+MAX_EXAMPLES = 5
+MAX_DIFFERENT = 100_000
 """Different unknown words that are remembered at most."""
-LONGEST = 131_072
+MAX_CHARACTERS = 131_072
 """Characters of a text that are looked at: memory is bounded for a text of any length."""
 
 
@@ -31,7 +31,7 @@ class UnknownWords:
 
     def add(self, text: str) -> None:
         """Count one text."""
-        text, unknown = text[:LONGEST], self.tokenizer.vocabulary.unknown
+        text, unknown = text[:MAX_CHARACTERS], self.tokenizer.vocabulary.unknown
         ids = self.tokenizer.encode(text)
         self.tokens += len(ids)
         if unknown is None or unknown not in ids:
@@ -41,7 +41,7 @@ class UnknownWords:
             word = text[start:end]
             if id == unknown and word != UNKNOWN:
                 self.unknown += 1
-                if word in self.words or len(self.words) < DIFFERENT:
+                if word in self.words or len(self.words) < MAX_DIFFERENT:
                     self.words[word] += 1
 
     def watch(self, texts: Iterable[str]) -> Iterator[str]:
@@ -56,14 +56,14 @@ class UnknownWords:
 
     def warning(self) -> str | None:
         """A sentence where more than a few per cent are unknown, with the most frequent ones."""
-        if self.share <= MANY:
+        if self.share <= WARN_ABOVE:
             return None
         what = {"word": "words", "char": "characters"}.get(self.tokenizer.kind, "tokens")
         listed = ", ".join(
             f"{word!r}" + (f" ({count:,} times)" if count > 1 else "")
-            for word, count in self.words.most_common(EXAMPLES)
+            for word, count in self.words.most_common(MAX_EXAMPLES)
         )
-        more = ", …" if len(self.words) > EXAMPLES else ""
+        more = ", …" if len(self.words) > MAX_EXAMPLES else ""
         return (
             f"{100 * self.share:.0f} % of the {what} ({self.unknown:,} of {self.tokens:,}) are "
             f"unknown to this tokenizer and read as {UNKNOWN}: {listed}{more}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.energies import EnergyEmission
+from lmlab.emissions.emission_interfaces import EnergyEmission
 
 
 class InnerProductEnergy(EnergyEmission):

@@ -3,16 +3,90 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted
-from lmlab.layers.hamming import lowest_product, sum_of_sigmoids
+from lmlab.emissions.output_embedding import never_predicted_mask
+
+
+def part_products(hidden: Tensor, tokens: Tensor) -> Tensor:
+    """(N, V, G) the inner product of each part with the same part of every token."""
+    return torch.einsum("ngd,vgd->nvg", hidden, tokens)
+
+
+def sum_of_sigmoids_clear(hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Σ_g σ(h^g · e^g): (N, V)."""
+    return torch.sigmoid(part_products(hidden, tokens)).sum(-1)
+
+
+def lowest_product_clear(hidden: Tensor, tokens: Tensor) -> Tensor:
+    """min_g h^g · e^g: (N, V)."""
+    return part_products(hidden, tokens).amin(-1)
+
+
+class _SumOfSigmoids(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, tokens: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden, tokens)
+        total = hidden.new_zeros(len(hidden), len(tokens))
+        for part, token_part in zip(hidden.unbind(1), tokens.unbind(1), strict=True):
+            total += (part @ token_part.t()).sigmoid_()
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, tokens = ctx.saved_tensors
+        for_hidden, for_tokens = torch.empty_like(hidden), torch.empty_like(tokens)
+        for g in range(hidden.shape[1]):
+            part, token_part = hidden[:, g], tokens[:, g]
+            squashed = (part @ token_part.t()).sigmoid_()
+            # σ' = σ - σ², times the gradient, in the one buffer.
+            inner = squashed.addcmul_(squashed, squashed, value=-1).mul_(gradient)
+            for_hidden[:, g], for_tokens[:, g] = inner @ token_part, inner.t() @ part
+        return for_hidden, for_tokens
+
+
+class _LowestProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, tokens: Tensor) -> Tensor:
+        lowest = hidden[:, 0] @ tokens[:, 0].t()
+        which = torch.zeros_like(lowest, dtype=torch.uint8)
+        for g in range(1, hidden.shape[1]):
+            product = hidden[:, g] @ tokens[:, g].t()
+            which.masked_fill_(product < lowest, g)
+            lowest = torch.minimum(lowest, product, out=lowest)
+        ctx.save_for_backward(hidden, tokens, which)
+        return lowest
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, tokens, which = ctx.saved_tensors
+        for_hidden, for_tokens = torch.empty_like(hidden), torch.empty_like(tokens)
+        for g in range(hidden.shape[1]):
+            inner = gradient * (which == g)
+            for_hidden[:, g], for_tokens[:, g] = inner @ tokens[:, g], inner.t() @ hidden[:, g]
+        return for_hidden, for_tokens
+
+
+def sum_of_sigmoids(hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Σ_g σ(h^g · e^g); equals the clear version, differentiable once."""
+    result: Tensor = _SumOfSigmoids.apply(hidden, tokens)
+    return result
+
+
+def lowest_product(hidden: Tensor, tokens: Tensor) -> Tensor:
+    """min_g h^g · e^g; equals the clear version, differentiable once; at most 255 parts."""
+    result: Tensor = _LowestProduct.apply(hidden, tokens)
+    return result
 
 
 class Hamming(Emission):
@@ -50,11 +124,11 @@ class Hamming(Emission):
         else:
             self.weight = tied.weight
         self.bias = nn.Parameter(torch.zeros(vocabulary.size))
-        self.log_scale = nn.Parameter(torch.tensor(self.first_log_scale(vocabulary.size)))
+        self.log_scale = nn.Parameter(torch.tensor(self.initial_log_scale(vocabulary.size)))
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
-    def first_log_scale(self, size: int) -> float:
+    def initial_log_scale(self, size: int) -> float:
         """Such that agreement in all parts, against half of it, weighs about what log V does."""
         return math.log(max(2 * math.log(size) / self.parts, 1.0))
 
@@ -78,7 +152,7 @@ class HammingLowest(Hamming):
     σ rises, so the lowest sigmoid is that of the lowest product.
     """
 
-    def first_log_scale(self, size: int) -> float:
+    def initial_log_scale(self, size: int) -> float:
         return math.log(2 * math.log(size))
 
     def agreement(self, hidden: Tensor) -> Tensor:

@@ -6,18 +6,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.joint import JointEmission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.emission_interfaces import JointEmission
 from lmlab.emissions.softmax import Softmax
 from lmlab.inference.state_joint import StateJoint, log_product
-from lmlab.layers.links import DynamicLinks, ParentChoice
+from lmlab.layers.pairwise_potentials import (
+    PairwisePotentials,
+    ParentSelection,
+)
 
-FIRST_STAY = 8.0
+INITIAL_SELF_AFFINITY = 8.0
 """How much better a state goes with itself than with others at first, in nats."""
-FIRST_TASTE = 3.0
+INITIAL_AFFINITY_STD = 3.0
 """Standard deviation of how much a state likes a token at first. States that are much alike at
-first stay so: the blanks' product is a plateau, which only states with a taste leave."""
-SPEED = 10.0
+first stay so: the blanks' product is a plateau, which only states with a taste sublayer_output."""
+AFFINITY_SCALE = 10.0
 """Vectors of tokens are kept so much shorter than they count: what a state likes has a long way to
 go, and a step of Adam is of one length for all parameters."""
 
@@ -42,17 +45,19 @@ class JointStates(JointEmission):
         vocabulary: Vocabulary,
         *,
         unary: Softmax,
-        parents: ParentChoice | None = None,
+        parents: ParentSelection | None = None,
     ) -> None:
         super().__init__()
         self.unary = unary
         # Only the direction counts, and the shorter vectors are the faster they turn.
         self.vectors = nn.Parameter(torch.randn(states, rank) * 0.1)
-        self.tokens = nn.Parameter(torch.randn(vocabulary.size, rank) * (FIRST_TASTE / SPEED))
-        self.prefer = nn.Linear(width, rank)
-        nn.init.zeros_(self.prefer.weight)
-        nn.init.zeros_(self.prefer.bias)
-        self.links = DynamicLinks(width, rank, first=FIRST_STAY)
+        self.tokens = nn.Parameter(
+            torch.randn(vocabulary.size, rank) * (INITIAL_AFFINITY_STD / AFFINITY_SCALE)
+        )
+        self.state_scores = nn.Linear(width, rank)
+        nn.init.zeros_(self.state_scores.weight)
+        nn.init.zeros_(self.state_scores.bias)
+        self.links = PairwisePotentials(width, rank, first=INITIAL_SELF_AFFINITY)
         self.parents = parents
 
     @property
@@ -67,7 +72,7 @@ class JointStates(JointEmission):
 
     def affinities(self) -> Tensor:
         """(K, V) g, how much each state likes each token."""
-        liked = self._units() @ self.tokens.T * SPEED
+        liked = self._units() @ self.tokens.T * AFFINITY_SCALE
         whole = torch.logsumexp(liked + self.never, -1, keepdim=True)
         return liked - whole
 
@@ -106,7 +111,7 @@ class JointStates(JointEmission):
 
     def _states(self, hidden: Tensor) -> Tensor:
         """(…, K) r, how well each state fits the place by itself."""
-        preferred: Tensor = self.prefer(hidden) @ self._units().T
+        preferred: Tensor = self.state_scores(hidden) @ self._units().T
         return preferred
 
     def _units(self) -> Tensor:

@@ -10,14 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.capture import NON_NEGATIVE, Capture
-from lmlab.core.parts import Emission, Hidden
+from lmlab.core.parts import Emission, HiddenStates
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted, output_vectors
-from lmlab.layers.sphere import on_sphere
-from lmlab.layers.table_log_prob import log_table, table_log_prob
+from lmlab.emissions.output_embedding import (
+    never_predicted_mask,
+    output_embedding,
+)
+from lmlab.layers.softmax_log_prob import (
+    log_table,
+    table_log_prob,
+)
+from lmlab.layers.sphere_embedding import scale_to_radius
 
 
-class States(nn.Module):
+class MixtureStates(nn.Module):
     """P(s | z) = softmax_s(e_s · v_z) for K vectors v_z (003, DLM10).
 
     `tied` shares the input embedding as e; without it the output vectors are free (003, DLM21).
@@ -31,10 +37,10 @@ class States(nn.Module):
     ) -> None:
         super().__init__()
         self.count = count
-        self.weight = output_vectors(width, vocabulary, tied)
+        self.weight = output_embedding(width, vocabulary, tied)
         # Different starts, or every state would stay the same for ever.
         self.vectors = nn.Parameter(torch.randn(count, width))
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """(V, W) and (K, W), whose inner products are the scores of tokens under states."""
@@ -49,12 +55,12 @@ class States(nn.Module):
         rows = table_log_prob(*self.factors(), self.never, tokens.flatten())
         return rows.view(*tokens.shape, self.count)
 
-    def reveal(self) -> dict[str, Capture]:
+    def capture_internals(self) -> dict[str, Capture]:
         """Inner values worth a picture."""
         return {}
 
 
-class SphereStates(States):
+class CosineMixtureStates(MixtureStates):
     """P(s | z) = softmax_s(β_z cos(e_s, v_z)): tokens and states on the sphere (003, DLM22).
 
     Each state has a scale β_z > 0 of its own, √W at the start.
@@ -67,9 +73,11 @@ class SphereStates(States):
         self.log_scales = nn.Parameter(torch.full((count,), math.log(width) / 2))
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        return on_sphere(self.weight), on_sphere(self.vectors) * self.log_scales.exp()[:, None]
+        return scale_to_radius(self.weight), scale_to_radius(self.vectors) * self.log_scales.exp()[
+            :, None
+        ]
 
-    def reveal(self) -> dict[str, Capture]:
+    def capture_internals(self) -> dict[str, Capture]:
         return {
             "scales": Capture(
                 values=self.log_scales.exp(),
@@ -80,16 +88,16 @@ class SphereStates(States):
         }
 
 
-class GivenStates(Emission):
+class WeightedStates(Emission):
     """p(s | h) = Σ_z w_z(h) P(s | z), where the hidden state is the K log-weights themselves.
 
     Hidden (…, K). log_prob gathers K numbers for each target; the table of V · K is made once a
     batch, so that no (batch, time, K, V) is ever built. Cost V · K · W for the table, K a target.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"states"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"states"})
 
-    def __init__(self, states: States) -> None:
+    def __init__(self, states: MixtureStates) -> None:
         super().__init__()
         self.states = states
 
@@ -108,15 +116,15 @@ class GivenStates(Emission):
         never = self.states.never
         return mixed.masked_fill(never.isinf(), 1.0).log().to(hidden.dtype) + never
 
-    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+    def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         weights = self.log_weights(sources).double().exp()
         each = self.states.log_prob(targets).double().exp()
         return (each @ weights.transpose(1, 2)).log().to(sources.dtype)
 
-    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
         weights = self.log_weights(hidden.values).exp()
         return {
-            **self.states.reveal(),
+            **self.states.capture_internals(),
             "mixture use": Capture(
                 values=weights.flatten(0, -2).mean(0),
                 axes=("state",),
@@ -127,15 +135,15 @@ class GivenStates(Emission):
         }
 
 
-class Mixture(GivenStates):
+class MixtureEmission(WeightedStates):
     """p(s | h) = Σ_z P(z | h) P(s | z), P(z | h) = softmax_z(c_z · h + b_z) (003, DLM10 and on).
 
     `dropout` falls on the hidden state. Hidden (…, W).
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
 
-    def __init__(self, width: int, states: States, *, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, states: MixtureStates, *, dropout: float = 0.0) -> None:
         super().__init__(states)
         self.choose = nn.Linear(width, states.count)
         self.dropout = nn.Dropout(dropout)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lmlab.core.capture import Capture
-from lmlab.core.parts import Emission, Hidden
+from lmlab.core.parts import Emission, HiddenStates
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 
@@ -24,7 +24,7 @@ class MixtureOfSoftmaxes(Emission):
     N · W · V. Hidden (…, W), log-probabilities (…, V).
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class MixtureOfSoftmaxes(Emission):
         each = self.softmax.log_probs(views).masked_fill(never.isinf(), 0.0)
         return torch.logsumexp(log_weights[..., None] + each, dim=-2) + never
 
-    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
         log_weights, _ = self._parts(hidden.values)
         return {
             "mixture use": Capture(

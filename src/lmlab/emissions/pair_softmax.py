@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.pair_softmax import pair_log_normalisers, pairs_within
+from lmlab.layers.pair_normalisers import (
+    pair_log_normalisers,
+    pairs_within,
+)
 
 
 class PairSoftmax(Softmax):
@@ -19,7 +22,7 @@ class PairSoftmax(Softmax):
     inner products of exponentials: two softmaxes a token instead of 2 · reach - 1.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"sources"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"sources"})
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class PairSoftmax(Softmax):
         a, b = pairs_within(self.reach, hidden.shape[-2], hidden.device)
         return super().log_probs(first[..., a, :] + second[..., b, :])
 
-    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+    def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """(B, T, P) from (B, S, 2 W) and targets (B, T)."""
         first, second = sources.chunk(2, dim=-1)
         a, b = pairs_within(self.reach, sources.shape[1], sources.device)

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.joint import JointEmission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted
-from lmlab.inference.pair_joint import PairJoint
+from lmlab.emissions.emission_interfaces import JointEmission
+from lmlab.emissions.output_embedding import never_predicted_mask
+from lmlab.inference.potts_joint import PottsJoint
 
-LEAST_VARIANCE = 0.02
+MIN_VARIANCE = 0.02
 """Of a blank's own part: tokens' vectors have a variance of 1 in each number."""
 
 
@@ -38,7 +38,7 @@ class PairwiseGaussian(JointEmission):
         super().__init__()
         self.rank, self.factors = rank, factors
         self.register_buffer("vectors", torch.randn(vocabulary.size, rank))
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
         self.mean = nn.Linear(width, rank)
         self.spread = nn.Linear(width, rank)
         self.common = nn.Linear(width, rank * factors)
@@ -53,7 +53,7 @@ class PairwiseGaussian(JointEmission):
 
     def joint(
         self, hidden: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
-    ) -> PairJoint:
+    ) -> PottsJoint:
         mean, covariance = self._gaussian(hidden, lengths)
         return self._unembedded(
             mean, torch.cholesky_inverse(torch.linalg.cholesky(covariance)), lengths
@@ -84,13 +84,13 @@ class PairwiseGaussian(JointEmission):
     def _gaussian(self, hidden: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n, R) μ and (B, n R, n R) D + U Uᵀ; the unit matrix where there is no blank."""
         real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
-        own = LEAST_VARIANCE + F.softplus(self.spread(hidden))
+        own = MIN_VARIANCE + F.softplus(self.spread(hidden))
         own = torch.where(real[..., None], own, 1.0)
         common = self.common(hidden).unflatten(-1, (self.rank, self.factors))
         common = torch.where(real[..., None, None], common, 0.0).flatten(1, 2)
         return self.mean(hidden), torch.diag_embed(own.flatten(1)) + common @ common.mT
 
-    def _unembedded(self, mean: Tensor, precision: Tensor, lengths: Tensor) -> PairJoint:
+    def _unembedded(self, mean: Tensor, precision: Tensor, lengths: Tensor) -> PottsJoint:
         """The quadratic form, multiplied out: what one token adds alone, and what each pair."""
         rows, count, rank = mean.shape
         sharp = self.log_sharpness.exp()
@@ -99,4 +99,6 @@ class PairwiseGaussian(JointEmission):
         own = blocks.diagonal(dim1=1, dim2=2).permute(0, 3, 1, 2)
         squares = torch.einsum("vr,bnrs,vs->bnv", self.vectors, own, self.vectors)
         scores = sharp * (pull @ self.vectors.T - squares / 2) + self.bias + self.never
-        return PairJoint(scores=scores, ties=-sharp * blocks, vectors=self.vectors, lengths=lengths)
+        return PottsJoint(
+            scores=scores, ties=-sharp * blocks, vectors=self.vectors, lengths=lengths
+        )

@@ -6,21 +6,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.joint import JointEmission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.emission_interfaces import JointEmission
 from lmlab.emissions.softmax import Softmax
-from lmlab.inference.pair_joint import PairJoint
-from lmlab.layers.links import DynamicLinks
+from lmlab.inference.potts_joint import PottsJoint
+from lmlab.layers.pairwise_potentials import PairwisePotentials
 
-FIRST_TIE = 0.1
+INITIAL_TIE = 0.1
 """How much better a token goes with itself than with others at first, in nats."""
 
 
-class Potts(JointEmission):
+class PottsEmission(JointEmission):
     """p(x) ∝ exp(Σ_i φ_i(x_i) + Σ_{i<j} (Q_i f(x_i)) · (K_j f(x_j))), by pseudo-likelihood (000).
 
     The energy as 000 writes it, with all pairs and no states. It can't be summed in general, so
-    training maximises Σ_i log p(x_i | the others) (Besag 1975), which costs n V R; `PairJoint` says
+    training maximises Σ_i log p(x_i | the others) (Besag 1975), which costs n V R; `PottsJoint` says
     what is exact then and what is not. Hidden (B, n, W).
     """
 
@@ -28,7 +28,7 @@ class Potts(JointEmission):
         super().__init__()
         self.unary = unary
         self.vectors = nn.Parameter(torch.randn(vocabulary.size, rank) * rank**-0.5)
-        self.links = DynamicLinks(width, rank, first=FIRST_TIE)
+        self.links = PairwisePotentials(width, rank, first=INITIAL_TIE)
 
     @property
     def weight(self) -> Tensor:
@@ -53,9 +53,9 @@ class Potts(JointEmission):
 
     def joint(
         self, hidden: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
-    ) -> PairJoint:
+    ) -> PottsJoint:
         queries, keys = self.links.matrices(hidden)
-        return PairJoint(
+        return PottsJoint(
             scores=self.logits(hidden) + self.never,
             # Q_iᵀ K_j for every i and j.
             ties=queries.mT[:, :, None] @ keys[:, None],

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted, output_vectors
-from lmlab.layers.linear_log_prob import linear_log_prob
+from lmlab.emissions.output_embedding import (
+    never_predicted_mask,
+    output_embedding,
+)
+from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class RadialBasis(Emission):
@@ -34,10 +37,10 @@ class RadialBasis(Emission):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.weight = output_vectors(width, vocabulary, tied)
+        self.weight = output_embedding(width, vocabulary, tied)
         self.log_scale = nn.Parameter(torch.tensor(math.log(0.5)))
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
     def _linear(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """2β h and the bias -β |e_k|², which a softmax over e makes the distribution."""

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.capture import UNIT_INTERVAL, Capture
-from lmlab.core.parts import Emission, Hidden
-from lmlab.emissions.mixture import States
-from lmlab.layers.linear_log_prob import linear_log_prob
+from lmlab.core.parts import Emission, HiddenStates
+from lmlab.emissions.mixture import MixtureStates
+from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class RotatedMixture(Emission):
@@ -23,9 +23,9 @@ class RotatedMixture(Emission):
     N · W · V.
     """
 
-    takes: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
 
-    def __init__(self, width: int, states: States, *, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, states: MixtureStates, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.states = states
         self.choose = nn.Linear(width, states.count + 1)
@@ -53,10 +53,10 @@ class RotatedMixture(Emission):
         mixed = mixed + weights[..., -1:] * moving
         return mixed.masked_fill(never.isinf(), 1.0).log().to(hidden.dtype) + never
 
-    def reveal(self, hidden: Hidden) -> dict[str, Capture]:
+    def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
         weights = self._parts(hidden.values)[0].exp()
         return {
-            **self.states.reveal(),
+            **self.states.capture_internals(),
             "mixture use": Capture(
                 values=weights.flatten(0, -2).mean(0),
                 axes=("state",),

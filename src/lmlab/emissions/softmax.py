@@ -8,8 +8,11 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.outputs import never_predicted, output_vectors
-from lmlab.layers.linear_log_prob import linear_log_prob
+from lmlab.emissions.output_embedding import (
+    never_predicted_mask,
+    output_embedding,
+)
+from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class Softmax(Emission):
@@ -36,24 +39,24 @@ class Softmax(Emission):
         transform: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.weight = output_vectors(width, vocabulary, tied)
+        self.weight = output_embedding(width, vocabulary, tied)
         self.bias = nn.Parameter(torch.zeros(vocabulary.size)) if bias else None
         self.dropout = nn.Dropout(dropout)
         self.transform = transform
-        self.register_buffer("never", never_predicted(vocabulary), persistent=False)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return linear_log_prob(self._heard(hidden), self.weight, self._offsets(), targets)
+        return linear_log_prob(self._transformed(hidden), self.weight, self._offsets(), targets)
 
-    def log_prob_given_some(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
+    def log_prob_by_index(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with their hidden states, less each one's own normaliser."""
-        heard = self._heard(hidden)
+        heard = self._transformed(hidden)
         scores = (heard[which] * self.weight[targets]).sum(-1) + self._offsets()[targets]
         return scores - self._log_normaliser(heard)[which]
 
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of all scores is the score of the mean vector, so it costs no second product."""
-        heard, offsets = self._heard(hidden), self._offsets()
+        heard, offsets = self._transformed(hidden), self._offsets()
         exact = linear_log_prob(heard, self.weight, offsets, targets)
         score = (heard * F.embedding(targets, self.weight)).sum(-1) + offsets[targets]
         possible = self.never == 0
@@ -62,21 +65,21 @@ class Softmax(Emission):
         return exact, mean - (score - exact)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        scores = F.linear(self._heard(hidden), self.weight, self._offsets())
+        scores = F.linear(self._transformed(hidden), self.weight, self._offsets())
         return F.log_softmax(scores, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, V) e_k · h + b_k of all tokens, those that are never predicted among them."""
-        return F.linear(self._heard(hidden), self.weight, self.bias)
+        return F.linear(self._transformed(hidden), self.weight, self.bias)
 
     def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N,) e_k · h + b_k of one token k for each hidden state (N, W), without the others."""
-        scores = (self._heard(hidden) * self.weight[targets]).sum(-1)
+        scores = (self._transformed(hidden) * self.weight[targets]).sum(-1)
         return scores if self.bias is None else scores + self.bias[targets]
 
     def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
         """Inner products with the vectors of the given tokens alone: see `Scored.scores`."""
-        heard = self._heard(hidden)
+        heard = self._transformed(hidden)
         found = (F.embedding(own, self.weight) @ heard[..., None]).squeeze(-1) + self._bias_of(own)
         if shared is None:
             return found
@@ -84,7 +87,7 @@ class Softmax(Emission):
         return torch.cat([found, common], 1)
 
     @torch.no_grad()
-    def start_scores_at(self, log_probs: Tensor) -> None:
+    def initialise_logits(self, log_probs: Tensor) -> None:
         if self.bias is not None:
             self.bias.copy_(torch.where(self.never == 0, log_probs, 0.0))
 
@@ -92,14 +95,14 @@ class Softmax(Emission):
         """b of each token; gathered as an embedding, whose gradient is the cheaper one."""
         return 0.0 if self.bias is None else F.embedding(tokens, self.bias[:, None]).squeeze(-1)
 
-    def pair_log_prob(self, sources: Tensor, targets: Tensor) -> Tensor:
+    def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with sources, less each source's own normaliser."""
-        sources = self._heard(sources)
+        sources = self._transformed(sources)
         offsets = self._offsets()
         scores = self.weight[targets] @ sources.transpose(1, 2) + offsets[targets][..., None]
         return scores - self._log_normaliser(sources.flatten(0, 1)).view(len(sources), 1, -1)
 
-    def _heard(self, hidden: Tensor) -> Tensor:
+    def _transformed(self, hidden: Tensor) -> Tensor:
         """What the inner products are taken with."""
         transformed = hidden if self.transform is None else self.transform(hidden)
         dropped: Tensor = self.dropout(transformed)

@@ -20,7 +20,7 @@ from lmlab.inference.key_index import KeyIndex
 
 MOST_ORDER = 100
 """Words of the longest n-gram; orders are counted in int8."""
-CUT = -1
+TEXT_BREAK = -1
 """In place of a token: nothing is known of what comes before."""
 
 
@@ -90,7 +90,7 @@ class BackoffTables:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Lookup:
+class BackoffLookup:
     """What the tables say of N tokens."""
 
     log_probs: np.ndarray
@@ -111,13 +111,13 @@ class BackoffModel:
         self.tables = tables
         self._index = KeyIndex(tables.keys)
 
-    def read(self, stream: np.ndarray) -> Lookup:
+    def read(self, stream: np.ndarray) -> BackoffLookup:
         """Every token of a stream given the tokens before it; CUT separates texts.
 
         stream: int64 (S,). The probability of a CUT is that of padding, zero.
         """
         tables, size = self.tables, self.tables.vocabulary.size
-        stream = np.append(self._without_cuts(stream), tables.vocabulary.pad)
+        stream = np.append(self._without_breaks(stream), tables.vocabulary.pad)
         log_probs = tables.log_probs.take(stream)
         orders = np.ones(len(stream), dtype=np.int8)
         # `contexts[i]` is the node of the n - 1 words before the token at `places[i]`.
@@ -131,13 +131,13 @@ class BackoffModel:
             orders[places] = order
             places = places + 1  # never the last, which is padding and so never found
             words = stream.take(places)
-        return Lookup(log_probs=log_probs[:-1], orders=orders[:-1])
+        return BackoffLookup(log_probs=log_probs[:-1], orders=orders[:-1])
 
-    def predict(self, context: np.ndarray, targets: np.ndarray) -> Lookup:
+    def predict(self, context: np.ndarray, targets: np.ndarray) -> BackoffLookup:
         """Each target given its own context: int64 (N, order - 1), newest last, and (N,)."""
         stream, places = _join(context, targets)
         read = self.read(stream)
-        return Lookup(log_probs=read.log_probs[places], orders=read.orders[places])
+        return BackoffLookup(log_probs=read.log_probs[places], orders=read.orders[places])
 
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """log p of every token of the vocabulary after N contexts (N, order - 1): (N, V).
@@ -167,7 +167,7 @@ class BackoffModel:
     def _suffixes(self, context: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """For the last 1, 2, … order - 1 words: the rows where they are known, and their nodes."""
         width, size = context.shape[1], self.tables.vocabulary.size
-        columns = self._without_cuts(context).T
+        columns = self._without_breaks(context).T
         nodes = list(columns)  # nodes[i]: of the words that end at word i, CUT where unknown
         for words in range(1, width + 1):
             known = np.flatnonzero(nodes[-1] >= 0)
@@ -175,10 +175,10 @@ class BackoffModel:
             for end in range(width - 1, words - 1, -1):
                 known = np.flatnonzero(nodes[end - 1] >= 0)
                 found = self._index.find(nodes[end - 1][known] * size + columns[end][known])
-                nodes[end] = np.full(len(context), CUT)
-                nodes[end][known] = np.where(found < 0, CUT, found + size)
+                nodes[end] = np.full(len(context), TEXT_BREAK)
+                nodes[end][known] = np.where(found < 0, TEXT_BREAK, found + size)
 
-    def _without_cuts(self, tokens: np.ndarray) -> np.ndarray:
+    def _without_breaks(self, tokens: np.ndarray) -> np.ndarray:
         return np.where(tokens < 0, self.tables.vocabulary.pad, tokens)
 
 
@@ -196,7 +196,7 @@ def _join(context: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndar
             goes_on[1:] &= context[1:, column] == context[:-1, column + 1]
     begins = np.flatnonzero(~goes_on)
     places = np.arange(rows) + (width + 1) * np.cumsum(~goes_on)
-    stream = np.full(rows + (width + 1) * len(begins), CUT)
+    stream = np.full(rows + (width + 1) * len(begins), TEXT_BREAK)
     stream[places] = targets
     for column in range(width):
         stream[places[begins] - width + column] = context[begins, column]

@@ -24,16 +24,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOST_EXPANSIONS = 20_000
+MAX_EXPANSIONS = 20_000
 """Beginnings that are looked at before a search gives up being sure."""
-BEAM = 64
+FALLBACK_BEAM = 64
 """Width of the search that stands in for it then."""
 TINY = 1e-300
 """Sums below this count as this: a bound may be too high, but never too low."""
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Tokens, their score, and whether no other tokens behind them in the order are better."""
 
     tokens: tuple[int, ...]
@@ -42,7 +42,7 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class _Beginning:
+class _Prefix:
     """Tokens of the first places, and the next place's by their bounds, best first."""
 
     tokens: tuple[int, ...]
@@ -50,7 +50,7 @@ class _Beginning:
     order: list[int]
 
 
-class StateSearch:
+class BestFirstSearch:
     """One row: token potentials E_i (K, V), links (K, K) to a parent before it, all in logs."""
 
     def __init__(
@@ -72,18 +72,22 @@ class StateSearch:
             for each, height in zip(self.inside, self.heights, strict=True)
         ]
 
-    def ranked(self, count: int, *, most: int = MOST_EXPANSIONS) -> list[Found]:
+    def ranked(self, count: int, *, most: int = MAX_EXPANSIONS) -> list[SearchResult]:
         """The `count` best, in order; by a beam, and not proven, where it would take too long."""
-        found: list[Found] = []
+        found: list[SearchResult] = []
         for each in itertools.islice(self._in_order(most), count):
             if each is None:
                 known = {each.tokens for each in found}
-                more = [each for each in self._beam(max(BEAM, count)) if each.tokens not in known]
+                more = [
+                    each
+                    for each in self._beam(max(FALLBACK_BEAM, count))
+                    if each.tokens not in known
+                ]
                 return found + more[: count - len(found)]
             found.append(each)
         return found
 
-    def _in_order(self, most: int) -> Iterator[Found | None]:
+    def _in_order(self, most: int) -> Iterator[SearchResult | None]:
         """All that is possible, best first; None in the end if it takes too long."""
         tie = itertools.count()
         first = self._expanded(())
@@ -98,7 +102,7 @@ class StateSearch:
                 heapq.heappush(queue, after)
             tokens = (*beginning.tokens, beginning.order[rank])
             if len(tokens) == len(self.tokens):
-                yield Found(tokens, -bound, proven=True)
+                yield SearchResult(tokens, -bound, proven=True)
                 continue
             expansions += 1
             if expansions > most:
@@ -107,7 +111,7 @@ class StateSearch:
             further = self._expanded(tokens)
             heapq.heappush(queue, (-further.bounds[0], next(tie), further, 0))
 
-    def _beam(self, width: int) -> list[Found]:
+    def _beam(self, width: int) -> list[SearchResult]:
         """Beginnings with the best bounds, place by place; their last bounds are scores."""
         kept: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
         for _ in self.tokens:
@@ -119,7 +123,7 @@ class StateSearch:
                 if bound > -math.inf
             ]
             kept = sorted(longer, key=lambda each: -each[1])[:width]
-        return [Found(tokens, score, proven=False) for tokens, score in kept]
+        return [SearchResult(tokens, score, proven=False) for tokens, score in kept]
 
     def _bounds(self) -> dict[int, Tensor]:
         """(K,) U of each place but the root, by its parent's state."""
@@ -140,7 +144,7 @@ class StateSearch:
             inside = inside + bounds[child][:, None]
         return inside
 
-    def _expanded(self, tokens: tuple[int, ...]) -> _Beginning:
+    def _expanded(self, tokens: tuple[int, ...]) -> _Prefix:
         """Bounds of all tokens at the next place."""
         place = len(tokens)
         reach = self._outside(tokens) + self.heights[place]
@@ -149,7 +153,7 @@ class StateSearch:
         impossible = self.numbers[place].amax(0) == 0
         bounds = (sums.clamp(min=TINY).log() + top).masked_fill(impossible, -math.inf)
         values, order = bounds.sort(descending=True, stable=True)
-        return _Beginning(tokens, values.tolist(), order.tolist())
+        return _Prefix(tokens, values.tolist(), order.tolist())
 
     def _outside(self, tokens: tuple[int, ...]) -> Tensor:
         """(K,) what all that is not below the next place adds to each of its states."""

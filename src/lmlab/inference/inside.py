@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmlab.inference.semirings import ENTROPY, LOG, MAX, SampleSemiring, Semiring, parts_of
+from lmlab.inference.semirings import (
+    ENTROPY,
+    LOG,
+    MAX,
+    SampleSemiring,
+    Semiring,
+    structure_marginals,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,7 +193,7 @@ def entropy(words: Tensor, rules: Rules, *, lengths: Tensor | None = None) -> Te
     return total(words, rules, semiring=ENTROPY, lengths=lengths)
 
 
-def marginals(
+def span_marginals(
     words: Tensor, rules: Rules, *, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """(…, T, P) posterior of each word's symbol; (…, T, T, N) of a span with each symbol.
@@ -203,19 +210,21 @@ def marginals(
     return _parts(program, words, rules)
 
 
-def best(words: Tensor, rules: Rules, *, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The best tree as indicators, shaped as `marginals`: Viterbi; of equals one is taken."""
+def viterbi_tree(
+    words: Tensor, rules: Rules, *, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The best tree as indicators, shaped as `span_marginals`: Viterbi; of equals one is taken."""
     return _chosen(words, rules, MAX, lengths)
 
 
-def sample(
+def sample_tree(
     words: Tensor,
     rules: Rules,
     *,
     lengths: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A tree drawn from the posterior, as indicators shaped as `marginals`."""
+    """A tree drawn from the posterior, as indicators shaped as `span_marginals`."""
     return _chosen(words, rules, SampleSemiring(generator), lengths)
 
 
@@ -233,5 +242,5 @@ def _parts(
 ) -> tuple[Tensor, Tensor]:
     time = words.shape[-2]
     spans = words.new_zeros(*words.shape[:-2], time, time, rules.trees)
-    of_words, of_spans = parts_of(program, words, spans)
+    of_words, of_spans = structure_marginals(program, words, spans)
     return of_words, of_spans

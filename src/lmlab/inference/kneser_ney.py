@@ -35,7 +35,7 @@ class NgramCounts:
     """int64 (M,), ascending: context node times V plus last word, of the n-grams from two words."""
     counts: np.ndarray
     """int64 (V + M,): occurrences; a unigram counts where it is predicted."""
-    openings: np.ndarray
+    sequence_starts: np.ndarray
     """int64 (V + M,): occurrences at the very beginning of a sequence."""
     suffixes: np.ndarray
     """int64 (M,): the node of each of those n-grams without its first word."""
@@ -54,7 +54,7 @@ class KneserNeyFit:
     """Orders whose discounts could not be estimated, so that FALLBACK_DISCOUNTS stand in."""
 
 
-def fit(
+def fit_kneser_ney(
     tokens: np.ndarray, offsets: np.ndarray, *, order: int, vocabulary: Vocabulary
 ) -> KneserNeyFit:
     """Estimate a model of an order from sequences of ids.
@@ -87,10 +87,10 @@ def fit(
     )
 
 
-def count_ngrams(
+def _count_ngrams(
     tokens: np.ndarray, offsets: np.ndarray, *, order: int, vocabulary: Vocabulary
 ) -> NgramCounts:
-    """Count the n-grams of up to `order` words that do not cross a beginning; see `fit`."""
+    """Count the n-grams of up to `order` words that do not cross a beginning; see `fit_kneser_ney`."""
     return _count(*_checked(tokens, offsets, order, vocabulary), order, vocabulary)
 
 
@@ -125,7 +125,7 @@ def _count(
     size = vocabulary.size
     level_ends, keys, suffixes = [size], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     counts = [np.bincount(stream[~heads], minlength=size)]
-    openings = [np.zeros(size, np.int64)]
+    sequence_starts = [np.zeros(size, np.int64)]
     nodes = stream.copy()  # of the n-gram that ends at each place, if there is one
     ends, opens = np.arange(len(stream)), heads
     for _ in range(order - 1):
@@ -140,7 +140,7 @@ def _count(
         nodes[ends] = level_ends[-1] + found
         keys.append(level_keys)
         counts.append(level_counts)
-        openings.append(np.bincount(found[opens], minlength=len(level_keys)))
+        sequence_starts.append(np.bincount(found[opens], minlength=len(level_keys)))
         suffixes.append(level_suffixes)
         level_ends.append(level_ends[-1] + len(level_keys))
     return NgramCounts(
@@ -148,7 +148,7 @@ def _count(
         level_ends=np.array(level_ends),
         keys=np.concatenate(keys),
         counts=np.concatenate(counts),
-        openings=np.concatenate(openings),
+        sequence_starts=np.concatenate(sequence_starts),
         suffixes=np.concatenate(suffixes),
     )
 
@@ -169,7 +169,9 @@ def adjusted_counts(counts: NgramCounts) -> np.ndarray:
     adjusted = counts.counts.copy()
     if len(counts.level_ends) > 1:
         lower = int(counts.level_ends[-2])
-        adjusted[:lower] = np.bincount(counts.suffixes, minlength=lower) + counts.openings[:lower]
+        adjusted[:lower] = (
+            np.bincount(counts.suffixes, minlength=lower) + counts.sequence_starts[:lower]
+        )
     return adjusted
 
 

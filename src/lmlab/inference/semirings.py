@@ -129,7 +129,7 @@ class EntropySemiring(Semiring):
 LOG, MAX, ENTROPY = LogSemiring(), MaxSemiring(), EntropySemiring()
 
 
-def parts_of(
+def structure_marginals(
     program: Callable[..., Tensor], *potentials: Tensor, create_graph: bool = False
 ) -> tuple[Tensor, ...]:
     """How much each potential takes part: the gradient of a program's value, summed over rows.

@@ -4,7 +4,7 @@
 
 A matrix of V × V pair potentials is so replaced by one of rank K: to normalise exactly costs
 n (K² + K V) and not n V². Likelihood, samples and posteriors are one dynamic program over
-different semirings (`chain.py`, `branches.py`; the likelihood by `state_sums.py`, which is faster);
+different semirings (`linear_chain.py`, `state_joint.py`; the likelihood by `state_sums.py`, which is faster);
 the likeliest tokens are found by `best_first.py`.
 """
 
@@ -18,11 +18,40 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmlab.core.distribution import Categorical
-from lmlab.core.joint import Ranked
-from lmlab.inference import branches, chain
-from lmlab.inference.best_first import StateSearch
-from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, parts_of
-from lmlab.inference.state_sums import state_sums
+from lmlab.core.joint_distribution import RankedFilling
+from lmlab.inference import (
+    linear_chain,
+    state_joint,
+)
+from lmlab.inference.best_first import BestFirstSearch
+from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, structure_marginals
+
+
+def state_sums(
+    unary: Tensor, links: Tensor, lengths: Tensor, parents: Tensor | None = None
+) -> Tensor:
+    """(C, B) log Σ_z exp(score(z)) for C sets of potentials (C, B, N, K) over links (B, N-1, K, K).
+
+    `parents` (B, N) as in `state_joint.py`, None for a chain; `lengths` (B,) as there, at least 1.
+    What is less than the smallest number times the largest of its sum counts as that.
+    """
+    collected = list(unary.transpose(0, 1).unbind(2))
+    tallest = links.amax((-1, -2), keepdim=True).detach()
+    # (B, K', K): the product takes a child's states (B, C, K') to its parent's.
+    products = (links - tallest).exp().mT.unbind(1)
+    for child in range(len(collected) - 1, 0, -1):
+        top = collected[child].amax(-1, keepdim=True).detach()
+        reached = (collected[child] - top).exp() @ products[child - 1]
+        tiny = torch.finfo(reached.dtype).tiny
+        message = reached.clamp(min=tiny).log() + top + tallest[:, child - 1]
+        message = torch.where((child < lengths)[:, None, None], message, 0.0)
+        if parents is None:
+            collected[child - 1] = collected[child - 1] + message
+            continue
+        for place in range(child):
+            here = (parents[:, child] == place)[:, None, None]
+            collected[place] = collected[place] + torch.where(here, message, 0.0)
+    return torch.logsumexp(collected[0], -1).T
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +100,7 @@ class StateJoint:
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n) tokens: states drawn from their posterior, then a token from each."""
         semiring = SampleSemiring(generator)
-        (drawn,) = parts_of(lambda unary: self._total(unary, semiring), self.free)
+        (drawn,) = structure_marginals(lambda unary: self._total(unary, semiring), self.free)
         chosen = self.affinities[drawn.argmax(-1)]
         return Categorical(F.log_softmax(self.scores + chosen, -1)).sample(generator=generator)
 
@@ -83,23 +112,25 @@ class StateJoint:
 
     def state_posterior(self) -> Tensor:
         """(B, n, K) probabilities of the states, no token known; zero behind a row's end."""
-        (posterior,) = parts_of(self._total, self.free)
+        (posterior,) = structure_marginals(self._total, self.free)
         # What no sum reaches takes no part; any state will do there.
         return posterior.masked_fill(~self.real[..., None], 1 / posterior.shape[-1])
 
-    def ranked(self, row: int, count: int) -> list[Ranked]:
+    def ranked(self, row: int, count: int) -> list[RankedFilling]:
         """The likeliest fillings of one row, best first."""
         length = int(self.lengths[row])
         if length == 0:
-            return [Ranked(tokens=(), log_prob=0.0)]
+            return [RankedFilling(tokens=(), log_prob=0.0)]
         with torch.no_grad():
             own = self.scores[row, :length, None, :] + self.states[row, :length, :, None]
             tokens = (own + self.affinities).double().cpu()
             links = self.links[row, : length - 1].double().cpu()
-            found = StateSearch(list(tokens), list(links), self._parents(row, length)).ranked(count)
+            found = BestFirstSearch(list(tokens), list(links), self._parents(row, length)).ranked(
+                count
+            )
             whole = float(self._row_partition(row, length))
         return [
-            Ranked(tokens=each.tokens, log_prob=each.score - whole, proven=each.proven)
+            RankedFilling(tokens=each.tokens, log_prob=each.score - whole, proven=each.proven)
             for each in found
         ]
 
@@ -122,8 +153,10 @@ class StateJoint:
         """(B,) the semiring's sum over states, for potentials (B, n, K)."""
         lengths = self.lengths.clamp(min=1)
         if self.parents is None:
-            return chain.total(unary, self.links, semiring=semiring, lengths=lengths)
-        return branches.total(unary, self.links, self.parents, semiring=semiring, lengths=lengths)
+            return linear_chain.total(unary, self.links, semiring=semiring, lengths=lengths)
+        return state_joint.tree_total(
+            unary, self.links, self.parents, semiring=semiring, lengths=lengths
+        )
 
     def _row_partition(self, row: int, length: int) -> Tensor:
         """log Z of one row in double precision, as its search computes scores."""
@@ -131,8 +164,8 @@ class StateJoint:
         unary = states + log_product(scores, self.affinities.T.double())
         links = self.links[row, : length - 1].double()
         if self.parents is None:
-            return chain.total(unary, links)
-        return branches.total(unary, links, self.parents[row, :length])
+            return linear_chain.total(unary, links)
+        return state_joint.tree_total(unary, links, self.parents[row, :length])
 
     def _parents(self, row: int, length: int) -> list[int]:
         if self.parents is None:
@@ -149,3 +182,29 @@ def log_product(first: Tensor, second: Tensor) -> Tensor:
     rows, columns = first.amax(-1, keepdim=True), second.amax(0)
     product = (first - rows).exp() @ (second - columns).exp()
     return product.clamp(min=torch.finfo(product.dtype).tiny).log() + rows + columns
+
+
+def tree_total(
+    unary: Tensor,
+    pairwise: Tensor,
+    parents: Tensor,
+    *,
+    semiring: Semiring = LOG,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """(…) the semiring's sum over all K^N assignments, from the leaves to the root."""
+    count = unary.shape[-2]
+    pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape[-3:])
+    parents = parents.expand(unary.shape[:-1])
+    collected, pairwise = semiring.lift(unary), semiring.lift(pairwise)
+    place = torch.arange(count, device=unary.device)
+    for child in range(count - 1, 0, -1):
+        moved = semiring.times(pairwise[..., child - 1, :, :], collected[..., child, None, :])
+        message = semiring.sum(moved, -1)
+        receives = place == parents[..., child, None]
+        if lengths is not None:
+            receives = receives & (child < lengths)[..., None]
+        # One, the element that changes nothing, is zero in logs and has no entropy.
+        sent = torch.where(receives[..., None], message[..., None, :], 0.0)
+        collected = semiring.times(collected, sent)
+    return semiring.value(semiring.sum(collected[..., 0, :], -1))

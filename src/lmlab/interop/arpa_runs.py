@@ -8,16 +8,24 @@ from pathlib import Path
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue
 from lmlab.data.corpus import Layout
-from lmlab.data.tokenizer_training import word_level
+from lmlab.data.tokenizer_training import word_level_tokenizer
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.emissions.count_table import CountTable
-from lmlab.interop.arpa import read_arpa, write_arpa
+from lmlab.emissions.ngram_table import NgramTable
+from lmlab.interop.arpa_format import (
+    read_arpa,
+    write_arpa,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.processes import lock_output
-from lmlab.training.runs import Model, RunFolder, build_system, load_run
+from lmlab.training.distributed import lock_output
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+    build_system,
+    load_run,
+)
 
 
-def counted_systems() -> list[str]:
+def ngram_systems() -> list[str]:
     """The systems that are tables of n-grams."""
     return [card.name for card in catalogue().values() if "Countable" in card.protocols]
 
@@ -26,16 +34,16 @@ def export_arpa(run: Path | str, path: Path | str) -> None:
     """Write the tables of a counted run as an ARPA file; .gz compresses it."""
     model = load_run(run)
     emission = getattr(model.system, "emission", None)
-    if not isinstance(emission, CountTable):
+    if not isinstance(emission, NgramTable):
         raise UserError(
             f"an ARPA file holds n-gram tables, and {run} is a run of {model.card.name}; systems "
-            f"that have them: {', '.join(counted_systems())}."
+            f"that have them: {', '.join(ngram_systems())}."
         )
     tokens = [model.tokenizer.token(i) for i in range(model.tokenizer.vocabulary.size)]
     write_arpa(path, emission.tables, tokens)
 
 
-def import_arpa(path: Path | str, out: Path | str) -> Model:
+def import_arpa(path: Path | str, out: Path | str) -> TrainedModel:
     """Make a run of the counted system from an ARPA file; its words are split on white space."""
     run = RunFolder(Path(out))
     with lock_output(run.path):
@@ -47,11 +55,11 @@ def _write_run(path: Path | str, run: RunFolder) -> None:
     if run.exists():
         raise UserError(f"{run.path} already holds a run; choose another --out.")
     tables, words = read_arpa(path)
-    tokenizer = Tokenizer(word_level({word: i for i, word in enumerate(words)}))
-    name, settings = counted_systems()[0], {"order": tables.order}
+    tokenizer = Tokenizer(word_level_tokenizer({word: i for i, word in enumerate(words)}))
+    name, settings = ngram_systems()[0], {"order": tables.order}
     system = build_system(name, settings, tables.vocabulary, seed=0)
     emission = system.emission
-    assert isinstance(emission, CountTable)
+    assert isinstance(emission, NgramTable)
     emission.set_tables(tables)
     run.write_description(
         {

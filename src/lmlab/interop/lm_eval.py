@@ -18,15 +18,25 @@ from typing import Any
 import torch
 
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
-from lmlab.core.kinds import NORMALISED, Kind
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
 from lmlab.core.protocols import Step, require
-from lmlab.interop.opening import open_model
-from lmlab.sampling.decode import greedy, look, sample
-from lmlab.scoring.batching import by_budget
+from lmlab.core.score_kind import (
+    NORMALISED_KINDS,
+    ScoreKind,
+)
+from lmlab.data.collation import group_by_length
+from lmlab.interop.load_model import load_model
+from lmlab.sampling.decoding import (
+    greedy_search,
+    next_distribution,
+    sample_sequences,
+)
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores
-from lmlab.scoring.evaluating import device_of, evaluating
-from lmlab.scoring.score import Scorer
-from lmlab.training.runs import Model
+from lmlab.scoring.scorer import Scorer
+from lmlab.training.run_folder import TrainedModel
 
 try:
     # Its own models first: it looks for them only while none is registered.
@@ -39,20 +49,20 @@ except ImportError as error:
         sys.exit(f"lmlab: {NOT_THERE}")
     raise UserError(NOT_THERE) from error
 
-MOST_WRITTEN = 256
+DEFAULT_MAX_TOKENS = 256
 """Tokens that are written for a request that does not say how many, as lm-eval has it."""
-FIRST_STRETCH = 16
+FIRST_CHUNK_TOKENS = 16
 """Tokens that are written before the text is searched for what ends it; twice as many each time."""
-SHAPING = ("temperature", "top_k", "top_p")
-UNDERSTOOD = {*SHAPING, "until", "max_gen_toks", "max_new_tokens", "do_sample"}
+SAMPLING_ARGUMENTS = ("temperature", "top_k", "top_p")
+GENERATION_ARGUMENTS = {*SAMPLING_ARGUMENTS, "until", "max_gen_toks", "max_new_tokens", "do_sample"}
 """What a request may say of how to write."""
-ARGUMENTS = ("run", "count_end", "tokens_per_batch", "seed", "device")
-TOLD_ALL = {"batch_size", "max_batch_size"}
+MODEL_ARGUMENTS = ("run", "count_end", "tokens_per_batch", "seed", "device")
+IGNORED_ARGUMENTS = {"batch_size", "max_batch_size"}
 """What lm-eval tells every model, and this one has no use for."""
 
 
 @register_model("lmlab")
-class Laboratory(LM):
+class LmlabLM(LM):
     """A run, a checkpoint's folder or a wrapped model, as lm-eval asks of one.
 
     Scores are those of `lmlab.scoring.conditional`: context and continuation are tokenised
@@ -74,12 +84,12 @@ class Laboratory(LM):
         """`run` is a path, or what `lmlab.load` or `lmlab.wrap` gave; `unused` (batch sizes) is
         what lm-eval tells every model."""
         super().__init__()
-        for name in sorted(set(unused) - TOLD_ALL):
-            raise unknown_name("argument of lmlab's model", name, ARGUMENTS)
+        for name in sorted(set(unused) - IGNORED_ARGUMENTS):
+            raise unknown_name("argument of lmlab's model", name, MODEL_ARGUMENTS)
         if run is None:
             raise UserError("the model lmlab needs a run; give --model_args run=RUN.")
         named = isinstance(run, (str, Path))
-        self.model = open_model(run) if named else _model_of(run)
+        self.model = load_model(run) if named else _model_of(run)
         # lm-eval asks every model for cuda unless told otherwise, whether there is any or not.
         if named and device and (not device.startswith("cuda") or torch.cuda.is_available()):
             self.model.system.to(device)
@@ -108,7 +118,7 @@ class Laboratory(LM):
         """log p(text) of each request, from its own start."""
         totals = []
         for found in self._scores(("", str(each.args[0])) for each in requests):
-            if found.kind not in NORMALISED:
+            if found.kind not in NORMALISED_KINDS:
                 raise UserError(
                     f"this task takes a perplexity, and {self.model.name} gives scores of kind "
                     f"{found.kind}, of which there is none; choose a task of several answers."
@@ -134,8 +144,8 @@ class Laboratory(LM):
     def _scores(self, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
         return conditional_scores(self.scorer, pairs, end=self.count_end)
 
-    def _tell(self, kind: Kind) -> None:
-        if kind not in NORMALISED and kind not in self._told:
+    def _tell(self, kind: ScoreKind) -> None:
+        if kind not in NORMALISED_KINDS and kind not in self._told:
             self._told.add(kind)
             warnings.warn(
                 f"the scores of {self.model.name} are of kind {kind}: they rank answers, and are "
@@ -162,7 +172,7 @@ class Laboratory(LM):
             if not answers[place] and all(value >= even - 1e-4 for value in each)
         ]
         rows = {place: self._row(found[place]) for place in open_}
-        for group in by_budget([len(rows[place][0]) for place in open_], 8192):
+        for group in group_by_length([len(rows[place][0]) for place in open_], 8192):
             here = [open_[index] for index in group]
             for place, answer in zip(here, self._walk([rows[p] for p in here]), strict=True):
                 answers[place] = answer
@@ -182,12 +192,12 @@ class Laboratory(LM):
         """Step through rows side by side; whether each is the likeliest from its place on."""
         system: Any = self.model.system
         likeliest, device = [True] * len(rows), device_of(system)
-        with evaluating(system):
+        with evaluation_mode(system):
             state = system.start(len(rows))
             for step in range(max(len(ids) for ids, _ in rows)):
                 asked = [r for r, (ids, first) in enumerate(rows) if first <= step < len(ids)]
                 if any(likeliest[row] for row in asked):
-                    best = look(system, state).log_probs.argmax(-1).tolist()
+                    best = next_distribution(system, state).log_probs.argmax(-1).tolist()
                     for row in asked:
                         likeliest[row] &= best[row] == rows[row][0][step]
                 # A row that is done goes on with its last token, and is not asked any more.
@@ -199,18 +209,18 @@ class Laboratory(LM):
 
     def _written(self, context: str, words: Mapping[str, Any], seed: int) -> str:
         """Written in stretches, each twice as long, until something ends the text."""
-        if strange := sorted(set(words) - UNDERSTOOD):
+        if strange := sorted(set(words) - GENERATION_ARGUMENTS):
             raise UserError(
                 f"the task asks to write with {', '.join(strange)}, which lmlab does not know; it "
-                f"knows {', '.join(sorted(UNDERSTOOD))}."
+                f"knows {', '.join(sorted(GENERATION_ARGUMENTS))}."
             )
-        most = int(words.get("max_gen_toks") or words.get("max_new_tokens") or MOST_WRITTEN)
+        most = int(words.get("max_gen_toks") or words.get("max_new_tokens") or DEFAULT_MAX_TOKENS)
         stops = words.get("until") or []
         stops = [stops] if isinstance(stops, str) else [stop for stop in stops if stop]
         given, most = self._room(self.model.tokenizer.encode(context), most)
         generator = torch.Generator().manual_seed(seed)
         tokens: tuple[int, ...] = ()
-        stretch, text = FIRST_STRETCH, ""
+        stretch, text = FIRST_CHUNK_TOKENS, ""
         while len(tokens) < most:
             found = self._write(
                 [*given, *tokens], min(stretch, most - len(tokens)), words, generator
@@ -228,12 +238,14 @@ class Laboratory(LM):
     def _write(
         self, prefix: list[int], most: int, words: Mapping[str, Any], generator: torch.Generator
     ) -> Any:
-        shape = {name: words[name] for name in SHAPING if words.get(name) is not None}
+        shape = {name: words[name] for name in SAMPLING_ARGUMENTS if words.get(name) is not None}
         drawn = bool(words.get("do_sample", float(shape.get("temperature", 0)) > 0))
         if not drawn:
-            return greedy(self.model.system, max_length=most, prefix=prefix)[0]
+            return greedy_search(self.model.system, max_length=most, prefix=prefix)[0]
         system = self.model.system
-        return sample(system, 1, max_length=most, prefix=prefix, generator=generator, **shape)[0]
+        return sample_sequences(
+            system, 1, max_length=most, prefix=prefix, generator=generator, **shape
+        )[0]
 
     def _room(self, given: list[int], most: int) -> tuple[list[int], int]:
         """Context cut from the left, so that there is room to write, as lm-eval does."""
@@ -250,10 +262,10 @@ class Laboratory(LM):
         return whole[len(before) :] if whole.startswith(before) else decode(tokens)
 
 
-def _model_of(given: Any) -> Model:
+def _model_of(given: Any) -> TrainedModel:
     """The model in what `lmlab.load` or `lmlab.wrap` gave."""
     model = getattr(given, "model", given)
-    if not isinstance(model, Model):
+    if not isinstance(model, TrainedModel):
         raise UserError(
             f"a model for lm-eval is a run's path, or what lmlab.load or lmlab.wrap gives, and a "
             f"{type(given).__name__} came."

@@ -13,30 +13,45 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
 from lmlab.core.protocols import Encode, EncodeQueries, WithDocuments, require
-from lmlab.interop.hf.folders import WANTED
-from lmlab.interop.hf.sentence_checkpoints import SentenceCheckpoint, read_sentences
-from lmlab.interop.opening import is_checkpoint
-from lmlab.retrieval.encoders import EncoderDescription, TextEncoder
-from lmlab.retrieval.exact import Floats
-from lmlab.retrieval.stored import IndexDescription, StoredIndex
-from lmlab.scoring.evaluating import device_of, evaluating
-from lmlab.training.runs import Model, load_run
+from lmlab.interop.hf.checkpoint_files import HUB_FILE_PATTERNS
+from lmlab.interop.hf.sentence_encoders import (
+    SentenceEncoder,
+    load_sentence_encoder,
+)
+from lmlab.interop.load_model import is_hub_checkpoint
+from lmlab.retrieval.exact_search import Floats
+from lmlab.retrieval.retrieval_encoder import (
+    EncoderDescription,
+    RetrievalEncoder,
+)
+from lmlab.retrieval.stored_index import (
+    IndexDescription,
+    StoredIndex,
+)
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 
-READ_AT_ONCE = 2**20
-FEWEST = 2
+READ_CHUNK_BYTES = 2**20
+MIN_TOKENS = 2
 """Tokens of any text: the start and the end."""
 
 
-def open_encoder(path: Path | str) -> TextEncoder:
+def open_encoder(path: Path | str) -> RetrievalEncoder:
     """The encoder of a run's folder, or of a checkpoint's in the Hub's format."""
     folder = Path(path)
-    if is_checkpoint(folder):
-        return CheckpointEncoder(read_sentences(folder), folder)
+    if is_hub_checkpoint(folder):
+        return CheckpointEncoder(load_sentence_encoder(folder), folder)
     return RunEncoder(load_run(folder))
 
 
-def find_encoder(path: Path, about: IndexDescription) -> TextEncoder:
+def find_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
     """The encoder that an index was built with, from where it was then."""
     assert about.encoder is not None, "words need no encoder"
     if not about.encoder.path or not Path(about.encoder.path).is_dir():
@@ -47,15 +62,15 @@ def find_encoder(path: Path, about: IndexDescription) -> TextEncoder:
     return open_encoder(about.encoder.path)
 
 
-def own_vectors(index: StoredIndex, model: Model) -> Floats | None:
+def vectors_of_model(index: StoredIndex, model: TrainedModel) -> Floats | None:
     """(N, W) the vectors of an index that this very model made of as much of each document as it
     looks up by itself; None where another one did, or by less or more."""
     system, built = model.system, index.about.encoder
     if built is None or not isinstance(system, WithDocuments):
         return None
-    if built.longest != system.longest_document or built.fingerprint != model_fingerprint(model):
+    if built.longest != system.max_document_length or built.fingerprint != model_fingerprint(model):
         return None
-    return index.every_vector()
+    return index.all_vectors()
 
 
 class RunEncoder:
@@ -64,7 +79,7 @@ class RunEncoder:
     A run that looks documents up by itself reads as much of each here as it does there.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TrainedModel) -> None:
         system: Any = model.system
         require(system, Encode, "encoding documents")
         self._model = model
@@ -78,7 +93,9 @@ class RunEncoder:
             name=model.card.name,
             path=str(model.path.resolve()) if model.stored else "",
             fingerprint=model_fingerprint(model),
-            longest=system.longest_document if isinstance(system, WithDocuments) else self.window,
+            longest=system.max_document_length
+            if isinstance(system, WithDocuments)
+            else self.window,
         )
         self.width = self.encode_documents(["a"]).shape[1]
 
@@ -100,19 +117,19 @@ class RunEncoder:
         end = [] if vocabulary.end is None else [vocabulary.end]
         found = tokenizer.encode_batch(list(texts))
         if longest is not None:
-            most = longest - FEWEST
+            most = longest - MIN_TOKENS
             self.cut += sum(len(ids) > most for ids in found)
             found = [ids[:most] for ids in found]
         rows = [[vocabulary.opening, *ids, *end] for ids in found]
-        batch = Batch.from_sequences(rows, pad=vocabulary.pad).to(device_of(system))
-        with evaluating(system):
+        batch = Batch.collate(rows, pad=vocabulary.pad).to(device_of(system))
+        with evaluation_mode(system):
             return encode(batch).float().cpu().numpy()
 
 
 class CheckpointEncoder:
     """A checkpoint of the Hub's vectors of texts, pooled as sentence-transformers would."""
 
-    def __init__(self, checkpoint: SentenceCheckpoint, folder: Path) -> None:
+    def __init__(self, checkpoint: SentenceEncoder, folder: Path) -> None:
         self._checkpoint = checkpoint
         self.window = checkpoint.window
         self.cut = 0
@@ -140,7 +157,7 @@ class CheckpointEncoder:
         return vectors.float().cpu().numpy()
 
 
-def model_fingerprint(model: Model) -> str:
+def model_fingerprint(model: TrainedModel) -> str:
     """Hash of a model's settings, weights and tokeniser, in memory: some have no files."""
     digest = hashlib.blake2b(digest_size=16)
     settings = model.config.get("system_config", {})
@@ -155,16 +172,16 @@ def model_fingerprint(model: Model) -> str:
 def folder_fingerprint(folder: Path) -> str:
     """Hash of a checkpoint's files, those of its modules included."""
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted({path for pattern in WANTED for path in folder.rglob(pattern)}):
+    for path in sorted({path for pattern in HUB_FILE_PATTERNS for path in folder.rglob(pattern)}):
         digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
         with path.open("rb") as file:
-            while part := file.read(READ_AT_ONCE):
+            while part := file.read(READ_CHUNK_BYTES):
                 digest.update(part)
     return digest.hexdigest()
 
 
-def as_encoder(encoder: str | Path | Model | TextEncoder) -> TextEncoder:
+def as_encoder(encoder: str | Path | TrainedModel | RetrievalEncoder) -> RetrievalEncoder:
     """The encoder that is meant: a path, a model, or one already."""
     if isinstance(encoder, (str, Path)):
         return open_encoder(encoder)
-    return RunEncoder(encoder) if isinstance(encoder, Model) else encoder
+    return RunEncoder(encoder) if isinstance(encoder, TrainedModel) else encoder

@@ -32,11 +32,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lmlab.core.atomic_files import (
+    TEMPORARY,
+    new_file,
+    telling_disk_errors,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.files import TEMPORARY, new_file, telling_disk_errors
-from lmlab.scoring.text_vectors import EncodedText
+from lmlab.scoring.text_embeddings import TextEmbedding
 
-COPIED_AT_ONCE = 2**22
+COPY_CHUNK_BYTES = 2**22
 SUFFIX = ".npz"
 
 
@@ -71,7 +75,7 @@ class _Column:
 
     def pieces(self) -> Iterator[bytes]:
         self.file.seek(0)
-        while piece := self.file.read(COPIED_AT_ONCE):
+        while piece := self.file.read(COPY_CHUNK_BYTES):
             yield piece
 
 
@@ -106,7 +110,7 @@ class VectorWriter:
             for column in self._columns.values():
                 column.file.close()
 
-    def add(self, encoded: EncodedText, line: int) -> None:
+    def add(self, encoded: TextEmbedding, line: int) -> None:
         """Append a text that stands at a line of its file."""
         with telling_disk_errors(self.path):
             vectors = encoded.token_vectors
@@ -125,7 +129,7 @@ class VectorWriter:
             self.texts += 1
             self.truncated += encoded.truncated
 
-    def _add_tokens(self, encoded: EncodedText) -> None:
+    def _add_tokens(self, encoded: TextEmbedding) -> None:
         if not self.texts:
             self._column("offsets", "<i8").add(np.array([0]))
         self._column("offsets", "<i8").add(np.array([self._columns["vectors"].rows]))

@@ -15,14 +15,14 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from lmlab.core.atomic_files import new_file
 from lmlab.core.errors import UserError
-from lmlab.core.files import new_file
-from lmlab.core.whole_numbers import whole_number
+from lmlab.core.integer_parsing import parse_integer
 from lmlab.scoring.word_vectors import WordVectors
 
-BINARY = ".bin"
+BINARY_SUFFIX = ".bin"
 """How the name of a binary file ends."""
-LONGEST_WORD = 1 << 16
+MAX_WORD_BYTES = 1 << 16
 """Bytes after which what was taken for a word is none."""
 
 
@@ -40,7 +40,7 @@ def write_word2vec(path: Path | str, vectors: WordVectors) -> None:
         )
     with new_file(path) as file:
         file.write(f"{len(vectors)} {vectors.vectors.shape[1]}\n".encode())
-        for record in _records(vectors, binary=path.suffix == BINARY):
+        for record in _records(vectors, binary=path.suffix == BINARY_SUFFIX):
             file.write(record)
 
 
@@ -75,7 +75,7 @@ def read_word2vec(path: Path | str) -> WordVectors:
 
 def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
     parts = file.readline(64).split()
-    count, width = map(whole_number, parts) if len(parts) == 2 else (None, None)
+    count, width = map(parse_integer, parts) if len(parts) == 2 else (None, None)
     if count is None or width is None:
         raise UserError(
             f"{path} is no word2vec file: its first line is not the number of words and the width."
@@ -93,7 +93,7 @@ def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
 
 def _is_binary(file: BinaryIO, width: int) -> bool:
     """Whether the first record is not a word and `width` numbers in letters on one line."""
-    parts = file.readline(LONGEST_WORD + 64 * width).rstrip(b"\r\n ").split(b" ")
+    parts = file.readline(MAX_WORD_BYTES + 64 * width).rstrip(b"\r\n ").split(b" ")
     try:
         return len([float(part) for part in parts[1:]]) != width
     except ValueError:
@@ -127,7 +127,7 @@ def _read_binary(
     for place in range(count):
         letters = bytearray()
         while (letter := file.read(1)) != b" ":
-            if not letter or len(letters) > LONGEST_WORD:
+            if not letter or len(letters) > MAX_WORD_BYTES:
                 raise UserError(f"{path} ends or is damaged at word {place + 1} of {count}.")
             letters += letter
         numbers = file.read(4 * width)

@@ -8,15 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.layers.attention_positions import AttentionPositions
-from lmlab.layers.key_values import KeyValues, SourceKeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.kv_cache import (
+    CrossAttentionCache,
+    KVCache,
+)
+from lmlab.layers.relative_positions import RelativePositionEncoding
 
-MANY = 32
+PLAIN_PRODUCT_ROWS = 32
 """Rows from which one place of each asks faster by plain products than by the fused kernel."""
 
 
-class Scores(nn.Module):
+class DotProductScores(nn.Module):
     """q · k / (√D · temperature): how well a query fits a key (Vaswani et al. 2017).
 
     At temperature 0 all weight falls on the best key, the hard limit; the gradient there is that of
@@ -32,7 +35,7 @@ class Scores(nn.Module):
         self.position_scale = self.scale
         """What products of queries with vectors of positions are multiplied by."""
 
-    def levelled(self, queries: Tensor) -> Tensor:
+    def queries_for_positions(self, queries: Tensor) -> Tensor:
         """Queries (B, H, T, D) as positions meet them."""
         return queries
 
@@ -41,7 +44,7 @@ class Scores(nn.Module):
         return vectors
 
 
-class CosineScores(Scores):
+class CosineScores(DotProductScores):
     """√D cos(q, k) / temperature: queries and keys of one length, so that only directions count.
 
     001 finds that a model uses the lengths if it can; for vectors of the usual length √D it is
@@ -56,14 +59,14 @@ class CosineScores(Scores):
         self.position_scale = self.scale / self.length
         self.scale *= self.length
 
-    def levelled(self, queries: Tensor) -> Tensor:
+    def queries_for_positions(self, queries: Tensor) -> Tensor:
         return F.normalize(queries, dim=-1) * self.length
 
     def prepare(self, vectors: Tensor) -> Tensor:
         return F.normalize(vectors, dim=-1)
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """H heads of attention; each reads Σ_j softmax_j(score(q_i, k_j)) v_j.
 
     q, k and v are linear maps of `values` (B, Tq, W); k and v of `source` (B, Tk, W) where it is
@@ -77,8 +80,8 @@ class Attention(nn.Module):
         heads: int,
         *,
         head_width: int | None = None,
-        scores: Scores | None = None,
-        positions: AttentionPositions | None = None,
+        scores: DotProductScores | None = None,
+        positions: RelativePositionEncoding | None = None,
         dropout: float = 0.0,
         bias: bool = True,
     ) -> None:
@@ -86,7 +89,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.head_width = head_width or width // heads
         self.inner = heads * self.head_width
-        self.scores = scores or Scores(self.head_width)
+        self.scores = scores or DotProductScores(self.head_width)
         self.positions = positions
         self.dropout = dropout
         # One matrix for queries, keys and values, in this order: one large product, not three.
@@ -96,14 +99,14 @@ class Attention(nn.Module):
     def forward(
         self,
         values: Tensor,
-        scope: Scope,
+        scope: AttentionContext,
         *,
         source: Tensor | None = None,
         projected: Tensor | None = None,
     ) -> Tensor:
         """(B, Tq, W) what each place read; `projected` is what `project` makes of the values.
 
-        Where few places ask of a source, its keys and values are not made: see `_read_of_few`.
+        Where few places ask of a source, its keys and values are not made: see `_attend_from_few`.
         """
         if source is None:
             projected = self.project(values) if projected is None else projected
@@ -111,35 +114,37 @@ class Attention(nn.Module):
                 projected = scope.alike.spread(projected)
             queries, keys, read = self._split(projected, 3)
             keys = self._turned(keys, scope.key_positions)
-        elif self._are_few(values, source, scope):
-            return self._read_of_few(values, source, scope)
+        elif self._has_few_queries(values, source, scope):
+            return self._attend_from_few(values, source, scope)
         else:
             queries = self.queries(values)
             keys, read = self.keys_values(source, scope.key_positions)
         return self._read(queries, keys, read, scope)
 
     def step(
-        self, values: Tensor, scope: Scope, cache: KeyValues, new_positions: Tensor
-    ) -> tuple[Tensor, KeyValues]:
+        self, values: Tensor, scope: AttentionContext, cache: KVCache, new_positions: Tensor
+    ) -> tuple[Tensor, KVCache]:
         """The same for new places, (B, new, W), which also see those of the cache; and it after."""
         queries, keys, read = self._split(self.project(values), 3)
         after = cache.append(self._turned(keys, new_positions), read)
-        alone = queries.shape[2] == 1 and len(queries) >= MANY
+        alone = queries.shape[2] == 1 and len(queries) >= PLAIN_PRODUCT_ROWS
         return self._read(queries, after.keys, after.values, scope, fused=not alone), after
 
-    def look(self, values: Tensor, scope: Scope, cache: KeyValues) -> Tensor:
+    def look(self, values: Tensor, scope: AttentionContext, cache: KVCache) -> Tensor:
         """(B, new, W) what places read of those of the cache, where they leave nothing."""
         return self._read(self.queries(values), cache.keys, cache.values, scope)
 
-    def look_at_sources(self, values: Tensor, scope: Scope, cache: SourceKeyValues) -> Tensor:
+    def cross_attend(
+        self, values: Tensor, scope: AttentionContext, cache: CrossAttentionCache
+    ) -> Tensor:
         """(B, new, W) what places read of sources whose `keys_values` were made before.
 
         Texts of one source ask as places of one text: its keys and values are read once for all.
         """
         queries = self.queries(values)
         if self.positions is not None:
-            return self._read(queries, *cache.for_each(), scope)
-        shared = scope.of_rows(cache.owners.firsts)
+            return self._read(queries, *cache.expand_to_texts(), scope)
+        shared = scope.select_rows(cache.owners.firsts)
         asking = cache.together(queries)
         # Where a handful ask, plain products are faster than the fused kernel.
         found = self._read(asking, cache.keys, cache.values, shared, fused=False)
@@ -168,44 +173,56 @@ class Attention(nn.Module):
         return shaped.permute(2, 0, 3, 1, 4).unbind(0)
 
     def _turned(self, keys: Tensor, positions: Tensor) -> Tensor:
-        return keys if self.positions is None else self.positions.turn_keys(keys, positions)
+        return keys if self.positions is None else self.positions.transform_keys(keys, positions)
 
     def _read(
-        self, queries: Tensor, keys: Tensor, read: Tensor, scope: Scope, *, fused: bool = True
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        read: Tensor,
+        scope: AttentionContext,
+        *,
+        fused: bool = True,
     ) -> Tensor:
         """(B, Tq, W) the means of what is read, through the output map."""
-        turned, scope = self._placed(queries, scope)
+        turned, scope = self._with_query_positions(queries, scope)
         turned, keys = self.scores.prepare(turned), self.scores.prepare(keys)
         noted = scope.record is not None or self.scores.hard or self._reads_positions
-        reading = self._read_fast if fused and not noted else self._read_clearly
+        reading = self._attend_fused if fused and not noted else self._attend_with_weights
         mean = reading(turned, keys, read, scope)
-        if scope.silent_heads:
-            mean = silenced(mean, scope.silent_heads)
+        if scope.disabled_heads:
+            mean = zero_disabled_heads(mean, scope.disabled_heads)
         joined = mean.transpose(1, 2).flatten(2)
         return self.output(joined if scope.alike is None else scope.alike.gather(joined))
 
-    def _placed(self, queries: Tensor, scope: Scope) -> tuple[Tensor, Scope]:
+    def _with_query_positions(
+        self, queries: Tensor, scope: AttentionContext
+    ) -> tuple[Tensor, AttentionContext]:
         """The queries (B, H, Tq, D) that meet the keys, and the scope with what positions add."""
         if self.positions is None:
             return queries, scope
-        levelled = self.scores.levelled(queries)
-        extra = self.positions.bias(levelled, scope)
+        queries_for_positions = self.scores.queries_for_positions(queries)
+        extra = self.positions.bias(queries_for_positions, scope)
         if extra is None:
             # What only turns queries keeps their lengths, so these need not be levelled before.
-            return self.positions.turn_queries(queries, scope.query_positions), scope
-        turned = self.positions.turn_queries(levelled, scope.query_positions)
+            return self.positions.transform_queries(queries, scope.query_positions), scope
+        turned = self.positions.transform_queries(queries_for_positions, scope.query_positions)
         return turned, scope.biased(extra * self.scores.position_scale)
 
-    def _are_few(self, values: Tensor, source: Tensor, scope: Scope) -> bool:
+    def _has_few_queries(self, values: Tensor, source: Tensor, scope: AttentionContext) -> bool:
         """Whether so few places ask that it is cheaper to leave keys and values unmade."""
         if torch.is_grad_enabled() or scope.record is not None or scope.causal:
             return False
-        plain = type(self.scores) is Scores and not self.scores.hard and self.positions is None
+        plain = (
+            type(self.scores) is DotProductScores
+            and not self.scores.hard
+            and self.positions is None
+        )
         dropped = self.training and self.dropout > 0
         few = min(source.shape[1] / 4, self.head_width / 2)
         return plain and not dropped and values.shape[1] <= few
 
-    def _read_of_few(self, values: Tensor, source: Tensor, scope: Scope) -> Tensor:
+    def _attend_from_few(self, values: Tensor, source: Tensor, scope: AttentionContext) -> Tensor:
         """(B, M, W) the same for M places that ask of a source (B, T, W), without its keys.
 
         q · (K x + b) = (Kᵀ q) · x + q · b, of which the softmax does not feel the last term, and
@@ -217,7 +234,7 @@ class Attention(nn.Module):
         asking = torch.einsum("bhmd,hdw->bhmw", self.queries(values), parts[1]).flatten(1, 2)
         scores = asking @ source.transpose(1, 2) * self.scores.scale
         scores = scores.view(rows, self.heads, count, -1)
-        mask = scope.additive(scores)
+        mask = scope.additive_mask(scores)
         # A place that sees nothing reads nothing, as in the fused kernel.
         weights = torch.softmax(scores if mask is None else scores + mask, -1).nan_to_num(0.0)
         means = (weights.flatten(1, 2) @ source).view(rows, self.heads, count, -1)
@@ -225,15 +242,17 @@ class Attention(nn.Module):
         if self.project.bias is not None:
             offset = self.project.bias.view(3, self.heads, 1, self.head_width)[2]
             mean = mean + offset * weights.sum(-1, keepdim=True)
-        if scope.silent_heads:
-            mean = silenced(mean, scope.silent_heads)
+        if scope.disabled_heads:
+            mean = zero_disabled_heads(mean, scope.disabled_heads)
         return self.output(mean.transpose(1, 2).flatten(2))
 
     @property
     def _reads_positions(self) -> bool:
-        return self.positions is not None and self.positions.has_values
+        return self.positions is not None and self.positions.affects_values
 
-    def _read_fast(self, queries: Tensor, keys: Tensor, read: Tensor, scope: Scope) -> Tensor:
+    def _attend_fused(
+        self, queries: Tensor, keys: Tensor, read: Tensor, scope: AttentionContext
+    ) -> Tensor:
         """(B, H, Tq, D) by torch's fused kernel, which keeps no weights."""
         return F.scaled_dot_product_attention(
             queries,
@@ -245,16 +264,18 @@ class Attention(nn.Module):
             scale=self.scores.scale,
         )
 
-    def _read_clearly(self, queries: Tensor, keys: Tensor, read: Tensor, scope: Scope) -> Tensor:
+    def _attend_with_weights(
+        self, queries: Tensor, keys: Tensor, read: Tensor, scope: AttentionContext
+    ) -> Tensor:
         """The same with the weights in hand, (B, H, Tq, Tk)."""
         scores = queries @ keys.transpose(-1, -2) * self.scores.scale
-        mask = scope.additive(scores)
+        mask = scope.additive_mask(scores)
         weights = torch.softmax(scores if mask is None else scores + mask, -1)
         if mask is not None:
             # A place that sees nothing reads nothing, as in the fused kernel.
             weights = weights.nan_to_num(0.0)
         if self.scores.hard:
-            weights = hardened(weights)
+            weights = hard_attention_weights(weights)
         scope.note(
             "attention",
             weights,
@@ -264,19 +285,19 @@ class Attention(nn.Module):
         )
         weights = F.dropout(weights, self.dropout, self.training)
         mean = weights @ read
-        if self.positions is not None and self.positions.has_values:
+        if self.positions is not None and self.positions.affects_values:
             mean = mean + self.positions.read(weights, scope)
         return mean
 
 
-def hardened(weights: Tensor) -> Tensor:
+def hard_attention_weights(weights: Tensor) -> Tensor:
     """All weight on the largest of each row, forwards; backwards as if nothing had been done."""
     best = F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights)
     best = best * (weights.sum(-1, keepdim=True) > 0)
     return best + (weights - weights.detach())
 
 
-def silenced(mean: Tensor, heads: frozenset[int]) -> Tensor:
+def zero_disabled_heads(mean: Tensor, heads: frozenset[int]) -> Tensor:
     """(B, H, T, D) with zeros at some heads."""
     kept = torch.ones(mean.shape[1], device=mean.device, dtype=mean.dtype)
     kept[sorted(heads)] = 0

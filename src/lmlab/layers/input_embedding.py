@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lmlab.layers.positions import InputPositions
+from lmlab.layers.positional_embedding import PositionalEmbedding
 
 
 class InputEmbedding(nn.Module):
@@ -20,7 +20,7 @@ class InputEmbedding(nn.Module):
         self,
         tokens: nn.Module,
         *,
-        positions: InputPositions | None = None,
+        positions: PositionalEmbedding | None = None,
         segments: nn.Embedding | None = None,
         norm: nn.Module | None = None,
         projection: nn.Module | None = None,

@@ -24,11 +24,11 @@ class TokenNoise:
         if self.rate == 0:
             return tokens
         place = torch.arange(tokens.shape[1], device=tokens.device)
-        drawn = uniform(tokens.shape, tokens.device, generator=generator) < self.rate
-        return tokens.masked_fill(drawn & (place < lengths[:, None]), self.erased)
+        drawn = sample_uniform(tokens.shape, tokens.device, generator=generator) < self.rate
+        return tokens.masked_fill(drawn & (place < lengths[:, None]), self.noise_token)
 
     @property
-    def erased(self) -> int:
+    def noise_token(self) -> int:
         """What stands where a token was."""
         for token in (self.vocabulary.mask, self.vocabulary.unknown):
             if token is not None:
@@ -36,7 +36,9 @@ class TokenNoise:
         return self.vocabulary.pad
 
 
-def with_noise(latents: Tensor, rate: float, *, generator: torch.Generator | None = None) -> Tensor:
+def add_gaussian_noise(
+    latents: Tensor, rate: float, *, generator: torch.Generator | None = None
+) -> Tensor:
     """Latents (…, L) with Gaussian noise of `rate` times their own size, √(mean of squares).
 
     In units of the latent itself, so that no encoder escapes it by making latents large.
@@ -49,7 +51,7 @@ def with_noise(latents: Tensor, rate: float, *, generator: torch.Generator | Non
     return latents + rate * size * noise
 
 
-def uniform(
+def sample_uniform(
     shape: tuple[int, ...] | torch.Size,
     device: torch.device,
     *,

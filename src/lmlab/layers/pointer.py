@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LEAST = 1e-30
+MIN_COPY_PROB = 1e-30
 """Copying probabilities below this count as this, so that their logarithm has a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Copies:
+class CopyDistribution:
     """p(k) = λ p_made(k) + (1 - λ) Σ_{j: x_j = k} α_j, at T places beside S places of a source."""
 
-    log_made: Tensor
+    log_generation_prob: Tensor
     """(B, T) log λ; 0 where the source has nothing to copy."""
     copied: Tensor
     """(B, T, S) (1 - λ) α_j; 0 at what can't be copied."""
@@ -29,23 +29,27 @@ class Copies:
         rows = places.nonzero()[:, 0]
         same = self.source[rows] == targets[:, None]
         copied = (self.copied[places] * same).sum(-1)
-        made = made + self.log_made[places]
-        either = torch.logaddexp(made, copied.clamp(min=LEAST).log())
+        made = made + self.log_generation_prob[places]
+        either = torch.logaddexp(made, copied.clamp(min=MIN_COPY_PROB).log())
         return torch.where(copied > 0, either, made)
 
     def log_probs(self, made: Tensor) -> Tensor:
         """(B, V) the whole distribution at the last place, given log p_made there (B, V)."""
         copied = torch.zeros_like(made).scatter_add(1, self.source, self.copied[:, -1].to(made))
-        return torch.logaddexp(made + self.log_made[:, -1:], copied.log())
+        return torch.logaddexp(made + self.log_generation_prob[:, -1:], copied.log())
 
-    def select(self, rows: Tensor) -> Copies:
-        return Copies(
-            log_made=self.log_made[rows], copied=self.copied[rows], source=self.source[rows]
+    def select(self, rows: Tensor) -> CopyDistribution:
+        return CopyDistribution(
+            log_generation_prob=self.log_generation_prob[rows],
+            copied=self.copied[rows],
+            source=self.source[rows],
         )
 
-    def detach(self) -> Copies:
-        return Copies(
-            log_made=self.log_made.detach(), copied=self.copied.detach(), source=self.source
+    def detach(self) -> CopyDistribution:
+        return CopyDistribution(
+            log_generation_prob=self.log_generation_prob.detach(),
+            copied=self.copied.detach(),
+            source=self.source,
         )
 
 
@@ -62,7 +66,9 @@ class Pointer(nn.Module):
         self.gate = nn.Linear(2 * width, 1)
         self.scale = 1 / math.sqrt(width)
 
-    def forward(self, hidden: Tensor, read: Tensor, source: Tensor, copyable: Tensor) -> Copies:
+    def forward(
+        self, hidden: Tensor, read: Tensor, source: Tensor, copyable: Tensor
+    ) -> CopyDistribution:
         """Of hidden states (B, T, W) beside what was read (B, S, W) of a source (B, S), of which
         only some tokens may be copied (B, S)."""
         scores = self.query(hidden) @ self.key(read).transpose(1, 2) * self.scale
@@ -71,8 +77,8 @@ class Pointer(nn.Module):
         weights = torch.softmax(scores, -1) * copyable[:, None]
         gate = self.gate(torch.cat([hidden, weights @ read], -1)).squeeze(-1)
         some = copyable.any(1, keepdim=True)
-        return Copies(
-            log_made=torch.where(some, F.logsigmoid(gate), 0.0),
+        return CopyDistribution(
+            log_generation_prob=torch.where(some, F.logsigmoid(gate), 0.0),
             copied=torch.sigmoid(-gate)[..., None] * weights,
             source=source,
         )

@@ -14,7 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
-from lmlab.layers.cells import Cell, CellState
+from lmlab.layers.recurrent_cells import (
+    CellState,
+    RecurrentCell,
+)
 
 MINIMAL_GRU_SWITCHES = (
     "gate-input",
@@ -45,12 +48,12 @@ MGRU_SWITCHES = (
 """What can be switched off in an `MGRUCell`, in the order of the numbers."""
 
 
-class SwitchCell(Cell):
+class SwitchCell(RecurrentCell):
     """A cell with numbered switches; `off` has those that are off."""
 
     switches: tuple[str, ...] = ()
     """Their names, in the order of their numbers."""
-    gate_readings = {
+    gate_captions = {
         "update gate": "where it is 1 the candidate is taken, where it is 0 the old state kept"
     }
 
@@ -113,7 +116,7 @@ class MinimalGRUCell(SwitchCell):
         if not self.has(6) and not self.has(7):
             raise _nothing_left("keep and admit (6 and 7)")
         has = self.has
-        self.leaves_zero = has(3, 7) or has(5, 7)
+        self.can_leave_zero = has(3, 7) or has(5, 7)
         self.gate_input = self._matrix(input_width, there=has(0))
         self.gate_hidden = self._matrix(width, there=has(1))
         self.gate_bias = self._vector(there=has(2))
@@ -172,8 +175,8 @@ class MGRUCell(SwitchCell):
         heads: int = 4,
     ) -> None:
         super().__init__(input_width, width, off)
-        self._refuse_what_means_nothing()
-        self.leaves_zero = self.has(1, 3) or not self.has(4)
+        self._check_switches()
+        self.can_leave_zero = self.has(1, 3) or not self.has(4)
         self.reach = reach
         self.heads = 1 if self.has(11) else math.gcd(width, heads)
         self.gate_hidden = self._matrix(width, there=self.has(0))
@@ -183,7 +186,7 @@ class MGRUCell(SwitchCell):
         self.attends = not self.has(10, 11)
         self.names = ("hidden", "earlier") if self.attends else ("hidden",)
 
-    def _refuse_what_means_nothing(self) -> None:
+    def _check_switches(self) -> None:
         if not self.has(2) and not self.has(3) and self.has(5):
             raise _nothing_left("keep and admit (2 and 3)")
         if self.has(6):

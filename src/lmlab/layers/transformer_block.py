@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from lmlab.layers.attention import Attention
+from lmlab.layers.attention import MultiHeadAttention
+from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.key_values import KeyValues, Owners, SourceKeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.kv_cache import (
+    CrossAttentionCache,
+    KVCache,
+    SourceAssignment,
+)
 
 
-class Residual(nn.Module):
+class ResidualConnection(nn.Module):
     """What stands around a sublayer f: a norm, dropout and the way past it."""
 
     def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
@@ -24,27 +28,27 @@ class Residual(nn.Module):
         """What the sublayer is given."""
         return values
 
-    def leave(self, values: Tensor, output: Tensor) -> Tensor:
+    def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
         """What comes of the values and the sublayer's output."""
         raise TypeError(f"{type(self).__name__} does not define leave")
 
 
-class PreNorm(Residual):
+class PreNorm(ResidualConnection):
     """x + f(norm(x)): a clean way from the last layer to the first (GPT-2, T5, PEGASUS)."""
 
     def enter(self, values: Tensor) -> Tensor:
         normed: Tensor = self.norm(values)
         return normed
 
-    def leave(self, values: Tensor, output: Tensor) -> Tensor:
+    def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
         passed: Tensor = values + self.dropout(output)
         return passed
 
 
-class PostNorm(Residual):
+class PostNorm(ResidualConnection):
     """norm(x + f(x)): Vaswani et al. 2017, BERT, BART, XLNet."""
 
-    def leave(self, values: Tensor, output: Tensor) -> Tensor:
+    def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
         normed: Tensor = self.norm(values + self.dropout(output))
         return normed
 
@@ -53,8 +57,8 @@ class PostNorm(Residual):
 class BlockCache:
     """What one layer remembers: its own places, and the source's where it has one."""
 
-    own: KeyValues
-    source: SourceKeyValues | None = None
+    own: KVCache
+    source: CrossAttentionCache | None = None
 
     def select(self, rows: Tensor) -> BlockCache:
         source = None if self.source is None else self.source.select(rows)
@@ -65,15 +69,15 @@ class BlockCache:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Source:
+class CrossAttentionSource:
     """What a decoder's layers attend to, and which of it they may see."""
 
     values: Tensor
     """(B, S, W)"""
-    scope: Scope
+    scope: AttentionContext
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """attention → (attention to the source) → feed-forward, a residual around each.
 
     Values (B, T, W) to the same shape. Sublayers' outputs are noted by name where asked.
@@ -81,93 +85,96 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attention: Attention,
+        attention: MultiHeadAttention,
         feed_forward: FeedForward,
-        around_attention: Residual,
-        around_feed_forward: Residual,
+        self_attention_residual: ResidualConnection,
+        feed_forward_residual: ResidualConnection,
         *,
-        source_attention: Attention | None = None,
-        around_source: Residual | None = None,
+        cross_attention: MultiHeadAttention | None = None,
+        cross_attention_residual: ResidualConnection | None = None,
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.around_attention = around_attention
-        self.source_attention = source_attention
-        self.around_source = around_source
+        self.self_attention_residual = self_attention_residual
+        self.cross_attention = cross_attention
+        self.cross_attention_residual = cross_attention_residual
         self.feed_forward = feed_forward
-        self.around_feed_forward = around_feed_forward
+        self.feed_forward_residual = feed_forward_residual
 
     def forward(
         self,
         values: Tensor,
-        scope: Scope,
+        scope: AttentionContext,
         *,
         content: Tensor | None = None,
-        source: Source | None = None,
+        source: CrossAttentionSource | None = None,
         projected: Tensor | None = None,
     ) -> Tensor:
         """One pass; keys and values are read of `content` (B, Tk, W) where it is another stream.
 
         `projected` is what `project` makes of the values, where it is at hand.
         """
-        around = self.around_attention
+        around = self.self_attention_residual
         read = None if content is None else around.enter(content)
         output = self.attention(around.enter(values), scope, source=read, projected=projected)
-        values = around.leave(values, self._noted("attention output", output, scope))
+        values = around.sublayer_output(values, self._noted("attention output", output, scope))
         if source is not None:
-            assert self.source_attention is not None and self.around_source is not None
-            asked = self.around_source.enter(values)
+            assert self.cross_attention is not None and self.cross_attention_residual is not None
+            asked = self.cross_attention_residual.enter(values)
             seen = source.scope.named(f"{scope.name} source")
-            output = self.source_attention(asked, seen, source=source.values)
+            output = self.cross_attention(asked, seen, source=source.values)
             noted = self._noted("source attention output", output, scope)
-            values = self.around_source.leave(values, noted)
+            values = self.cross_attention_residual.sublayer_output(values, noted)
         return self._fed_forward(values, scope)
 
     def project(self, values: Tensor) -> Tensor:
         """(…, 3 · H · D) the queries, keys and values of the first attention, one after another."""
-        projected: Tensor = self.attention.project(self.around_attention.enter(values))
+        projected: Tensor = self.attention.project(self.self_attention_residual.enter(values))
         return projected
 
     def step(
         self,
         values: Tensor,
-        scope: Scope,
+        scope: AttentionContext,
         cache: BlockCache,
         positions: Tensor,
-        source_scope: Scope | None = None,
+        source_scope: AttentionContext | None = None,
     ) -> tuple[Tensor, BlockCache]:
         """The same for new places (B, new, W) at `positions`, and what is remembered after."""
-        around = self.around_attention
+        around = self.self_attention_residual
         output, own = self.attention.step(around.enter(values), scope, cache.own, positions)
-        values = around.leave(values, output)
+        values = around.sublayer_output(values, output)
         if cache.source is not None:
-            assert self.source_attention is not None and self.around_source is not None
+            assert self.cross_attention is not None and self.cross_attention_residual is not None
             assert source_scope is not None
-            asked = self.around_source.enter(values)
-            output = self.source_attention.look_at_sources(asked, source_scope, cache.source)
-            values = self.around_source.leave(values, output)
+            asked = self.cross_attention_residual.enter(values)
+            output = self.cross_attention.cross_attend(asked, source_scope, cache.source)
+            values = self.cross_attention_residual.sublayer_output(values, output)
         return self._fed_forward(values, scope), BlockCache(own, cache.source)
 
     def begin(
-        self, rows: int, source: Source | None = None, owners: Owners | None = None
+        self,
+        rows: int,
+        source: CrossAttentionSource | None = None,
+        owners: SourceAssignment | None = None,
     ) -> BlockCache:
         """What is remembered before the first place; `owners` of the sources serve all layers."""
         attention = self.attention
         like = attention.project.weight
-        own = KeyValues.empty(rows, attention.heads, attention.head_width, like)
+        own = KVCache.empty(rows, attention.heads, attention.head_width, like)
         if source is None:
             return BlockCache(own)
-        assert self.source_attention is not None and owners is not None
-        made = self.source_attention.keys_values(source.values, source.scope.key_positions)
-        return BlockCache(own, SourceKeyValues.of(*made, owners))
+        assert self.cross_attention is not None and owners is not None
+        made = self.cross_attention.keys_values(source.values, source.scope.key_positions)
+        return BlockCache(own, CrossAttentionCache.of(*made, owners))
 
-    def _fed_forward(self, values: Tensor, scope: Scope) -> Tensor:
-        around = self.around_feed_forward
+    def _fed_forward(self, values: Tensor, scope: AttentionContext) -> Tensor:
+        around = self.feed_forward_residual
         output = self.feed_forward(around.enter(values))
-        return around.leave(values, self._noted("feed-forward output", output, scope))
+        return around.sublayer_output(values, self._noted("feed-forward output", output, scope))
 
     @staticmethod
-    def _noted(what: str, output: Tensor, scope: Scope) -> Tensor:
+    def _noted(what: str, output: Tensor, scope: AttentionContext) -> Tensor:
         reading = f"What the {what.removesuffix(' output')} adds to each place, unit by unit."
         scope.note(what, output, ("batch", "time", "unit"), reading)
         return output

@@ -14,23 +14,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking import ordinary_places
-from lmlab.objectives.ranks import Stretch, joined
+from lmlab.objectives.block_masks import (
+    TokenBlock,
+    join_blocks,
+)
+from lmlab.objectives.masking.token_masking import maskable_positions
 
 Span = tuple[int, int]
 """The first token of a span, counted from 0, and how many it has."""
 
 
-class SpanLaw(Protocol):
+class SpanSampler(Protocol):
     """Which spans are taken out of a text of so many tokens."""
 
     def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
@@ -59,7 +62,7 @@ class PoissonSpans:
             lengths[-1] -= surplus
             lengths = [length for length in lengths if length > 0]
         random.shuffle(lengths)
-        return laid(lengths, tokens, random)
+        return place_spans(lengths, tokens, random)
 
     def length(self, random: np.random.Generator) -> int:
         """k ≥ 1 with probability mean^k / k! / (e^mean - 1), from one number in [0, 1)."""
@@ -82,15 +85,15 @@ class LongSpan:
         if not tokens:
             return []
         fewest = max(1, int(np.ceil(self.least * tokens)))
-        return laid([int(random.integers(fewest, tokens + 1))], tokens, random)
+        return place_spans([int(random.integers(fewest, tokens + 1))], tokens, random)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpanMixture:
     """Now one law, now another: `second` with probability `share`, drawn for each text."""
 
-    first: SpanLaw
-    second: SpanLaw
+    first: SpanSampler
+    second: SpanSampler
     share: float = 0.5
 
     def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
@@ -98,7 +101,7 @@ class SpanMixture:
         return law(tokens, random)
 
 
-def laid(lengths: Sequence[int], tokens: int, random: np.random.Generator) -> list[Span]:
+def place_spans(lengths: Sequence[int], tokens: int, random: np.random.Generator) -> list[Span]:
     """Spans of these lengths, in this order, at places even over all with a token between each."""
     count = len(lengths)
     free = tokens - sum(lengths) - max(count - 1, 0)
@@ -126,10 +129,10 @@ class BlankInfilling(Objective):
     trained where the batch has one.
     """
 
-    kind: ClassVar[Kind] = "exact"
+    kind: ClassVar[ScoreKind] = "exact"
 
     def __init__(
-        self, vocabulary: Vocabulary, spans: SpanLaw, *, start: int, longest: int | None = None
+        self, vocabulary: Vocabulary, spans: SpanSampler, *, start: int, longest: int | None = None
     ) -> None:
         super().__init__()
         assert vocabulary.end is not None and vocabulary.mask is not None
@@ -148,7 +151,7 @@ class BlankInfilling(Objective):
         home = "cpu" if generator is None else generator.device
         seed = torch.randint(2**62, (1,), generator=generator, device=home)
         random = np.random.default_rng(int(seed))
-        counts = ordinary_places(batch, self.vocabulary).sum(1).tolist()
+        counts = maskable_positions(batch, self.vocabulary).sum(1).tolist()
         drawn = [self.spans(count, random) for count in counts]
         turns = [random.permutation(len(spans)).tolist() for spans in drawn]
         return self.view_of(batch, drawn, turns)
@@ -180,30 +183,30 @@ class BlankInfilling(Objective):
         in_text = kept.long().cumsum(1) - 1
         place = torch.arange(time, device=tokens.device).expand_as(tokens)
         goes_on = torch.cat([within[:, 1:] > 1, torch.zeros_like(begins[:, :1])], 1)
-        text = Stretch(
+        text = TokenBlock(
             inputs=tokens.masked_fill(begins, self.mask),
             real=kept,
             positions=torch.stack([in_text, torch.zeros_like(in_text)], -1),
             ranks=0,
         )
         rank = 1 + turn * (time + 1)
-        starts = Stretch(
+        starts = TokenBlock(
             inputs=torch.full_like(tokens, self.start),
             real=begins,
             positions=torch.stack([in_text, torch.ones_like(in_text)], -1),
             ranks=rank,
             targets=tokens,
-            origins=place,
+            clean_positions=place,
         )
-        written = Stretch(
+        written = TokenBlock(
             inputs=tokens,
             real=hidden,
             positions=torch.stack([in_text, within + 1], -1),
             ranks=rank + within,
             targets=tokens.roll(-1, 1).masked_fill(~goes_on, self.end),
-            origins=(place + 1).masked_fill(~goes_on, -1),
+            clean_positions=(place + 1).masked_fill(~goes_on, -1),
         )
-        return joined([text, starts, written], pad=self.vocabulary.pad)
+        return join_blocks([text, starts, written], pad=self.vocabulary.pad)
 
     def one_blank(self, batch: Batch) -> View:
         """All that follows place 0, or the condition, as one blank; a cut text has no [END]."""
@@ -212,36 +215,36 @@ class BlankInfilling(Objective):
         starts = torch.full_like(batch.tokens[:, :1], self.start)
         place = torch.arange(1, batch.tokens.shape[1], device=asked.device).expand_as(asked)
         before = lead.blanks.expand_as(asked)
-        text = Stretch(
+        text = TokenBlock(
             inputs=lead.view.inputs,
             real=torch.arange(lead.view.inputs.shape[1], device=asked.device)
             < lead.view.lengths[:, None],
-            positions=pairs(lead.view.inputs),
+            positions=part_a_positions(lead.view.inputs),
             ranks=0,
         )
-        written = Stretch(
+        written = TokenBlock(
             inputs=torch.cat([starts, asked[:, :-1]], 1),
             real=batch.targets_mask()[:, 1:],
             positions=torch.stack([before, place], -1),
             ranks=place,
             targets=asked,
-            origins=place,
+            clean_positions=place,
         )
-        return joined([text, written], pad=self.vocabulary.pad)
+        return join_blocks([text, written], pad=self.vocabulary.pad)
 
-    def lead(self, condition: Batch | None, first: Tensor) -> Lead:
+    def lead(self, condition: Batch | None, first: Tensor) -> PartA:
         """Part A where all is one blank: `first` (B,) or the condition, <mask>, </s>."""
         if condition is None:
             marks = torch.tensor([self.mask, self.end], device=first.device)
             tokens = torch.cat([first[:, None], marks.expand(len(first), 2)], 1)
             lengths = torch.full_like(first, 3)
-            return Lead(self.text_view(tokens, lengths), torch.ones_like(first)[:, None])
+            return PartA(self.text_view(tokens, lengths), torch.ones_like(first)[:, None])
         last = condition.tokens.gather(1, condition.lengths[:, None] - 1)
         blank = condition.lengths[:, None] - (last == self.end).long()
         place = torch.arange(condition.tokens.shape[1] + 1, device=first.device)
         source = (place - (place > blank).long()).clamp(max=condition.tokens.shape[1] - 1)
         tokens = condition.tokens.gather(1, source).masked_fill(place == blank, self.mask)
-        return Lead(self.text_view(tokens, condition.lengths + 1), blank)
+        return PartA(self.text_view(tokens, condition.lengths + 1), blank)
 
     def text_view(self, tokens: Tensor, lengths: Tensor) -> View:
         """A text as part A, nothing asked of it."""
@@ -250,7 +253,12 @@ class BlankInfilling(Objective):
                 f"this system has positions for {self.longest} tokens of a text with blanks, and "
                 f"{int(lengths.max())} came; cut it, or build the system longer (--set length=…)."
             )
-        return View(inputs=tokens, lengths=lengths, visibility=Full(), positions=pairs(tokens))
+        return View(
+            inputs=tokens,
+            lengths=lengths,
+            attention_mask=FullMask(),
+            positions=part_a_positions(tokens),
+        )
 
     def log_prob(
         self,
@@ -262,15 +270,17 @@ class BlankInfilling(Objective):
     ) -> LogProbs:
         view = self.one_blank(batch)
         predictions = network.target_log_probs(view)
-        assert view.origins is not None
+        assert view.clean_positions is not None
         rows = predictions.places.nonzero(as_tuple=True)[0]
         found = predictions.log_probs.new_zeros(batch.tokens.shape)
-        found = found.index_put((rows, view.origins[predictions.places]), predictions.log_probs)
+        found = found.index_put(
+            (rows, view.clean_positions[predictions.places]), predictions.log_probs
+        )
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
 
 
 @dataclass(frozen=True, eq=False)
-class Lead:
+class PartA:
     """A part A and where its blanks are."""
 
     view: View
@@ -278,7 +288,7 @@ class Lead:
     """(B, n) the places of its masks."""
 
 
-def pairs(tokens: Tensor) -> Tensor:
+def part_a_positions(tokens: Tensor) -> Tensor:
     """(B, T, 2) the positions of a part A: (0, 0), (1, 0), (2, 0) …"""
     place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     return torch.stack([place, torch.zeros_like(place)], -1)

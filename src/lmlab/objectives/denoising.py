@@ -15,15 +15,19 @@ from typing import Protocol
 import numpy as np
 
 from lmlab.core.errors import unknown_name
-from lmlab.core.protocols import Pieces
-from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling
-from lmlab.objectives.sentences import Sentences
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.objectives.denoising_base import (
+    CorruptedSource,
+    DenoisingObjective,
+    DenoisingSpecialTokens,
+)
+from lmlab.objectives.sentence_splitting import SentenceSplitter
 
-HIDDEN = -1
+MASKED_POSITION = -1
 """A place of a source where a mask symbol stands."""
 
 
-class Noise(Protocol):
+class NoisingFunction(Protocol):
     """Damage to one text."""
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
@@ -39,7 +43,7 @@ class TokenMasking:
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
         chosen = random.random(len(tokens)) < self.rate
-        return np.where(chosen, HIDDEN, np.arange(len(tokens)))
+        return np.where(chosen, MASKED_POSITION, np.arange(len(tokens)))
 
 
 @dataclass(frozen=True)
@@ -68,18 +72,18 @@ class TextInfilling:
     longest: int | None = None
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
-        spans = self.draw_spans(len(tokens), random)
+        spans = self.sample_span_lengths(len(tokens), random)
         items = len(tokens) - sum(spans) + len(spans)
         masked = np.zeros(items, dtype=bool)
         masked[random.choice(items, len(spans), replace=False)] = True
         widths = np.ones(items, dtype=np.int64)
         widths[masked] = spans
         starts = np.cumsum(widths) - widths
-        return np.where(masked, HIDDEN, starts)
+        return np.where(masked, MASKED_POSITION, starts)
 
-    def draw_spans(self, time: int, random: np.random.Generator) -> list[int]:
+    def sample_span_lengths(self, time: int, random: np.random.Generator) -> list[int]:
         """Lengths of the spans of a text, in the order in which they stand."""
-        left, spans = share_of(self.rate, time), []
+        left, spans = ceil_share(self.rate, time), []
         hidden = left
         while left > 0:
             spans.append(min(int(random.poisson(self.mean)), left))
@@ -96,11 +100,11 @@ class TextInfilling:
 class SentencePermutation:
     """The sentences of a text in a random order, every order as likely as any other."""
 
-    sentences: Sentences = field(default_factory=Sentences)
+    sentences: SentenceSplitter = field(default_factory=SentenceSplitter)
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
         parts = self.sentences.cut(tokens)
-        return joined([parts[number] for number in random.permutation(len(parts))])
+        return concatenate_arrays([parts[number] for number in random.permutation(len(parts))])
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,8 @@ NOISES = ("masking", "deletion", "infilling", "permutation", "rotation")
 
 
 def make_noise(
-    name: str, *, rate: float, mean: float, longest: int | None, sentences: Sentences
-) -> Noise:
+    name: str, *, rate: float, mean: float, longest: int | None, sentences: SentenceSplitter
+) -> NoisingFunction:
     """One of Lewis et al.'s five noises, by its name."""
     match name:
         case "masking":
@@ -133,7 +137,7 @@ def make_noise(
     raise unknown_name("noise", name, NOISES)
 
 
-class Denoising(HiddenSource):
+class BARTDenoising(DenoisingObjective):
     """-log p(s | noises(s)): the encoder reads what the noises left, one after another, of a text.
 
     Lewis et al. 2020: sentence permutation, then infilling. Every token of the clean text is
@@ -142,44 +146,46 @@ class Denoising(HiddenSource):
 
     def __init__(
         self,
-        spelling: Spelling,
-        noises: Sequence[Noise],
+        spelling: DenoisingSpecialTokens,
+        noises: Sequence[NoisingFunction],
         *,
-        sentences: Sentences | None = None,
+        sentences: SentenceSplitter | None = None,
         whole: float = 0.0,
     ) -> None:
         super().__init__(spelling, whole=whole)
         self.noises = tuple(noises)
-        self.sentences = sentences or Sentences()
+        self.sentences = sentences or SentenceSplitter()
 
-    def meet_tokenizer(self, pieces: Pieces) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         self.sentences.meet(pieces, self.vocabulary.size)
 
-    def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
+    def divide(
+        self, tokens: np.ndarray, random: np.random.Generator
+    ) -> tuple[CorruptedSource, np.ndarray]:
         """What the noises leave of a text; all of it is written."""
-        shown = Shown(tokens, np.arange(len(tokens)))
+        shown = CorruptedSource(tokens, np.arange(len(tokens)))
         for noise in self.noises:
             places = noise(shown.tokens, random=random)
-            shown = Shown(
-                picked(shown.tokens, places, self.spelling.mask),
-                picked(shown.places, places, HIDDEN),
+            shown = CorruptedSource(
+                take_positions(shown.tokens, places, self.spelling.mask),
+                take_positions(shown.places, places, MASKED_POSITION),
             )
         return shown, np.arange(len(tokens))
 
 
-def picked(values: np.ndarray, places: np.ndarray, hidden: int) -> np.ndarray:
+def take_positions(values: np.ndarray, places: np.ndarray, hidden: int) -> np.ndarray:
     """(S,) the values (T,) at the places, and `hidden` where a mask symbol stands."""
     found = np.full(len(places), hidden, dtype=np.int64)
-    shown = places != HIDDEN
+    shown = places != MASKED_POSITION
     found[shown] = values[places[shown]]
     return found
 
 
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def concatenate_arrays(parts: Sequence[np.ndarray]) -> np.ndarray:
     """One array of several, which may be none."""
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
-def share_of(rate: float, count: int) -> int:
+def ceil_share(rate: float, count: int) -> int:
     """⌈rate · count⌉, rounding errors of the product aside."""
     return math.ceil(rate * count - 1e-9)

@@ -9,25 +9,35 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from lmlab.backbones.backbone_interfaces import SentenceEncoder
 from lmlab.core.batch import Batch
 from lmlab.core.capture import NON_NEGATIVE, Capture
-from lmlab.core.kinds import Kind
-from lmlab.core.latent import Encoder, LatentNetwork, LatentObjective
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.view import View, left_to_right
-from lmlab.inference.latents import Latent, Posterior
-from lmlab.inference.points import row_points, seed_of
-from lmlab.layers.noise import TokenNoise, uniform, with_noise
+from lmlab.core.view import View, causal_view
+from lmlab.inference.latent_distributions import (
+    LatentFamily,
+    LatentPosterior,
+)
+from lmlab.inference.quasi_monte_carlo import (
+    seed_of,
+    sobol_points,
+)
+from lmlab.layers.noise import TokenNoise, add_gaussian_noise, sample_uniform
+from lmlab.objectives.objective_interfaces import (
+    LatentNetwork,
+    LatentObjective,
+)
 
-Bound = Literal["elbo", "importance"]
-PLACES_AT_ONCE = 16384
+BoundName = Literal["elbo", "importance"]
+POSITIONS_PER_CHUNK = 16384
 """Places that are decoded at once when a batch is scored at several points."""
 
 
-class Elbo(LatentObjective):
+class ELBO(LatentObjective):
     """log p(s) ≥ E_q(z|s)[log p(s | z)] - KL(q(z | s) || p(z)) (Kingma and Welling 2014).
 
     Training draws one latent a sentence and weighs the KL by β, which rises from 0 to 1 over
@@ -37,17 +47,17 @@ class Elbo(LatentObjective):
     those that the decoder is fed, `latent_noise` disturbs the latent: in training alone.
 
     Scoring takes `samples` points of q for each sentence, decided by its tokens and the seed of
-    `generator` (see `row_points`). `bound` is "elbo", whose KL is exact and belongs to no token, or
+    `generator` (see `sobol_points`). `bound` is "elbo", whose KL is exact and belongs to no token, or
     "importance", log 1/S Σ_s p(s, z_s) / q(z_s | s) (Burda et al. 2016), tighter the more points.
     Both are bounds on average over seeds. Cost: one decoding a point.
     """
 
-    kind: ClassVar[Kind] = "bound"
+    kind: ClassVar[ScoreKind] = "bound"
 
     def __init__(
         self,
-        encoder: Encoder,
-        latent: Latent,
+        encoder: SentenceEncoder,
+        latent: LatentFamily,
         *,
         anneal_steps: int = 0,
         free_bits: float = 0.0,
@@ -55,7 +65,7 @@ class Elbo(LatentObjective):
         token_noise: TokenNoise | None = None,
         word_dropout: TokenNoise | None = None,
         samples: int = 1,
-        bound: Bound = "elbo",
+        bound: BoundName = "elbo",
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -67,7 +77,7 @@ class Elbo(LatentObjective):
         self.token_noise = token_noise
         self.word_dropout = word_dropout
         self.samples = samples
-        self.bound: Bound = bound
+        self.bound: BoundName = bound
         self.weight = 1.0
         """β, the weight of the KL in the loss of this step."""
 
@@ -75,13 +85,15 @@ class Elbo(LatentObjective):
         self.weight = min(1.0, step / self.anneal_steps) if self.anneal_steps else 1.0
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        view = left_to_right(batch)
+        view = causal_view(batch)
         if self.word_dropout is None or not self.training:
             return view
         fed = self.word_dropout(view.inputs[:, 1:], view.lengths - 1, generator=generator)
         return replace(view, inputs=torch.cat([view.inputs[:, :1], fed], dim=1))
 
-    def posterior(self, batch: Batch, *, generator: torch.Generator | None = None) -> Posterior:
+    def posterior(
+        self, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> LatentPosterior:
         """q(z | s) of each row; the encoder reads all but the start symbol."""
         tokens, lengths = batch.tokens[:, 1:], (batch.lengths - 1).clamp(min=0)
         if self.token_noise is not None and self.training:
@@ -91,10 +103,10 @@ class Elbo(LatentObjective):
     def encode(self, batch: Batch) -> Tensor:
         return self.posterior(batch).mean
 
-    def draw_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
+    def sample_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
         like = self.to_posterior.weight
         shape = (rows, self.latent.size)
-        drawn = self.latent.prior_draw(uniform(shape, like.device, generator=generator))
+        drawn = self.latent.sample_prior(sample_uniform(shape, like.device, generator=generator))
         return drawn.to(like)
 
     def loss(
@@ -108,11 +120,11 @@ class Elbo(LatentObjective):
         assert isinstance(network, LatentNetwork)
         posterior = self.posterior(batch, generator=generator)
         mean = posterior.mean
-        latents = posterior.draw(uniform(mean.shape, mean.device, generator=generator))
+        latents = posterior.draw(sample_uniform(mean.shape, mean.device, generator=generator))
         if self.training:
-            latents = with_noise(latents, self.latent_noise, generator=generator)
+            latents = add_gaussian_noise(latents, self.latent_noise, generator=generator)
         view = self.view(batch, generator=generator)
-        found = network.target_log_probs(view, network.state_given(latents))
+        found = network.target_log_probs(view, network.state_from_latents(latents))
         count = torch.tensor(float(found.log_probs.numel()), device=mean.device)
         # A row without a target is no sentence: it pays for no latent.
         divergence = posterior.divergence()[found.places.any(1)]
@@ -132,8 +144,8 @@ class Elbo(LatentObjective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         assert isinstance(network, LatentNetwork)
-        posterior, view = self.posterior(batch), left_to_right(batch)
-        uniforms = row_points(
+        posterior, view = self.posterior(batch), causal_view(batch)
+        uniforms = sobol_points(
             batch.tokens,
             batch.lengths,
             count=self.samples,
@@ -159,16 +171,16 @@ class Elbo(LatentObjective):
 
     def _reconstructions(self, network: LatentNetwork, view: View, latents: Tensor) -> Tensor:
         """(S, B, T) log p(s_t | s_<t, z) for latents (S, B, L), some points at a time."""
-        group = max(1, PLACES_AT_ONCE // max(1, view.inputs.numel()))
+        group = max(1, POSITIONS_PER_CHUNK // max(1, view.inputs.numel()))
         found = []
         for some in latents.split(group):
             repeated = _repeated(view, len(some))
-            state = network.state_given(some.flatten(0, 1))
+            state = network.state_from_latents(some.flatten(0, 1))
             predictions: Predictions = network.target_log_probs(repeated, state)
             found.append(predictions.spread().unflatten(0, (len(some), -1)))
         return torch.cat(found)
 
-    def reveal(self, network: Network, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
         posterior = self.posterior(batch)
         return {
             "latent means": Capture(
@@ -203,5 +215,5 @@ def _repeated(view: View, times: int) -> View:
         inputs=view.inputs.repeat(times, 1),
         lengths=view.lengths.repeat(times),
         targets=view.targets.repeat(times, 1),
-        origins=None,
+        clean_positions=None,
     )

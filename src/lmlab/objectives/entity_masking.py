@@ -9,28 +9,39 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.filling import FillingObjective
-from lmlab.core.found import ANSWERS, ASKED, ENTITIES, FACTS, SUPPORTED, TAGS
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    MentionSpans,
+    annotated_spans,
+    bio_tags,
+)
+from lmlab.core.hidden_memory import (
+    ANSWER_LOG_PROBS,
+    ENTITY_LOG_PROBS,
+    FACT_LOG_PROBS,
+    MASKED_MENTIONS,
+    MENTION_TAGS,
+    SUPPORTED_FACTS,
+)
 from lmlab.core.loss import Loss
-from lmlab.core.mention_tags import tags_of
-from lmlab.core.mentions import NO_ENTITY, Spans, told_spans
-from lmlab.core.parts import Network, weighted_loss
+from lmlab.core.parts import Network, weighted_cross_entropy
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import masked_view
-from lmlab.objectives.masking import (
-    Replacement,
-    at_least_one,
-    first_places,
-    needed_mask,
-    ordinary_places,
-    previous,
+from lmlab.layers.per_example_rng import per_example_uniform
+from lmlab.objectives.masked_language_modelling import masked_view
+from lmlab.objectives.masking.token_masking import (
+    MaskReplacement,
+    ensure_one_masked,
+    maskable_positions,
+    require_mask_token,
+    run_starts,
+    shift_right,
 )
-from lmlab.objectives.row_numbers import numbers
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 
-class EntityMasking(FillingObjective):
+class EntityMaskingObjective(MaskedLMObjective):
     """-Σ_{t hidden} log p(s_t | what is shown), and the losses of the memories between the layers.
 
     Of the mentions that the corpus tells, `mention_rate` are hidden whole, always behind the mask
@@ -54,34 +65,34 @@ class EntityMasking(FillingObjective):
         self.vocabulary = vocabulary
         self.rate = rate
         self.mention_rate = mention_rate
-        self.replacement = Replacement(vocabulary=vocabulary)
+        self.replacement = MaskReplacement(vocabulary=vocabulary)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        allowed = ordinary_places(batch, self.vocabulary)
+        allowed = maskable_positions(batch, self.vocabulary)
         entities = batch.entities
         told = torch.full_like(batch.tokens, NO_ENTITY) if entities is None else entities
         mention = allowed & (told != NO_ENTITY)
         chosen = self._choose(told, mention, allowed, generator)
         shown = self.replacement(batch.tokens, chosen, generator=generator)
-        shown = shown.masked_fill(chosen & mention, needed_mask(self.vocabulary))
+        shown = shown.masked_fill(chosen & mention, require_mask_token(self.vocabulary))
         view = masked_view(batch, shown, chosen)
         if entities is None:
             return view
-        return replace(view, spans=told_spans(entities), mentions=entities)
+        return replace(view, spans=annotated_spans(entities), mentions=entities)
 
     def _choose(
         self, told: Tensor, mention: Tensor, allowed: Tensor, generator: torch.Generator | None
     ) -> Tensor:
         """(B, T) bool: the places that are hidden, of a mention all or none."""
         earlier = torch.cat([torch.full_like(told[:, :1], NO_ENTITY), told[:, :-1]], 1)
-        starts = ~mention | (told != earlier) | ~previous(mention, fill=False)
-        drawn = numbers(allowed.shape, allowed.device, generator=generator)
-        drawn = drawn.gather(1, first_places(starts))
+        starts = ~mention | (told != earlier) | ~shift_right(mention, fill=False)
+        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        drawn = drawn.gather(1, run_starts(starts))
         rates = torch.where(mention, self.mention_rate, self.rate)
-        return at_least_one(drawn.masked_fill(~allowed, 2.0), drawn < rates, allowed)
+        return ensure_one_masked(drawn.masked_fill(~allowed, 2.0), drawn < rates, allowed)
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        shown = batch.tokens.masked_fill(masked, needed_mask(self.vocabulary))
+        shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
         return masked_view(batch, shown, masked)
 
     def loss(
@@ -95,12 +106,12 @@ class EntityMasking(FillingObjective):
         """Of the hidden words and of what the memories are asked, for each hidden word."""
         view = self.view(batch, generator=generator)
         hidden = network.hidden(view, state)
-        masked = weighted_loss(view, network.predict(view, hidden))
+        masked = weighted_cross_entropy(view, network.predict(view, hidden))
         parts = {"masked": masked}
         for number, (_, found) in enumerate(sorted(hidden.recalled.items())):
             parts |= memory_losses(view, found, linking="prediction" if number else "linking")
         if "mentions" in parts:
-            parts["mentions"] = scaled(parts["mentions"], self.rate)
+            parts["mentions"] = scale_loss(parts["mentions"], self.rate)
         total = torch.stack([part.total for part in parts.values()]).sum()
         return Loss(total, masked.count, parts), hidden.state
 
@@ -110,34 +121,36 @@ def memory_losses(view: View, found: Mapping[str, Tensor], *, linking: str) -> d
     if view.spans is None:
         return {}
     losses, told = {}, view.spans.entities != NO_ENTITY
-    if TAGS in found:
-        losses["mentions"] = tagging_loss(view, view.spans, found[TAGS])
-    if ENTITIES in found:
-        losses[linking] = chosen_loss(found[ENTITIES][told], view.spans.entities[told])
-    if FACTS in found:
-        answers, right = view.spans.entities[found[ASKED]], found[SUPPORTED]
+    if MENTION_TAGS in found:
+        losses["mentions"] = mention_detection_loss(view, view.spans, found[MENTION_TAGS])
+    if ENTITY_LOG_PROBS in found:
+        losses[linking] = negative_log_likelihood(
+            found[ENTITY_LOG_PROBS][told], view.spans.entities[told]
+        )
+    if FACT_LOG_PROBS in found:
+        answers, right = view.spans.entities[found[MASKED_MENTIONS]], found[SUPPORTED_FACTS]
         known, sure = answers != NO_ENTITY, right.any(-1)
-        supported = found[FACTS][sure].masked_fill(~right[sure], -torch.inf)
-        losses["facts"] = summed(-torch.logsumexp(supported, -1))
-        losses["answers"] = chosen_loss(found[ANSWERS][known], answers[known])
+        supported = found[FACT_LOG_PROBS][sure].masked_fill(~right[sure], -torch.inf)
+        losses["facts"] = sum_losses(-torch.logsumexp(supported, -1))
+        losses["answers"] = negative_log_likelihood(found[ANSWER_LOG_PROBS][known], answers[known])
     return losses
 
 
-def tagging_loss(view: View, spans: Spans, log_probs: Tensor) -> Loss:
+def mention_detection_loss(view: View, spans: MentionSpans, log_probs: Tensor) -> Loss:
     """Minus the log-probability (B, T, 3) of the right tag at every real place."""
-    tags = tags_of(spans, *log_probs.shape[:2])
+    tags = bio_tags(spans, *log_probs.shape[:2])
     real = torch.arange(tags.shape[1], device=tags.device) < view.lengths[:, None]
-    return chosen_loss(log_probs[real], tags[real])
+    return negative_log_likelihood(log_probs[real], tags[real])
 
 
-def chosen_loss(log_probs: Tensor, chosen: Tensor) -> Loss:
+def negative_log_likelihood(log_probs: Tensor, chosen: Tensor) -> Loss:
     """Minus the log-probabilities (N, C) of what was chosen (N,)."""
-    return summed(-log_probs.gather(-1, chosen[:, None]).squeeze(-1))
+    return sum_losses(-log_probs.gather(-1, chosen[:, None]).squeeze(-1))
 
 
-def scaled(loss: Loss, factor: float) -> Loss:
+def scale_loss(loss: Loss, factor: float) -> Loss:
     return Loss(loss.total * factor, loss.count)
 
 
-def summed(lost: Tensor) -> Loss:
+def sum_losses(lost: Tensor) -> Loss:
     return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))

@@ -13,12 +13,16 @@ from typing import Protocol
 import numpy as np
 
 from lmlab.core.errors import unknown_name
-from lmlab.core.protocols import Pieces
-from lmlab.objectives.hidden_source import HiddenSource, Shown, Spelling
-from lmlab.objectives.sentences import Sentences
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.objectives.denoising_base import (
+    CorruptedSource,
+    DenoisingObjective,
+    DenoisingSpecialTokens,
+)
+from lmlab.objectives.sentence_splitting import SentenceSplitter
 
 
-class GapChoice(Protocol):
+class GapSelection(Protocol):
     """Which sentences of a text are taken out."""
 
     def __call__(
@@ -28,7 +32,7 @@ class GapChoice(Protocol):
         ...
 
 
-def rouge(chosen: Counter[int], rest: Counter[int]) -> float:
+def rouge_1_f1(chosen: Counter[int], rest: Counter[int]) -> float:
     """ROUGE-1 F1 of two bags of tokens: 2PR/(P + R), overlap = Σ_w min of both counts,
     P = overlap / tokens chosen, R = overlap / tokens of the rest (Lin 2004)."""
     overlap = (chosen & rest).total()
@@ -38,7 +42,7 @@ def rouge(chosen: Counter[int], rest: Counter[int]) -> float:
 
 
 @dataclass(frozen=True)
-class Independent:
+class IndependentSelection:
     """The sentences that score highest, each alone: ROUGE-1 F1 of it against all the others (Ind).
 
     `unique` counts each word of a side once (Uniq), else as often as it stands there (Orig). Of
@@ -51,13 +55,13 @@ class Independent:
         self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
     ) -> list[int]:
         bags = [Counter(sentence.tolist()) for sentence in sentences]
-        scores = [score_of([number], bags, self.unique) for number in range(len(bags))]
+        scores = [gap_selection_score([number], bags, self.unique) for number in range(len(bags))]
         best = sorted(range(len(bags)), key=lambda number: -scores[number])
         return sorted(best[:count])
 
 
 @dataclass(frozen=True)
-class Sequential:
+class SequentialSelection:
     """One after another the sentence that raises the score of all chosen most (Seq): ROUGE-1 F1 of
     the chosen ones together against those that are left."""
 
@@ -70,12 +74,14 @@ class Sequential:
         chosen: list[int] = []
         for _ in range(count):
             left = [number for number in range(len(bags)) if number not in chosen]
-            chosen.append(max(left, key=lambda n: score_of([*chosen, n], bags, self.unique)))
+            chosen.append(
+                max(left, key=lambda n: gap_selection_score([*chosen, n], bags, self.unique))
+            )
         return sorted(chosen)
 
 
 @dataclass(frozen=True)
-class AtRandom:
+class RandomSelection:
     """Any of the sentences, all as likely."""
 
     def __call__(
@@ -85,7 +91,7 @@ class AtRandom:
 
 
 @dataclass(frozen=True)
-class Lead:
+class LeadSelection:
     """The first sentences of the text."""
 
     def __call__(
@@ -94,24 +100,24 @@ class Lead:
         return list(range(count))
 
 
-CHOICES: dict[str, GapChoice] = {
-    "ind-orig": Independent(),
-    "ind-uniq": Independent(unique=True),
-    "seq-orig": Sequential(),
-    "seq-uniq": Sequential(unique=True),
-    "random": AtRandom(),
-    "lead": Lead(),
+GAP_SELECTIONS: dict[str, GapSelection] = {
+    "ind-orig": IndependentSelection(),
+    "ind-uniq": IndependentSelection(unique=True),
+    "seq-orig": SequentialSelection(),
+    "seq-uniq": SequentialSelection(unique=True),
+    "random": RandomSelection(),
+    "lead": LeadSelection(),
 }
 
 
-def make_choice(name: str) -> GapChoice:
+def make_gap_selection(name: str) -> GapSelection:
     """One of the paper's ways to choose gap sentences, by its name."""
-    if name not in CHOICES:
-        raise unknown_name("choice of gap sentences", name, CHOICES)
-    return CHOICES[name]
+    if name not in GAP_SELECTIONS:
+        raise unknown_name("choice of gap sentences", name, GAP_SELECTIONS)
+    return GAP_SELECTIONS[name]
 
 
-def score_of(chosen: Sequence[int], bags: Sequence[Counter[int]], unique: bool) -> float:
+def gap_selection_score(chosen: Sequence[int], bags: Sequence[Counter[int]], unique: bool) -> float:
     """ROUGE-1 F1 of the chosen sentences, joined, against the rest of the text, joined."""
     inside: Counter[int] = Counter()
     outside: Counter[int] = Counter()
@@ -119,10 +125,10 @@ def score_of(chosen: Sequence[int], bags: Sequence[Counter[int]], unique: bool) 
         (inside if number in chosen else outside).update(bag)
     if unique:
         inside, outside = Counter(set(inside)), Counter(set(outside))
-    return rouge(inside, outside)
+    return rouge_1_f1(inside, outside)
 
 
-class GapSentences(HiddenSource):
+class GapSentenceGeneration(DenoisingObjective):
     """-log p(gap sentences | text with one mask symbol in the place of each).
 
     A share `rate` of a text's sentences is taken out, rounded, at least one and not all; the
@@ -133,37 +139,39 @@ class GapSentences(HiddenSource):
 
     def __init__(
         self,
-        spelling: Spelling,
-        choice: GapChoice,
+        spelling: DenoisingSpecialTokens,
+        choice: GapSelection,
         *,
-        sentences: Sentences | None = None,
+        sentences: SentenceSplitter | None = None,
         rate: float = 0.3,
         stretch: int = 4,
         whole: float = 0.0,
     ) -> None:
         super().__init__(spelling, whole=whole)
         self.choice = choice
-        self.sentences = sentences or Sentences()
+        self.sentences = sentences or SentenceSplitter()
         self.rate = rate
         self.stretch = stretch
 
-    def meet_tokenizer(self, pieces: Pieces) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         self.sentences.meet(pieces, self.vocabulary.size)
 
-    def divide(self, tokens: np.ndarray, random: np.random.Generator) -> tuple[Shown, np.ndarray]:
+    def divide(
+        self, tokens: np.ndarray, random: np.random.Generator
+    ) -> tuple[CorruptedSource, np.ndarray]:
         """What the source shows of a text, and the places of the gap sentences, in order."""
         parts = self.cut(tokens)
         if len(parts) < 2:
-            return self.all_of(tokens)
+            return self.corrupt_fully(tokens)
         count = min(max(1, int(self.rate * len(parts) + 0.5)), len(parts) - 1)
         worded = [self._words(tokens[part]) for part in parts]
         gaps = set(self.choice(worded, count, random=random))
-        hidden = self.everything_hidden()
+        hidden = self.fully_masked_source()
         shown = [
-            hidden if number in gaps else Shown(tokens[part], part)
+            hidden if number in gaps else CorruptedSource(tokens[part], part)
             for number, part in enumerate(parts)
         ]
-        source = Shown(
+        source = CorruptedSource(
             np.concatenate([each.tokens for each in shown]),
             np.concatenate([each.places for each in shown]),
         )

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.framing import inner_lengths, with_symbols
+from lmlab.core.special_tokens import (
+    add_special_tokens,
+    content_lengths,
+)
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.row_numbers import numbers
+from lmlab.layers.per_example_rng import per_example_uniform
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cut:
+class QuestionDocumentPairs:
     """A question and a document made of each of B texts."""
 
     questions: Batch
@@ -23,7 +26,7 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InverseCloze:
+class InverseClozeTask:
     """A random span of at most half of a text is the question, what is left of it the document.
 
     Lee et al. take a sentence out of a passage; our texts are often one sentence, so it is words of
@@ -34,35 +37,39 @@ class InverseCloze:
     vocabulary: Vocabulary
     keep: float = 0.1
 
-    def draw(self, batch: Batch, *, generator: torch.Generator | None = None) -> Cut:
+    def draw(
+        self, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> QuestionDocumentPairs:
         """A cut of each text at random."""
-        lengths = inner_lengths(batch, self.vocabulary)
-        drawn = numbers((len(batch), 3), lengths.device, generator=generator)
+        lengths = content_lengths(batch, self.vocabulary)
+        drawn = per_example_uniform((len(batch), 3), lengths.device, generator=generator)
         most = (lengths // 2).clamp(min=1)
         count = torch.minimum(1 + (drawn[:, 0] * most).long(), lengths)
         first = (drawn[:, 1] * (lengths - count + 1)).long()
         return self.cut(batch, first, count, kept=drawn[:, 2] < self.keep)
 
-    def every(self, batch: Batch) -> Iterator[tuple[Tensor, Cut]]:
+    def every(self, batch: Batch) -> Iterator[tuple[Tensor, QuestionDocumentPairs]]:
         """All cuts that take half of a text out of it, with (B,) whether a text has such a one."""
-        lengths = inner_lengths(batch, self.vocabulary)
+        lengths = content_lengths(batch, self.vocabulary)
         count = torch.minimum((lengths // 2).clamp(min=1), lengths)
         last = lengths - count
         for start in range(int(last.max()) + 1 if len(batch) else 0):
             first = last.clamp(max=start)
             yield last >= start, self.cut(batch, first, count, kept=torch.zeros_like(last).bool())
 
-    def cut(self, batch: Batch, first: Tensor, count: Tensor, *, kept: Tensor) -> Cut:
+    def cut(
+        self, batch: Batch, first: Tensor, count: Tensor, *, kept: Tensor
+    ) -> QuestionDocumentPairs:
         """The spans of `count` (B,) tokens from `first` (B,), counted without <s>, and the rest."""
-        inner, lengths = batch.tokens[:, 1:], inner_lengths(batch, self.vocabulary)
+        inner, lengths = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
         question = _taken(inner, first[:, None], count, self.vocabulary)
         gone = count.masked_fill(kept, 0)
         place = torch.arange(max(inner.shape[1], 1), device=inner.device)
         skipped = (place >= first[:, None]) * gone[:, None]
         rest = _taken(inner, skipped, lengths - gone, self.vocabulary)
-        return Cut(
-            questions=with_symbols(question, count, self.vocabulary, rows=batch.rows),
-            documents=with_symbols(rest, lengths - gone, self.vocabulary, rows=batch.rows),
+        return QuestionDocumentPairs(
+            questions=add_special_tokens(question, count, self.vocabulary, rows=batch.rows),
+            documents=add_special_tokens(rest, lengths - gone, self.vocabulary, rows=batch.rows),
         )
 
 

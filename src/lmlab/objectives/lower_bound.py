@@ -10,14 +10,14 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
-from lmlab.core.parts import Network, target_places
+from lmlab.core.parts import Network, prediction_mask
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.objectives.next_token import NextToken
 
 
 @runtime_checkable
-class Bounded(Protocol):
+class LowerBoundedEmission(Protocol):
     """An emission whose log-probability has a cheap lower bound."""
 
     def log_bound(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ class Bounded(Protocol):
         ...
 
 
-class LowerBound(NextToken):
+class LowerBoundObjective(NextToken):
     """Maximise Σ_t bound(s_t | s_<t) ≤ Σ_t log p(s_t | s_<t); log_prob is the right-hand side.
 
     The emission gives both. The loss is minus the bound, so a training curve lies above the
@@ -42,13 +42,13 @@ class LowerBound(NextToken):
     ) -> tuple[Loss, State | None]:
         assert isinstance(network, Assembly), "the bound is the emission's"
         emission = network.emission
-        if not isinstance(emission, Bounded):
+        if not isinstance(emission, LowerBoundedEmission):
             raise UserError(
                 f"the lower bound needs an emission that has one, and {type(emission).__name__} "
                 "has none; train on next-token."
             )
         view = self.view(batch, generator=generator)
-        hidden, places = network.backbone(view, state), target_places(view)
+        hidden, places = network.backbone(view, state), prediction_mask(view)
         assert view.targets is not None
         lost = -emission.log_bound(hidden.values[places], view.targets[places])
         count = torch.tensor(float(lost.numel()), device=lost.device)

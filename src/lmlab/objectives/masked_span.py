@@ -8,17 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal, Full
-from lmlab.layers.noise import uniform
-from lmlab.objectives.hidden_source import HiddenSource, Spelling
-from lmlab.objectives.masking import Replacement
-from lmlab.objectives.text_to_text import text_places
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.denoising_base import (
+    DenoisingObjective,
+    DenoisingSpecialTokens,
+)
+from lmlab.objectives.masking.token_masking import MaskReplacement
+from lmlab.objectives.text_to_text import text_positions
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneSpan:
+class ContiguousSpan:
     """A stretch of a `share` of a text, at least one token, or of `tokens`; any start alike."""
 
     share: float = 0.5
@@ -30,11 +36,11 @@ class OneSpan:
         size = torch.full_like(count, self.tokens) if self.tokens else size
         size = torch.minimum(size, count)
         starts = count - size + 1
-        drawn = uniform((len(count),), count.device, generator=generator)
+        drawn = sample_uniform((len(count),), count.device, generator=generator)
         return 1 + torch.minimum((drawn * starts).long(), starts - 1), size
 
 
-class MaskedSpan(HiddenSource):
+class MASSObjective(DenoisingObjective):
     """-Σ_{t=u}^{v} log p(s_t | s_u … s_{t-1}, text with s_u … s_v masked) (Song et al. 2019).
 
     `span` draws the K = v - u + 1 tokens. The encoder sees as many masks, by `replacement` a random
@@ -52,9 +58,9 @@ class MaskedSpan(HiddenSource):
 
     def __init__(
         self,
-        spelling: Spelling,
-        span: OneSpan,
-        replacement: Replacement,
+        spelling: DenoisingSpecialTokens,
+        span: ContiguousSpan,
+        replacement: MaskReplacement,
         *,
         whole: float = 0.0,
     ) -> None:
@@ -65,10 +71,10 @@ class MaskedSpan(HiddenSource):
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
-            return self.given_view(batch)
+            return self.conditional_view(batch)
         device, width = batch.tokens.device, batch.tokens.shape[1]
-        whole = uniform((len(batch),), device, generator=generator) < self.whole
-        count = text_places(batch, self.vocabulary.end).sum(1)
+        whole = sample_uniform((len(batch),), device, generator=generator) < self.whole
+        count = text_positions(batch, self.vocabulary.end).sum(1)
         first, size = self.span(count, generator)
         place = torch.arange(width, device=device)
         hidden = (place >= first[:, None]) & (place < (first + size)[:, None])
@@ -82,7 +88,7 @@ class MaskedSpan(HiddenSource):
                 F.pad(shown, (0, max(more, 0)), value=self.vocabulary.pad),
             ),
             lengths=torch.where(whole, nothing.lengths, batch.lengths),
-            visibility=Full(),
+            attention_mask=FullMask(),
             decoder=self.span_view(
                 batch,
                 first.masked_fill(whole, 1),
@@ -98,7 +104,7 @@ class MaskedSpan(HiddenSource):
         return View(
             inputs=batch.tokens.masked_fill(masked, self.spelling.mask),
             lengths=batch.lengths,
-            visibility=Full(),
+            attention_mask=FullMask(),
             decoder=self.span_view(batch, first, size),
         )
 
@@ -113,8 +119,8 @@ class MaskedSpan(HiddenSource):
         return View(
             inputs=before.masked_fill(unseen, self.spelling.mask),
             lengths=size,
-            visibility=Causal(),
+            attention_mask=CausalMask(),
             positions=(place - 1).clamp(min=0),
             targets=batch.tokens.gather(1, place).masked_fill(beyond, NO_TARGET),
-            origins=place.masked_fill(beyond, -1),
+            clean_positions=place.masked_fill(beyond, -1),
         )

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Network
 from lmlab.core.view import View
-from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import Sampled
+from lmlab.objectives.noise_distribution import NoiseDistribution
+from lmlab.objectives.noise_sampling import NoiseSampledLoss
 
 
-class NoiseContrastive(Sampled):
+class NoiseContrastiveEstimation(NoiseSampledLoss):
     """loss = -log σ(Δ(w)) - Σ_j log σ(-Δ(w_j)),  Δ(w) = s(w | h) - log Z - log(k q(w)).
 
     Gutmann and Hyvärinen 2010; Mnih and Teh 2012; 002 §3.4.3.1. Δ is the log-odds that w came from
@@ -29,7 +29,12 @@ class NoiseContrastive(Sampled):
     log_z: Tensor
 
     def __init__(
-        self, noise: NoiseLaw, *, samples: int, shared: bool = False, learned_z: bool = False
+        self,
+        noise: NoiseDistribution,
+        *,
+        samples: int,
+        shared: bool = False,
+        learned_z: bool = False,
     ) -> None:
         super().__init__(noise, samples=samples, shared=shared)
         if learned_z:
@@ -41,8 +46,8 @@ class NoiseContrastive(Sampled):
         odds = scores - self.log_z - log_noise - math.log(self.samples)
         return F.softplus(-odds[:, 0]) + F.softplus(odds[:, 1:]).sum(1)
 
-    def reveal(self, network: Network, view: View) -> dict[str, Capture]:
-        found = super().reveal(network, view)
+    def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
+        found = super().capture_internals(network, view)
         if isinstance(self.log_z, nn.Parameter):
             reading = "The log of the one normaliser that was learnt for all contexts."
             found["log z"] = Capture(values=self.log_z.detach(), axes=(), reading=reading)

@@ -16,38 +16,37 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lmlab.core.attention_mask import ExplicitMask
 from lmlab.core.batch import Batch
-from lmlab.core.distribution import Categorical
-from lmlab.core.filling import FillingObjective
-from lmlab.core.kinds import Kind
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Explicit
-from lmlab.emissions.word_scores import WordScores
-from lmlab.layers.word_law import WordLaw
+from lmlab.emissions.word2vec_emission import Word2VecEmission
+from lmlab.layers.unigram_distribution import UnigramDistribution
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 
-class NegativeSampling(FillingObjective):
+class NegativeSampling(MaskedLMObjective):
     """Words against noise, given the words at most `window` away in the same sentence.
 
-    In training frequent words are left out first (see `WordLaw`), so that a window reaches further;
+    In training frequent words are left out first (see `UnigramDistribution`), so that a window reaches further;
     each window is shrunk to 1 … `window` at random, which weighs near words more; or, where
     `random_contexts` is given, that many words of the whole window are drawn, as 002 has it. The
     noise is shared by all readings of a place. Where noise hits the right word it stays: it is what
     makes the optimum a probability and not odds (word2vec skips it, alike for many words).
 
     `log_prob` is a pseudo-log-likelihood: Σ_t log p(s_t | the whole window around t), with p as of
-    `WordScores`, over all tokens but the end symbol. Cost: one pass.
+    `Word2VecEmission`, over all tokens but the end symbol. Cost: one pass.
     """
 
-    kind: ClassVar[Kind] = "pseudo"
+    kind: ClassVar[ScoreKind] = "pseudo"
 
     def __init__(
-        self, law: WordLaw, *, window: int, negatives: int, random_contexts: int = 0
+        self, law: UnigramDistribution, *, window: int, negatives: int, random_contexts: int = 0
     ) -> None:
         super().__init__()
         self.law = law
@@ -55,7 +54,7 @@ class NegativeSampling(FillingObjective):
         self.negatives = negatives
         self.random_contexts = random_contexts
 
-    def meet_data(
+    def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
         self.law.count(tokens)
@@ -103,7 +102,7 @@ class NegativeSampling(FillingObjective):
         places = view.targets != NO_TARGET
         contexts, targets = network.hidden(view).values[places], view.targets[places]
         noise = self.law.draw((len(targets), self.negatives), generator=generator)
-        lost, present = sampled_loss(_emission(network), contexts, targets, noise)
+        lost, present = negative_sampling_loss(_emission(network), contexts, targets, noise)
         return Loss((lost * present).sum(), present.sum().to(lost)), None
 
     def log_prob(
@@ -124,37 +123,16 @@ class NegativeSampling(FillingObjective):
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
 
 
-class WordModel(Assembly):
-    """A vector for each word, and the distribution of a word given those around it."""
-
-    objective: NegativeSampling
-    emission: WordScores
-    watched = "loss"
-    threads: int = 1
-    """Stretches of text that compiled code learns from at once."""
-
-    def vectors(self) -> Tensor:
-        """(V, W) vectors of words as context: those that people call word vectors."""
-        return self.emission.inputs
-
-    def fill(
-        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
-    ) -> Categorical:
-        """(N, V) the distribution at each masked place, in reading order."""
-        hidden = self.hidden(self.objective.fill_view(batch, masked)).values[masked]
-        return Categorical(self.emission.log_probs(hidden))
-
-
-def sampled_loss(
-    emission: WordScores, contexts: Tensor, targets: Tensor, noise: Tensor
+def negative_sampling_loss(
+    emission: Word2VecEmission, contexts: Tensor, targets: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(N, J) losses and which of them count, of targets (N,) against noise (N, k)."""
     scores, present = emission.joined(contexts, torch.cat([targets[:, None], noise], 1))
     return F.softplus(-scores[..., 0]) + F.softplus(scores[..., 1:]).sum(-1), present
 
 
-def _emission(network: Network) -> WordScores:
-    assert isinstance(network, Assembly) and isinstance(network.emission, WordScores)
+def _emission(network: Network) -> Word2VecEmission:
+    assert isinstance(network, Assembly) and isinstance(network.emission, Word2VecEmission)
     return network.emission
 
 
@@ -167,10 +145,10 @@ def _asking(batch: Batch, seen: Tensor, asked: Tensor) -> View:
     return View(
         inputs=batch.tokens,
         lengths=batch.lengths,
-        visibility=Explicit(seen),
-        query_visibility=Explicit(seen),
+        attention_mask=ExplicitMask(seen),
+        query_attention_mask=ExplicitMask(seen),
         targets=batch.tokens.masked_fill(~asked, NO_TARGET),
-        origins=place.expand_as(batch.tokens).masked_fill(~asked, -1),
+        clean_positions=place.expand_as(batch.tokens).masked_fill(~asked, -1),
     )
 
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.view import View, left_to_right
+from lmlab.core.view import View, causal_view
 
 
 class NextToken(Objective):
@@ -21,10 +21,10 @@ class NextToken(Objective):
     symbol, or the last token of the text before) is context alone.
     """
 
-    kind: ClassVar[Kind] = "exact"
+    kind: ClassVar[ScoreKind] = "exact"
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        return left_to_right(batch)
+        return causal_view(batch)
 
     def log_prob(
         self,

@@ -5,18 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import ExplicitMask
 from lmlab.core.batch import Batch
-from lmlab.core.filling import FillingObjective
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Explicit
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import uniform
-from lmlab.objectives.masked import masked_view
-from lmlab.objectives.masking import Replacement, needed_mask, ordinary_places
-from lmlab.objectives.permutation import last_share, turns
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.masked_language_modelling import masked_view
+from lmlab.objectives.masking.token_masking import (
+    MaskReplacement,
+    maskable_positions,
+    require_mask_token,
+)
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
+from lmlab.objectives.permutation_lm import (
+    order_ranks,
+    predicted_count,
+)
 
 
-class PermutedMasking(FillingObjective):
+class MaskedPermutedLM(MaskedLMObjective):
     """-Σ_{t > c} log p(x_{z_t} | x_{z_<t}, M_{z_>c}) for an even order z (Song et al. 2020).
 
     The last `rate` of the order (rounded, at least one) is predicted, by queries. Each sees the
@@ -33,12 +40,16 @@ class PermutedMasking(FillingObjective):
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, rate: float = 0.15, replacement: Replacement | None = None
+        self,
+        vocabulary: Vocabulary,
+        *,
+        rate: float = 0.15,
+        replacement: MaskReplacement | None = None,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.rate = rate
-        self.replacement = replacement or Replacement(vocabulary=vocabulary)
+        self.replacement = replacement or MaskReplacement(vocabulary=vocabulary)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         order, count = self._draw(batch, generator)
@@ -49,11 +60,11 @@ class PermutedMasking(FillingObjective):
 
     def _draw(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """(B, T) turns 1 … n of the places that may be hidden, 0 elsewhere; (B,) how many are."""
-        allowed = ordinary_places(batch, self.vocabulary)
-        drawn = uniform(allowed.shape, allowed.device, generator=generator)
+        allowed = maskable_positions(batch, self.vocabulary)
+        drawn = sample_uniform(allowed.shape, allowed.device, generator=generator)
         before = (~allowed).sum(1, keepdim=True)
-        order = (turns(drawn.masked_fill(~allowed, -1.0)) - before + 1).clamp(min=0)
-        return order, last_share(allowed.sum(1), self.rate)
+        order = (order_ranks(drawn.masked_fill(~allowed, -1.0)) - before + 1).clamp(min=0)
+        return order, predicted_count(allowed.sum(1), self.rate)
 
     def _compensated(
         self, batch: Batch, shown: Tensor, order: Tensor, turn: Tensor, count: Tensor
@@ -82,23 +93,23 @@ class PermutedMasking(FillingObjective):
             lengths=batch.lengths + count,
             positions=beside(place, place, 0),
             order=beside(order, order, 0),
-            visibility=_seen(turn.where(content, 0), turn, masks, content),
-            query_visibility=_seen(turn - 1, turn, masks, content),
+            attention_mask=_seen(turn.where(content, 0), turn, masks, content),
+            query_attention_mask=_seen(turn - 1, turn, masks, content),
             targets=beside(batch.tokens.where(hidden, NO_TARGET), nothing, NO_TARGET),
-            origins=beside(place.where(hidden, -1), torch.full_like(place, -1), -1),
+            clean_positions=beside(place.where(hidden, -1), torch.full_like(place, -1), -1),
         )
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """Masks at all of these places: what the first query of such an order would see."""
-        shown = batch.tokens.masked_fill(masked, needed_mask(self.vocabulary))
+        shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
         return masked_view(batch, shown, masked)
 
 
-def _seen(known: Tensor, turn: Tensor, masks: Tensor, content: Tensor) -> Explicit:
+def _seen(known: Tensor, turn: Tensor, masks: Tensor, content: Tensor) -> ExplicitMask:
     """Who sees whom, where a place knows the tokens of turns up to `known` (B, T).
 
     Of what it knows it sees the content, of all else that is hidden the masks; and all the text.
     """
     known, turn = known[:, :, None], turn[:, None, :]
     later = (turn > known) | ~masks[:, None, :]
-    return Explicit(torch.where(content[:, None, :], turn <= known, later))
+    return ExplicitMask(torch.where(content[:, None, :], turn <= known, later))

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
+from lmlab.backbones.backbone_interfaces import AutoencoderBackbone
 from lmlab.core.batch import Batch
-from lmlab.core.kinds import Kind
-from lmlab.core.latent import Autoencoder, CompressionObjective
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions
 from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
 from lmlab.core.state import State
-from lmlab.core.view import View, whole
-from lmlab.layers.noise import TokenNoise, with_noise
+from lmlab.core.view import View, autoencoding_view
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.noise import TokenNoise, add_gaussian_noise
+from lmlab.objectives.objective_interfaces import AutoencoderObjective
 
 
-class Reconstruction(CompressionObjective):
+@runtime_checkable
+class AutoencodingNetwork(Network, Protocol):
+    """A network that encodes a text into a latent vector and decodes it from there."""
+
+    vocabulary: Vocabulary
+    backbone: AutoencoderBackbone
+
+    def state_from_latents(self, latents: Tensor) -> State:
+        """The decoder's initial state for latents (B, latent)."""
+        ...
+
+
+class ReconstructionObjective(AutoencoderObjective):
     """log p(s | z(s)): the sentence is shown whole and asked back through a vector.
 
     `token_noise` erases tokens of what is shown, the clean ones still being asked (Vincent et al.
@@ -26,7 +41,7 @@ class Reconstruction(CompressionObjective):
     over sentences: the target itself is seen.
     """
 
-    kind: ClassVar[Kind] = "reconstruction"
+    kind: ClassVar[ScoreKind] = "reconstruction"
 
     def __init__(self, *, latent_noise: float = 0.0, token_noise: TokenNoise | None = None) -> None:
         super().__init__()
@@ -34,7 +49,7 @@ class Reconstruction(CompressionObjective):
         self.token_noise = token_noise
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        view = whole(batch)
+        view = autoencoding_view(batch)
         if self.token_noise is None or not self.training:
             return view
         shown = self.token_noise(view.inputs, view.lengths, generator=generator)
@@ -61,10 +76,10 @@ class Reconstruction(CompressionObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        found = _written_again(network, whole(batch), 0.0, generator)
+        found = _written_again(network, autoencoding_view(batch), 0.0, generator)
         return LogProbs(per_token=found.spread(), kind=self.kind)
 
-    def under_noise(
+    def reconstruct_with_noise(
         self,
         network: Network,
         batch: Batch,
@@ -73,8 +88,8 @@ class Reconstruction(CompressionObjective):
         token_noise: float,
         generator: torch.Generator | None,
     ) -> LogProbs:
-        view = whole(batch)
-        assert isinstance(network, Autoencoder)
+        view = autoencoding_view(batch)
+        assert isinstance(network, AutoencodingNetwork)
         erase = TokenNoise(token_noise, network.vocabulary)
         view = replace(view, inputs=erase(view.inputs, view.lengths, generator=generator))
         found = _written_again(network, view, latent_noise, generator)
@@ -85,6 +100,6 @@ def _written_again(
     network: Network, view: View, latent_noise: float, generator: torch.Generator | None
 ) -> Predictions:
     """What the decoder says of the targets, given the latent of what is shown."""
-    assert isinstance(network, Autoencoder)
-    latents = with_noise(network.backbone.encode(view), latent_noise, generator=generator)
-    return network.target_log_probs(view, network.state_given(latents))
+    assert isinstance(network, AutoencodingNetwork)
+    latents = add_gaussian_noise(network.backbone.encode(view), latent_noise, generator=generator)
+    return network.target_log_probs(view, network.state_from_latents(latents))

@@ -14,13 +14,13 @@ from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.initialising import initialise
-from lmlab.layers.noise import uniform
-from lmlab.objectives.arranging import Arranged
+from lmlab.layers.noise import sample_uniform
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.objectives.masking.sentence_packing import RepackedBatch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Segment:
+class TextSegment:
     """A stretch of text for each of B rows."""
 
     rows: Tensor
@@ -30,9 +30,9 @@ class Segment:
     count: Tensor
     """(B,) its tokens."""
 
-    def where(self, condition: Tensor, other: Segment) -> Segment:
+    def where(self, condition: Tensor, other: TextSegment) -> TextSegment:
         """This one in rows where `condition` (B,) is true, and the other in the rest."""
-        return Segment(
+        return TextSegment(
             rows=torch.where(condition, self.rows, other.rows),
             first=torch.where(condition, self.first, other.first),
             count=torch.where(condition, self.count, other.count),
@@ -45,7 +45,7 @@ class Segment:
         return self.rows[:, None].expand_as(places), places
 
 
-class SentencePairs(nn.Module):
+class SentencePairTask(nn.Module):
     """Texts in two segments, which half of the time are not as they were; a head tells which.
 
     A text of n ≥ 2 tokens is cut at a random place, each as likely; shorter ones stay whole and ask
@@ -70,7 +70,7 @@ class SentencePairs(nn.Module):
         self.chance = chance
         self.pool = nn.Linear(width, width)
         self.classify = nn.Linear(width, 2)
-        initialise(self, width)
+        init_transformer_weights(self, width)
 
     def explain(self, label: int) -> str:
         """A label in words; nothing of a text that was too short to be cut."""
@@ -94,18 +94,18 @@ class SentencePairs(nn.Module):
         weights = (view.targets != NO_TARGET).sum(1) * (view.labels != NO_TARGET)
         return Loss((each * weights).sum(), weights.sum().to(each))
 
-    def arrange(self, batch: Batch, *, generator: torch.Generator | None = None) -> Arranged:
+    def arrange(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
         """Cut every text that can be, and change some of them."""
         device = batch.tokens.device
         last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
         closed = (last == self.separator) & (batch.lengths > 1)
         words = batch.lengths - 1 - closed.long()
         cuttable = words >= 2
-        drawn = uniform((3, len(batch)), device, generator=generator)
+        drawn = sample_uniform((3, len(batch)), device, generator=generator)
         cut = torch.where(cuttable, 1 + (drawn[0] * (words - 1)).long(), words)
         own, one = torch.arange(len(batch), device=device), torch.ones_like(words)
-        first = Segment(rows=own, first=one, count=cut)
-        second = Segment(rows=own, first=cut + 1, count=words - cut)
+        first = TextSegment(rows=own, first=one, count=cut)
+        second = TextSegment(rows=own, first=cut + 1, count=words - cut)
         changeable = cuttable & self.changeable(cuttable)
         change = changeable & (drawn[1] < self.chance)
         head, tail = self.changed(first, second, words, cuttable, drawn[2])
@@ -114,8 +114,8 @@ class SentencePairs(nn.Module):
         return self._joined(batch, first, second, closed, labels)
 
     def _joined(
-        self, batch: Batch, first: Segment, second: Segment, closed: Tensor, labels: Tensor
-    ) -> Arranged:
+        self, batch: Batch, first: TextSegment, second: TextSegment, closed: Tensor, labels: Tensor
+    ) -> RepackedBatch:
         """<s> first </s> second </s>; no separator where there is no second."""
         parted = second.count > 0
         behind = (1 + first.count + parted.long())[:, None]
@@ -131,7 +131,7 @@ class SentencePairs(nn.Module):
         at_end = closed[:, None] & (place == lengths[:, None] - 1)
         places = torch.where(at_end, batch.lengths[:, None] - 1, places)
         own = torch.arange(len(batch), device=rows.device)[:, None]
-        arranged = Arranged(
+        arranged = RepackedBatch(
             batch=replace(batch, lengths=lengths),
             rows=torch.where(at_end | (place == 0), own, rows),
             places=places,
@@ -147,13 +147,18 @@ class SentencePairs(nn.Module):
         return cuttable
 
     def changed(
-        self, first: Segment, second: Segment, words: Tensor, cuttable: Tensor, drawn: Tensor
-    ) -> tuple[Segment, Segment]:
+        self,
+        first: TextSegment,
+        second: TextSegment,
+        words: Tensor,
+        cuttable: Tensor,
+        drawn: Tensor,
+    ) -> tuple[TextSegment, TextSegment]:
         """What the two segments are where the answer is 1; `drawn` (B,) are numbers in [0, 1)."""
         raise TypeError(f"{type(self).__name__} does not define changed")
 
 
-class NextSentence(SentencePairs):
+class NextSentencePrediction(SentencePairTask):
     """Does the second segment follow the first, or is it the end of another text of the batch?
 
     NSP (Devlin et al. 2019). The other text's end is as long as the own one, where that text is
@@ -168,14 +173,19 @@ class NextSentence(SentencePairs):
         return cuttable & (cuttable.sum() > 1)
 
     def changed(
-        self, first: Segment, second: Segment, words: Tensor, cuttable: Tensor, drawn: Tensor
-    ) -> tuple[Segment, Segment]:
+        self,
+        first: TextSegment,
+        second: TextSegment,
+        words: Tensor,
+        cuttable: Tensor,
+        drawn: Tensor,
+    ) -> tuple[TextSegment, TextSegment]:
         others = _another(cuttable, drawn)
         count = torch.minimum(second.count, words[others] - 1).clamp(min=0)
-        return first, Segment(rows=others, first=words[others] - count + 1, count=count)
+        return first, TextSegment(rows=others, first=words[others] - count + 1, count=count)
 
 
-class SentenceOrder(SentencePairs):
+class SentenceOrderPrediction(SentencePairTask):
     """Do the two segments stand in their order, or swapped? SOP (Lan et al. 2020)."""
 
     name = "sentence order"
@@ -183,8 +193,13 @@ class SentenceOrder(SentencePairs):
     answers = ("Yes", "No, they are swapped")
 
     def changed(
-        self, first: Segment, second: Segment, words: Tensor, cuttable: Tensor, drawn: Tensor
-    ) -> tuple[Segment, Segment]:
+        self,
+        first: TextSegment,
+        second: TextSegment,
+        words: Tensor,
+        cuttable: Tensor,
+        drawn: Tensor,
+    ) -> tuple[TextSegment, TextSegment]:
         return second, first
 
 

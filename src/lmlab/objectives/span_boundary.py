@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Emission
 from lmlab.core.view import NO_TARGET, View
-from lmlab.layers.initialising import initialise
+from lmlab.layers.weight_init import init_transformer_weights
 
 
-class SpanBoundary(nn.Module):
+class SpanBoundaryObjective(nn.Module):
     """-Σ_{t in a span (s … e)} log p(s_t | y_t),  y_t = f(h_{s-1}, h_{e+1}, p_{t-s}).
 
     SBO (Joshi et al. 2020): f is two layers of norm(gelu(W · + b)), p the place within the span,
@@ -37,13 +37,13 @@ class SpanBoundary(nn.Module):
             nn.GELU(),
             nn.LayerNorm(width),
         )
-        initialise(self, width)
+        init_transformer_weights(self, width)
         # After the initialising, because its vectors may be the network's own embedding.
         self.emission = emission
 
     def forward(self, view: View, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """(N, W) y at each asked place, in reading order, and those places (B, T) bool."""
-        before, behind, asked = boundaries(view)
+        before, behind, asked = span_boundaries(view)
         rows, places = asked.nonzero(as_tuple=True)
         left, right = before[asked], behind[asked]
         within = (places - left - 1).clamp(max=self.places.num_embeddings - 1)
@@ -58,7 +58,7 @@ class SpanBoundary(nn.Module):
         return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
 
 
-def boundaries(view: View) -> tuple[Tensor, Tensor, Tensor]:
+def span_boundaries(view: View) -> tuple[Tensor, Tensor, Tensor]:
     """(B, T) the last place before each run of targets and the first behind it, at its places.
 
     And (B, T) bool, true at the targets that have both within the text.

@@ -12,21 +12,25 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
-from lmlab.core.sentinels import SentinelObjective, Sentinels
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import uniform
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.objective_interfaces import SentinelObjective
 
 
-class TextToText(SentinelObjective):
+class TextToTextObjective(SentinelObjective):
     """log p(s | x) = Σ_t log p(s_t | s_<t, x); a text that is given nothing is written beside </s>.
 
     That is what T5 calls language modelling. Sources are read without place 0 of their batch, the
@@ -34,12 +38,12 @@ class TextToText(SentinelObjective):
     with </s> or with any of them, so that log_prob sums to one over texts without them.
     """
 
-    kind: ClassVar[Kind] = "exact"
+    kind: ClassVar[ScoreKind] = "exact"
 
     def __init__(
         self,
         vocabulary: Vocabulary,
-        sentinels: Sentinels,
+        sentinels: SentinelTokens,
         *,
         begin: int | None = None,
         written: Vocabulary | None = None,
@@ -55,19 +59,19 @@ class TextToText(SentinelObjective):
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         if condition is None:
-            return self.symbols_view((self.sentinels.end,), rows, device)
-        return self.reading_view(condition)
+            return self.constant_source_view((self.sentinels.end,), rows, device)
+        return self.encoder_view(condition)
 
-    def reading_view(self, batch: Batch) -> View:
+    def encoder_view(self, batch: Batch) -> View:
         lengths = (batch.lengths - 1).clamp(min=0)
-        return View(inputs=batch.tokens[:, 1:], lengths=lengths, visibility=Full())
+        return View(inputs=batch.tokens[:, 1:], lengths=lengths, attention_mask=FullMask())
 
     @staticmethod
-    def symbols_view(symbols: tuple[int, ...], rows: int, device: torch.device) -> View:
+    def constant_source_view(symbols: tuple[int, ...], rows: int, device: torch.device) -> View:
         """The same few symbols as the source of every row."""
         inputs = torch.tensor([symbols], device=device).expand(rows, -1)
         lengths = torch.full((rows,), len(symbols), device=device)
-        return View(inputs=inputs, lengths=lengths, visibility=Full())
+        return View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         return self.text_view(batch)
@@ -76,7 +80,7 @@ class TextToText(SentinelObjective):
         """A source beside which the whole text is written."""
         given = batch.condition is not None
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
-        return replace(source, decoder=whole_text(batch, self.opening(given)))
+        return replace(source, decoder=whole_text_view(batch, self.opening(given)))
 
     def log_prob(
         self,
@@ -95,21 +99,21 @@ class TextToText(SentinelObjective):
             targets = view.decoder.targets
             found = found.masked_fill(torch.isin(targets, self._names(targets)), float("-inf"))
             ends = targets == self.sentinels.end
-            closing = self.sentinels.log_closing(network.emission.log_probs(hidden.values[ends]))
+            closing = self.sentinels.log_span_end(network.emission.log_probs(hidden.values[ends]))
             found = found.masked_scatter(ends, closing.to(found))
         before = len(self.opening(batch.condition is not None)) - 1
         return LogProbs(per_token=found[:, before:], kind=self.kind)
 
-    def blank_opening(self) -> tuple[int, ...]:
+    def infill_prefix(self) -> tuple[int, ...]:
         return (self.begin, self.sentinels.ids[0])
 
-    def blanked_view(self, batch: Batch) -> View:
+    def infill_source_view(self, batch: Batch) -> View:
         blank, tokens = self._blanks(batch), batch.tokens[:, 1:]
         names = self._names(tokens)
         number = (blank.cumsum(1) - 1).clamp(0, len(names) - 1)
         lengths = (batch.lengths - 1).clamp(min=0)
         shown = torch.where(blank, names[number], tokens)
-        return View(inputs=shown, lengths=lengths, visibility=Full())
+        return View(inputs=shown, lengths=lengths, attention_mask=FullMask())
 
     def count_blanks(self, batch: Batch) -> Tensor:
         return self._blanks(batch).sum(1)
@@ -128,7 +132,7 @@ class TextToText(SentinelObjective):
         return torch.tensor(self.sentinels.ids, device=like.device)
 
 
-class PrefixText(TextToText):
+class PrefixLM(TextToTextObjective):
     """-log p(s_>c | s_≤c), c drawn evenly: the encoder reads a prefix, the decoder writes the rest.
 
     Of n tokens between 0 and n - 1 are shown (Raffel et al. 2020, prefix language modelling; Liu et
@@ -140,26 +144,28 @@ class PrefixText(TextToText):
         if batch.condition is not None:
             return self.text_view(batch)
         rows, device = len(batch), batch.tokens.device
-        count = text_places(batch, self.sentinels.end).sum(1)
-        drawn = uniform((rows,), device, generator=generator)
+        count = text_positions(batch, self.sentinels.end).sum(1)
+        drawn = sample_uniform((rows,), device, generator=generator)
         cut = torch.minimum((drawn * count).long(), (count - 1).clamp(min=0))
         place = torch.arange(batch.tokens.shape[1], device=device).expand_as(batch.tokens)
         shown = (place >= 1) & (place <= cut[:, None])
         closing = torch.full((rows, 1), self.sentinels.end, device=device)
         always = torch.ones_like(closing, dtype=torch.bool)
-        inputs, lengths = compact(
+        inputs, lengths = compact_left(
             torch.cat([batch.tokens, closing], 1),
             torch.cat([shown, always], 1),
             self.vocabulary.pad,
         )
         asked = batch.targets_mask() & ~shown
-        targets, _ = compact(batch.tokens, asked, NO_TARGET)
-        origins, written = compact(place, asked, -1)
-        decoder = written_after(self.begin, targets, written, origins, self.vocabulary.pad)
-        return View(inputs=inputs, lengths=lengths, visibility=Full(), decoder=decoder)
+        targets, _ = compact_left(batch.tokens, asked, NO_TARGET)
+        clean_positions, written = compact_left(place, asked, -1)
+        decoder = decoder_view_after(
+            self.begin, targets, written, clean_positions, self.vocabulary.pad
+        )
+        return View(inputs=inputs, lengths=lengths, attention_mask=FullMask(), decoder=decoder)
 
 
-def text_places(batch: Batch, end: int | None) -> Tensor:
+def text_positions(batch: Batch, end: int | None) -> Tensor:
     """(B, T) bool: the places of a text's own tokens: not place 0, padding or a closing end."""
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     if end is None:
@@ -168,7 +174,7 @@ def text_places(batch: Batch, end: int | None) -> Tensor:
     return batch.targets_mask() & ~closes
 
 
-def compact(values: Tensor, kept: Tensor, fill: int) -> tuple[Tensor, Tensor]:
+def compact_left(values: Tensor, kept: Tensor, fill: int) -> tuple[Tensor, Tensor]:
     """The values (B, T) at `kept` places moved together to the left, and how many each row has.
 
     As wide as the longest row and at least 1; `fill` stands behind shorter ones.
@@ -181,20 +187,22 @@ def compact(values: Tensor, kept: Tensor, fill: int) -> tuple[Tensor, Tensor]:
     return together.masked_scatter(inside, values[kept]), lengths
 
 
-def written_after(begin: int, targets: Tensor, lengths: Tensor, origins: Tensor, pad: int) -> View:
+def decoder_view_after(
+    begin: int, targets: Tensor, lengths: Tensor, clean_positions: Tensor, pad: int
+) -> View:
     """A decoder's view: targets (B, T) one after another, each given `begin` and those before."""
     first = torch.full_like(targets[:, :1], begin)
     inputs = torch.cat([first, targets[:, :-1]], 1)
     return View(
         inputs=inputs.masked_fill(targets == NO_TARGET, pad),
         lengths=lengths,
-        visibility=Causal(),
+        attention_mask=CausalMask(),
         targets=targets,
-        origins=origins,
+        clean_positions=clean_positions,
     )
 
 
-def whole_text(batch: Batch, opening: tuple[int, ...]) -> View:
+def whole_text_view(batch: Batch, opening: tuple[int, ...]) -> View:
     """A decoder's view of a whole text, places 1 … of the batch, after the ids of `opening`."""
     rows, device, before = len(batch), batch.tokens.device, len(opening) - 1
     given = torch.tensor([opening], device=device).expand(rows, -1)
@@ -205,7 +213,7 @@ def whole_text(batch: Batch, opening: tuple[int, ...]) -> View:
     return View(
         inputs=torch.cat([given, batch.tokens[:, 1:-1]], 1),
         lengths=(batch.lengths - 1).clamp(min=0) + before,
-        visibility=Causal(),
+        attention_mask=CausalMask(),
         targets=torch.cat([nothing, targets], 1),
-        origins=torch.cat([nothing.clamp(min=-1), place.masked_fill(~asked, -1)], 1),
+        clean_positions=torch.cat([nothing.clamp(min=-1), place.masked_fill(~asked, -1)], 1),
     )

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.frozen import Frozen
+from lmlab.core.frozen_system import FrozenSystem
 from lmlab.core.protocols import Encode, EncodeQueries, require
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.bm25 import K, damping, rarity
-from lmlab.retrieval.memory import DocumentMemory
+from lmlab.retrieval.bm25 import BM25_K1, inverse_document_frequency, length_normalisation
+from lmlab.retrieval.document_memory import DocumentMemory
 
 
 class BiEncoder(nn.Module):
@@ -24,21 +24,21 @@ class BiEncoder(nn.Module):
 
     width: int
     """Numbers in a vector."""
-    rests = False
+    frozen = False
     """Whether q is fixed as well."""
 
     def rest(self) -> None:
         """Let q stay as it is, and so what is found for a question."""
-        self.rests = True
+        self.frozen = True
         self.requires_grad_(False)
         self.eval()
 
     def train(self, mode: bool = True) -> BiEncoder:
         """What rests is used as it will be: without dropout."""
-        super().train(mode and not self.rests)
+        super().train(mode and not self.frozen)
         return self
 
-    def meet_documents(self, memory: DocumentMemory) -> None:
+    def setup_documents(self, memory: DocumentMemory) -> None:
         """Told the tokens of the documents before training; few need to know."""
         return
 
@@ -55,7 +55,7 @@ class BiEncoder(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define encode_queries")
 
 
-class BagOfWords(BiEncoder):
+class RandomProjectionBM25(BiEncoder):
     """BM25 on random directions: words that a document and a question share, the rarer the more.
 
         d(z) = Σ_{w ∈ z} idf(w) tf(w) (k + 1) / (tf(w) + k (1 - b + b |z| / mean)) r_w
@@ -86,13 +86,13 @@ class BagOfWords(BiEncoder):
         self.questions = nn.Embedding(vocabulary.size, width, _weight=directions / self.scale)
 
     @torch.no_grad()
-    def meet_documents(self, memory: DocumentMemory) -> None:
+    def setup_documents(self, memory: DocumentMemory) -> None:
         """From them it learns idf, and how long a document is on average."""
         size, lengths = len(self.rarity), memory.offsets.diff()
         document = torch.repeat_interleave(lengths)
         pairs = torch.unique(document * size + memory.tokens.long())
         having = torch.bincount(pairs % size, minlength=size).to(self.rarity)
-        self.rarity = rarity(having, len(memory))
+        self.rarity = inverse_document_frequency(having, len(memory))
         self.mean_length = lengths.to(self.rarity).mean().clamp(min=1)
 
     def encode(self, batch: Batch) -> Tensor:
@@ -102,7 +102,7 @@ class BagOfWords(BiEncoder):
         counts = self.rarity.new_zeros(len(batch), len(self.rarity))
         counts.scatter_add_(1, batch.tokens, inner.to(counts))
         length = inner.sum(1, keepdim=True) / self.mean_length
-        often = counts * (K + 1) / (counts + damping(length))
+        often = counts * (BM25_K1 + 1) / (counts + length_normalisation(length))
         return (often * self.rarity) @ self.directions
 
     def encode_queries(self, batch: Batch) -> Tensor:
@@ -110,7 +110,7 @@ class BagOfWords(BiEncoder):
         return (vectors * batch.mask()[..., None]).sum(1) * self.scale
 
 
-class Trained(BiEncoder):
+class TrainedBiEncoder(BiEncoder):
     """A trained system that encodes documents and questions: DPR, say.
 
     Documents are read by a frozen copy of it; of the copy that reads questions only what they go
@@ -121,9 +121,9 @@ class Trained(BiEncoder):
         super().__init__()
         require(base, Encode, "looking documents up")
         require(base, EncodeQueries, "looking documents up")
-        self.documents = Frozen(base)
+        self.documents = FrozenSystem(base)
         self.questions = deepcopy(base)
-        probe = Batch.from_sequences([[base.vocabulary.opening]], base.vocabulary.pad)
+        probe = Batch.collate([[base.vocabulary.opening]], base.vocabulary.pad)
         probe = probe.to(next(base.parameters()).device)
         vectors = self.encode_queries(probe)
         self.width = vectors.shape[-1]

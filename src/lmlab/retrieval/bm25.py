@@ -13,18 +13,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-K, B = 1.5, 0.75
+BM25_K1, BM25_B = 1.5, 0.75
 """How soon a word that comes again counts no more, and how far long documents pay."""
 
 
-def rarity(having: Tensor, documents: int) -> Tensor:
+def inverse_document_frequency(having: Tensor, documents: int) -> Tensor:
     """(V,) idf of tokens that stand in so many (V,) of all documents."""
     return torch.log1p((documents - having + 0.5) / (having + 0.5))
 
 
-def damping(lengths: Tensor) -> Tensor:
+def length_normalisation(lengths: Tensor) -> Tensor:
     """What is added to tf below the line, for documents so many times as long as the mean."""
-    return K * (1 - B + B * lengths)
+    return BM25_K1 * (1 - BM25_B + BM25_B * lengths)
 
 
 def token_weights(documents: Sequence[Sequence[int]], size: int) -> Tensor:
@@ -36,7 +36,11 @@ def token_weights(documents: Sequence[Sequence[int]], size: int) -> Tensor:
     row, token = pairs // size, pairs % size
     having = torch.bincount(token, minlength=size).float()
     length = lengths.float() / lengths.float().mean().clamp(min=1)
-    values = rarity(having, len(documents))[token] * often / (often + damping(length[row]))
+    values = (
+        inverse_document_frequency(having, len(documents))[token]
+        * often
+        / (often + length_normalisation(length[row]))
+    )
     shape, places = (len(documents), size), torch.stack([row, token])
     found = torch.sparse_coo_tensor(places, values, shape, check_invariants=True)
     return found.coalesce()

@@ -14,11 +14,11 @@ from typing import overload
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
 from lmlab.core.manifest import verify_files
-from lmlab.data.languages._countries import pairs
+from lmlab.data.countries import country_table
 from lmlab.data.lines import Errors, ReadingReport, held_lines
-from lmlab.data.wordnet import load
-from lmlab.data.wordnet.compact import decode_numbers
-from lmlab.data.wordnet.glosses import tokenize
+from lmlab.data.wordnet import load_wordnet
+from lmlab.data.wordnet.compact_format import decode_numbers
+from lmlab.data.wordnet.glosses import tokenize_gloss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +79,7 @@ class Documents(Sequence[Document]):
         return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
 
 
-def words_of(document: Document) -> str:
+def document_text(document: Document) -> str:
     """What is read of a document, by memories and indexes alike: its title too, unless the text
     begins with it."""
     if not document.title or document.text.startswith(document.title):
@@ -87,7 +87,7 @@ def words_of(document: Document) -> str:
     return f"{document.title} : {document.text}"
 
 
-def open_documents(
+def load_documents(
     spec: str | Path, *, errors: Errors = "strict", report: ReadingReport | None = None
 ) -> Documents:
     """The documents that a specification names.
@@ -97,15 +97,15 @@ def open_documents(
     the folder of an index, for its own. Files may be gzipped. A bad row is named by its line, or
     with `errors="replace"` left out and counted in `report.bad_rows`.
     """
-    if str(spec) in BUILT_IN:
-        return BUILT_IN[str(spec)]()
+    if str(spec) in BUILTIN_DOCUMENTS:
+        return BUILTIN_DOCUMENTS[str(spec)]()
     path = Path(spec).expanduser()
     if not path.exists():
-        raise unknown_name_or_path("set of documents, file or folder", str(spec), BUILT_IN)
-    if path.is_dir() and (path / OF_AN_INDEX).is_file():
+        raise unknown_name_or_path("set of documents, file or folder", str(spec), BUILTIN_DOCUMENTS)
+    if path.is_dir() and (path / INDEX_DOCUMENTS_FILE).is_file():
         if (path / META).is_file():
-            verify_files(path, [OF_AN_INDEX], advice="build the index again")
-        path = path / OF_AN_INDEX
+            verify_files(path, [INDEX_DOCUMENTS_FILE], advice="build the index again")
+        path = path / INDEX_DOCUMENTS_FILE
     found = tuple(_read(path, errors, ReadingReport() if report is None else report))
     if not found:
         wanted = "text files (*.txt)" if path.is_dir() else "documents"
@@ -181,27 +181,27 @@ def capital_documents() -> Documents:
             title=each.country_en,
             text=f"the capital of {each.country_en} is {each.capital_en}",
         )
-        for each in pairs()
+        for each in country_table()
     )
 
 
 @cache
 def gloss_documents() -> Documents:
     """WordNet's definitions, after the words that they define, without the examples."""
-    columns = load().columns()
+    columns = load_wordnet().columns()
     return Documents(_gloss(name, senses, told) for name, senses, _, told, _ in columns)
 
 
 def _gloss(name: str, senses: str, definition: str) -> Document:
-    title = " , ".join(tokenize(lemma) for lemma, _ in decode_numbers(senses))
-    return Document(name=name, title=title, text=f"{title} : {tokenize(definition)}")
+    title = " , ".join(tokenize_gloss(lemma) for lemma, _ in decode_numbers(senses))
+    return Document(name=name, title=title, text=f"{title} : {tokenize_gloss(definition)}")
 
 
-BUILT_IN: dict[str, Callable[[], Documents]] = {
+BUILTIN_DOCUMENTS: dict[str, Callable[[], Documents]] = {
     "capitals": capital_documents,
     "wordnet": gloss_documents,
 }
 META = "meta.json"
 """The file that makes a folder an index."""
-OF_AN_INDEX = "documents.jsonl.gz"
+INDEX_DOCUMENTS_FILE = "documents.jsonl.gz"
 """Where an index keeps its documents."""

@@ -11,7 +11,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.retrieval.bm25 import token_scores, token_weights
 
 
-class LexicalNegatives:
+class BM25Negatives:
     """For each question the `count` documents with the largest score of BM25, its own left out.
 
     Words are tokens, symbols left out. The documents are those that it is shown, each once. Time
@@ -46,7 +46,7 @@ class LexicalNegatives:
                 scores[self._numbers[tokens], row] = -torch.inf
         best = scores.topk(self.count, dim=0).indices.T
         chosen = [self._documents[number] for number in best.flatten().tolist()]
-        return Batch.from_sequences(chosen, self.vocabulary.pad).to(questions.tokens.device)
+        return Batch.collate(chosen, self.vocabulary.pad).to(questions.tokens.device)
 
     def _inner(self, tokens: Sequence[int]) -> list[int]:
         symbols = (self.vocabulary.opening, self.vocabulary.end)

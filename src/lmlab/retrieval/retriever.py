@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.text_encoder import TextEncoder
+from lmlab.backbones.text_encoder import PooledTextEncoder
 from lmlab.core.batch import Batch
-from lmlab.core.framing import inner_lengths
-from lmlab.core.protocols import Retrieved
-from lmlab.retrieval.background import Background
-from lmlab.retrieval.memory import NO_DOCUMENT, DocumentMemory, resting
+from lmlab.core.protocols import RetrievedDocuments
+from lmlab.core.special_tokens import content_lengths
+from lmlab.retrieval.document_memory import (
+    NO_DOCUMENT,
+    DocumentMemory,
+    evaluation_mode,
+)
 
-SPARE = 8
+
+class BackgroundComputation:
+    """A tensor that is computed while its caller goes on; `result` waits for it.
+
+    The thread ends with the program, so that stopping a training does not wait for it.
+    """
+
+    def __init__(self, compute: Callable[[], Tensor]) -> None:
+        self._found: Tensor | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(compute,), daemon=True)
+        self._thread.start()
+
+    def _run(self, compute: Callable[[], Tensor]) -> None:
+        try:
+            self._found = compute()
+        except BaseException as error:  # told where the result is asked for
+            self._error = error
+
+    def result(self) -> Tensor:
+        """What was computed, or its error raised here."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._found is not None
+        return self._found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copied system waits for the same result."""
+        return self
+
+
+EXTRA_CANDIDATES = 8
 """Documents that are found beside those asked for, in place of those that may not be used."""
-SOONEST = 16
+FIRST_REFRESH = 16
 """Steps after which all documents are embedded anew for the first time, or sooner if told."""
 
 
@@ -36,8 +73,8 @@ class Retriever(nn.Module):
 
     def __init__(
         self,
-        questions: TextEncoder,
-        documents: TextEncoder,
+        questions: PooledTextEncoder,
+        documents: PooledTextEncoder,
         memory: DocumentMemory,
         *,
         retrieved: int,
@@ -63,12 +100,12 @@ class Retriever(nn.Module):
         self.null = null
         self.fixed = False
         """Whether the documents' encoder rests, so that their vectors stay."""
-        self._embedding: Background | None = None
+        self._embedding: BackgroundComputation | None = None
         self._settled = False
         # A checkpoint holds the index that is under way: a run that goes on takes it up in time.
         self.register_state_dict_pre_hook(lambda module, *_: module._finish_embedding())
 
-    def fix_documents(self) -> None:
+    def freeze_document_encoder(self) -> None:
         """Let the documents' encoder rest from here on, and be no longer shared with questions'."""
         self.documents = copy.deepcopy(self.documents).requires_grad_(False)
         self.fixed = True
@@ -78,17 +115,17 @@ class Retriever(nn.Module):
         if not self.retrieved:
             return
         refresh = 0 if self.fixed else self.refresh
-        if step == 0 or (not self.background and begins(step, refresh)):
+        if step == 0 or (not self.background and refresh_due(step, refresh)):
             self.embed()
             return
         if not self.background:
             return
-        if taken_up(step, refresh):
+        if refresh_ready(step, refresh):
             self._finish_embedding()
-            self.memory.take_coming()
-        if begins(step, refresh):
+            self.memory.adopt_pending_vectors()
+        if refresh_due(step, refresh):
             encoder = copy.deepcopy(self.documents).eval()
-            self._embedding = Background(lambda: self.memory.embedded(encoder))
+            self._embedding = BackgroundComputation(lambda: self.memory.embedded(encoder))
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -119,12 +156,12 @@ class Retriever(nn.Module):
 
     def embed(self) -> None:
         """Let the index be that of the documents' encoder as it is now."""
-        with resting(self.documents):
+        with evaluation_mode(self.documents):
             self.memory.embed(self.documents)
 
     def find(
         self, questions: Batch, *, documents: int | None = None, clean: Batch | None = None
-    ) -> Retrieved:
+    ) -> RetrievedDocuments:
         """The documents for each question, M = k + 1 with the null document first, M = k without.
 
         Those that hold the whole text of `clean`, from which a question was made, are left out: in
@@ -132,7 +169,7 @@ class Retriever(nn.Module):
         """
         queries = self.questions(questions)
         k = self.retrieved if documents is None else documents
-        numbers = self.memory.search(queries, k + (0 if clean is None else SPARE))
+        numbers = self.memory.search(queries, k + (0 if clean is None else EXTRA_CANDIDATES))
         if clean is not None:
             numbers = self._without_trivial(numbers, clean)[:, :k]
         scores = self._scores(queries, numbers).masked_fill(numbers == NO_DOCUMENT, -torch.inf)
@@ -140,7 +177,7 @@ class Retriever(nn.Module):
             none = numbers.new_full((len(numbers), 1), NO_DOCUMENT)
             scores = torch.cat([self._null_score(queries), scores], 1)
             numbers = torch.cat([none, numbers], 1)
-        return Retrieved(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
+        return RetrievedDocuments(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
 
     def _null_score(self, queries: Tensor) -> Tensor:
         """(B, 1)"""
@@ -172,7 +209,7 @@ class Retriever(nn.Module):
         tokens, lengths = self.memory.whole(numbers.flatten())
         tokens, lengths = tokens.unflatten(0, numbers.shape), lengths.view(numbers.shape)
         starts = self.memory.word_starts(numbers.flatten()).unflatten(0, numbers.shape)
-        sought, size = texts.tokens[:, 1:], inner_lengths(texts, self.memory.vocabulary)
+        sought, size = texts.tokens[:, 1:], content_lengths(texts, self.memory.vocabulary)
         place = torch.arange(sought.shape[1], device=sought.device)
         beyond = (place >= size[:, None])[:, None]
         found = torch.zeros_like(numbers, dtype=torch.bool)
@@ -186,7 +223,7 @@ class Retriever(nn.Module):
         return found
 
 
-def begins(step: int, refresh: int) -> bool:
+def refresh_due(step: int, refresh: int) -> bool:
     """Whether all documents are to be embedded anew at a step, the first of all apart.
 
     Every `refresh` steps, and before the first of these at 16, 32, 64 …, as far as what begins
@@ -195,14 +232,14 @@ def begins(step: int, refresh: int) -> bool:
     if not refresh or not step:
         return False
     power = step & (step - 1) == 0
-    return step % refresh == 0 or (step >= SOONEST and power and step + step // 2 < refresh)
+    return step % refresh == 0 or (step >= FIRST_REFRESH and power and step + step // 2 < refresh)
 
 
-def taken_up(step: int, refresh: int) -> bool:
+def refresh_ready(step: int, refresh: int) -> bool:
     """Whether what was begun in the background is to be searched from a step on: half way to the
     next."""
     if not refresh or not step:
         return False
     if step > refresh:
         return step % refresh == refresh // 2
-    return step % 3 == 0 and begins(step // 3 * 2, refresh)
+    return step % 3 == 0 and refresh_due(step // 3 * 2, refresh)

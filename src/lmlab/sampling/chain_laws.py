@@ -16,14 +16,25 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.chain_kernels import Gibbs, Kernel
-from lmlab.sampling.chain_moves import ChainState, Resize
-from lmlab.sampling.chain_proposals import FromFill, Proposal, allowed_tokens, tempered
-from lmlab.sampling.chain_targets import Target
-from lmlab.scoring.batching import batch_of
-from lmlab.scoring.evaluating import evaluating
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.data.collation import pad_rows
+from lmlab.sampling.mcmc.acceptance import (
+    AcceptanceRule,
+    GibbsAcceptance,
+)
+from lmlab.sampling.mcmc.energy import EnergyFunction
+from lmlab.sampling.mcmc.moves import (
+    ChainState,
+    InsertDeleteMove,
+)
+from lmlab.sampling.mcmc.proposals import (
+    MaskedLMProposal,
+    ProposalDistribution,
+    allowed_tokens,
+    apply_temperature,
+)
 
-MOST_TEXTS = 4096
+MAX_TEXTS = 4096
 """A matrix has the square of it."""
 
 
@@ -51,23 +62,25 @@ def text_space(system: Any, lengths: Sequence[int]) -> TextSpace:
     vocabulary = system.vocabulary
     tokens = tuple(allowed_tokens(vocabulary, vocabulary.size).nonzero()[:, 0].tolist())
     count = sum(len(tokens) ** length for length in lengths)
-    if count > MOST_TEXTS:
-        raise UserError(f"there are {count} such texts, and at most {MOST_TEXTS} are enumerated.")
+    if count > MAX_TEXTS:
+        raise UserError(f"there are {count} such texts, and at most {MAX_TEXTS} are enumerated.")
     texts = tuple(text for length in lengths for text in itertools.product(tokens, repeat=length))
     rows = [[vocabulary.start, *text, vocabulary.end] for text in texts]
-    return TextSpace(tokens=tokens, texts=texts, batch=batch_of(rows, system))
+    return TextSpace(tokens=tokens, texts=texts, batch=pad_rows(rows, system))
 
 
-def energy_law(target: Target, space: TextSpace, temperature: float = 1.0) -> Tensor:
+def boltzmann_distribution(
+    target: EnergyFunction, space: TextSpace, temperature: float = 1.0
+) -> Tensor:
     """(S,) exp(-E(x) / τ) / Z."""
     return torch.softmax(-target.energies(space.batch) / temperature, 0)
 
 
-def refill_matrix(
+def resample_transition_matrix(
     space: TextSpace,
     places: Sequence[int],
-    proposal: Proposal,
-    kernel: Kernel,
+    proposal: ProposalDistribution,
+    kernel: AcceptanceRule,
     energies: Tensor,
     *,
     temperature: float = 1.0,
@@ -80,7 +93,7 @@ def refill_matrix(
     masked = torch.zeros_like(space.batch.tokens, dtype=torch.bool)
     masked[:, list(places)] = True
     law = proposal.log_probs(space.batch, masked).double()
-    law = tempered(law, temperature * proposal_temperature)
+    law = apply_temperature(law, temperature * proposal_temperature)
     law = law.view(len(space.texts), len(places), -1)
     known = {text: index for index, text in enumerate(space.texts)}
     matrix = law.new_zeros(len(space.texts), len(space.texts))
@@ -94,12 +107,12 @@ def refill_matrix(
     return _with_rejections(matrix)
 
 
-def order_matrix(
+def scan_transition_matrix(
     space: TextSpace,
     order: str,
     masks: int,
-    proposal: Proposal,
-    kernel: Kernel,
+    proposal: ProposalDistribution,
+    kernel: AcceptanceRule,
     energies: Tensor,
     **temperatures: float,
 ) -> Tensor:
@@ -111,7 +124,8 @@ def order_matrix(
     else:
         groups = [tuple(places[first : first + masks]) for first in range(0, length, masks)]
     steps = [
-        refill_matrix(space, group, proposal, kernel, energies, **temperatures) for group in groups
+        resample_transition_matrix(space, group, proposal, kernel, energies, **temperatures)
+        for group in groups
     ]
     if order == "random":
         return torch.stack(steps).mean(0)
@@ -121,8 +135,12 @@ def order_matrix(
     return sweep
 
 
-def resize_matrix(
-    space: TextSpace, move: Resize, kernel: Kernel, energies: Tensor, temperature: float = 1.0
+def insert_delete_transition_matrix(
+    space: TextSpace,
+    move: InsertDeleteMove,
+    kernel: AcceptanceRule,
+    energies: Tensor,
+    temperature: float = 1.0,
 ) -> Tensor:
     """(S, S) of one step that puts a token in or takes one out; texts of all lengths it allows."""
     known = {text: index for index, text in enumerate(space.texts)}
@@ -133,7 +151,7 @@ def resize_matrix(
             if len(text) == move.most:
                 break
             law = _law_at(move, (start, *text[:place], start, *text[place:], end), place + 1)
-            law = tempered(law, temperature)
+            law = apply_temperature(law, temperature)
             for token in space.tokens:
                 longer = known[(*text[:place], token, *text[place:])]
                 zero = torch.zeros((), dtype=law.dtype)
@@ -149,7 +167,7 @@ def resize_matrix(
     return _with_rejections(matrix)
 
 
-def stationary(matrix: Tensor) -> Tensor:
+def stationary_distribution(matrix: Tensor) -> Tensor:
     """(S,) the law that a step leaves as it is: π P = π, summing to one, by linear equations."""
     size = len(matrix)
     equations = matrix.double().t() - torch.eye(size, dtype=torch.float64)
@@ -164,29 +182,35 @@ def total_variation(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().sum()) / 2
 
 
-def divergence(one: Tensor, other: Tensor) -> float:
+def kl_divergence(one: Tensor, other: Tensor) -> float:
     """KL(p ‖ q) = Σ p log(p / q), in nats."""
     kept = one > 0
     return float((one[kept] * (one[kept].log() - other[kept].log())).sum())
 
 
-def gibbs_gap(system: Any, target: Target, length: int) -> dict[str, float]:
+def gibbs_kl_divergence(system: Any, target: EnergyFunction, length: int) -> dict[str, float]:
     """How far Gibbs' own law, random places one by one, is from exp(-E) / Z over all texts."""
-    with evaluating(system):
+    with evaluation_mode(system):
         space = text_space(system, [length])
         energies = target.energies(space.batch)
-        proposal = FromFill(system)
-        matrix = order_matrix(space, "random", 1, proposal, Gibbs(), energies)
-        sweep = order_matrix(space, "sequential", 1, proposal, Gibbs(), energies)
-    law, found, swept = torch.softmax(-energies, 0), stationary(matrix), stationary(sweep)
+        proposal = MaskedLMProposal(system)
+        matrix = scan_transition_matrix(space, "random", 1, proposal, GibbsAcceptance(), energies)
+        sweep = scan_transition_matrix(
+            space, "sequential", 1, proposal, GibbsAcceptance(), energies
+        )
+    law, found, swept = (
+        torch.softmax(-energies, 0),
+        stationary_distribution(matrix),
+        stationary_distribution(sweep),
+    )
     return {
         "total_variation": total_variation(found, law),
-        "divergence": divergence(law, found),
+        "divergence": kl_divergence(law, found),
         "between_orders": total_variation(found, swept),
     }
 
 
-def _law_at(move: Resize, row: Sequence[int], place: int) -> Tensor:
+def _law_at(move: InsertDeleteMove, row: Sequence[int], place: int) -> Tensor:
     """(V,) what may stand at one place of a row."""
     tokens = torch.tensor([list(row)])
     lengths = torch.tensor([len(row)])

@@ -14,16 +14,23 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.protocols import Retrieve, Retrieved
-from lmlab.sampling.beam import Beam, Hypothesis, beam_search
-from lmlab.scoring.evaluating import device_of, evaluating
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.protocols import Retrieve, RetrievedDocuments
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    Hypothesis,
+    beam_search,
+)
 
-TEXTS_AT_ONCE = 64
+CANDIDATES_PER_BATCH = 64
 """Candidates that are scored together, each beside all documents of its question."""
 
 
 @runtime_checkable
-class WritesBesideDocuments(Retrieve, Protocol):
+class GeneratesFromDocuments(Retrieve, Protocol):
     """A system that writes a text beside each of the documents that it found.
 
     Its `writer` is what writes beside one source, steps and scores.
@@ -49,7 +56,7 @@ class _Text(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BesideEachDocument:
+class PerDocumentBeamSearch:
     """A beam search beside each document z; then the texts of all of them, ranked by Σ_z.
 
     Thorough: log Σ_z p(z | x) p(y | x, z), every text y scored beside every document. Fast: a
@@ -60,7 +67,7 @@ class BesideEachDocument:
     """
 
     thorough: bool = True
-    beam: Beam = field(default_factory=lambda: Beam(width=5))
+    beam: BeamConfig = field(default_factory=lambda: BeamConfig(width=5))
     documents: int = 1
     """K, as far as the size of batches goes."""
 
@@ -73,7 +80,7 @@ class BesideEachDocument:
     ) -> list[list[Hypothesis]]:
         """For each question (row of `sources`) the best texts, best first."""
         beam = replace(self.beam, best=max(self.beam.best, self.beam.width))
-        with evaluating(system):
+        with evaluation_mode(system):
             found = system.retrieve(sources)
             beside = system.sources(sources, found.numbers)
         count = found.numbers.shape[1]
@@ -85,7 +92,7 @@ class BesideEachDocument:
             weights = found.log_probs[row].tolist()
             if self.thorough:
                 texts = list(dict.fromkeys(text for each in beams for text in map(_text, each)))
-                totals = log_probs_of(system, texts, sources.select([row]), _row(found, row))
+                totals = marginal_log_probs(system, texts, sources.select([row]), _row(found, row))
             else:
                 texts, totals = _only_where_found(beams, weights)
             ranked = [self._hypothesis(*each) for each in zip(texts, totals, strict=True)]
@@ -102,19 +109,19 @@ class BesideEachDocument:
         )
 
 
-def log_probs_of(
-    system: Any, texts: Sequence[_Text], question: Batch, found: Retrieved
+def marginal_log_probs(
+    system: Any, texts: Sequence[_Text], question: Batch, found: RetrievedDocuments
 ) -> list[float]:
     """log Σ_z p(z | x) p(y | x, z) of each text y for one question x, z among those found."""
     vocabulary = system.vocabulary
     totals: list[float] = []
-    with evaluating(system):
-        for first in range(0, len(texts), TEXTS_AT_ONCE):
+    with evaluation_mode(system):
+        for first in range(0, len(texts), CANDIDATES_PER_BATCH):
             rows = [
                 [vocabulary.opening, *text.tokens, *([vocabulary.end] if text.finished else [])]
-                for text in texts[first : first + TEXTS_AT_ONCE]
+                for text in texts[first : first + CANDIDATES_PER_BATCH]
             ]
-            batch = Batch.from_sequences(rows, vocabulary.pad).to(device_of(system))
+            batch = Batch.collate(rows, vocabulary.pad).to(device_of(system))
             alike = torch.zeros(len(rows), dtype=torch.int64, device=batch.tokens.device)
             each = system.given_documents(batch, question.select(alike), found.numbers[alike])
             joint = found.log_probs.double() + each.double().sum(2)
@@ -145,5 +152,7 @@ def _text(hypothesis: Hypothesis) -> _Text:
     return _Text(hypothesis.tokens, hypothesis.finished)
 
 
-def _row(found: Retrieved, row: int) -> Retrieved:
-    return Retrieved(numbers=found.numbers[row : row + 1], log_probs=found.log_probs[row : row + 1])
+def _row(found: RetrievedDocuments, row: int) -> RetrievedDocuments:
+    return RetrievedDocuments(
+        numbers=found.numbers[row : row + 1], log_probs=found.log_probs[row : row + 1]
+    )

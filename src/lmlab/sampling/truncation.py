@@ -16,7 +16,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 
 
-class Filter(Protocol):
+class DistributionFilter(Protocol):
     """A change of the next token's distribution, row by row."""
 
     def __call__(self, distribution: Categorical) -> Categorical: ...
@@ -87,11 +87,11 @@ class TopP:
         return Categorical(torch.log_softmax(back, -1))
 
 
-def filters(
+def make_filters(
     *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
-) -> tuple[Filter, ...]:
+) -> tuple[DistributionFilter, ...]:
     """The filters asked for, in the usual order: temperature, then top-k, then top-p."""
-    chosen: list[Filter] = []
+    chosen: list[DistributionFilter] = []
     if temperature != 1.0:
         chosen.append(Temperature(temperature))
     if top_k is not None:
@@ -101,7 +101,7 @@ def filters(
     return tuple(chosen)
 
 
-def apply(steps: Sequence[Filter], distribution: Categorical) -> Categorical:
+def apply_filters(steps: Sequence[DistributionFilter], distribution: Categorical) -> Categorical:
     """One filter after the other."""
     for step in steps:
         distribution = step(distribution)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_BLOCKS = 50_000
+MAX_BLOCKS = 50_000
 """Of more sentences than this, neighbours are drawn together, which bounds the work."""
 CHUNK_NUMBERS = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class DifferenceInterval:
     """A difference with its 95 % interval and two-sided p-value."""
 
     value: float
@@ -54,7 +54,9 @@ def paired_bootstrap(
     return np.concatenate(ratios)
 
 
-def interval(ratios: NDArray[np.float64], value: float, first: int, second: int) -> Interval:
+def interval(
+    ratios: NDArray[np.float64], value: float, first: int, second: int
+) -> DifferenceInterval:
     """The difference of two models (columns of `ratios`): `value`, and how it varies.
 
     The interval holds the middle 95 % of the resampled differences; the p-value is twice the share
@@ -65,11 +67,11 @@ def interval(ratios: NDArray[np.float64], value: float, first: int, second: int)
     low, high = np.quantile(differences, [0.025, 0.975])
     beyond = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     p_value = min(1.0, 2 * (beyond + 1) / (len(differences) + 1))
-    return Interval(value=value, low=float(low), high=float(high), p_value=p_value)
+    return DifferenceInterval(value=value, low=float(low), high=float(high), p_value=p_value)
 
 
 def _in_blocks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    if len(values) <= MOST_BLOCKS:
+    if len(values) <= MAX_BLOCKS:
         return values
-    starts = np.linspace(0, len(values), MOST_BLOCKS, endpoint=False).astype(np.int64)
+    starts = np.linspace(0, len(values), MAX_BLOCKS, endpoint=False).astype(np.int64)
     return np.add.reduceat(values, starts, axis=0)

@@ -13,15 +13,18 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Fill, Infill, Step, require
 from lmlab.core.seeds import check_seed
+from lmlab.data.collation import (
+    group_by_length,
+    pad_rows,
+)
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.scoring.batching import batch_of, by_budget
-from lmlab.scoring.evaluating import evaluating
 
-TOKENS_AT_ONCE = 4096
+CLOZE_TOKENS_PER_BATCH = 4096
 
-HOW = {
+METHOD_DESCRIPTIONS = {
     "fill": "a token in its place, all others seen",
     "infill": "the first token of a blank of unknown length, all others seen",
     "left": "the next token, only what stands before it seen",
@@ -30,11 +33,11 @@ HOW = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cloze:
+class ClozeResult:
     """How often the likeliest token is the hidden one, and how likely the hidden one is."""
 
     how: str
-    """fill, infill or left: see `HOW`."""
+    """fill, infill or left: see `METHOD_DESCRIPTIONS`."""
     texts: int
     skipped: int
     """Texts of which no known token could be hidden, or too long for the system."""
@@ -47,14 +50,14 @@ class Cloze:
         return asdict(self)
 
 
-def cloze(
+def cloze_accuracy(
     system: Any,
     tokenizer: Tokenizer,
     texts: Iterable[str],
     *,
     seed: int = 0,
     progress: Callable[[int], None] = lambda texts: None,
-) -> Cloze:
+) -> ClozeResult:
     """Hide one known token of each text, drawn evenly, and ask for it.
 
     By `Fill` where the system has it, else by the first token of a blank (`Infill`), else as the
@@ -69,9 +72,9 @@ def cloze(
     if not rows:
         raise UserError("there is no text with a known token to hide.")
     right, nats = 0, 0.0
-    for group in by_budget([len(row) for row in rows], TOKENS_AT_ONCE):
-        with evaluating(system):
-            batch = batch_of([rows[index] for index in group], system)
+    for group in group_by_length([len(row) for row in rows], CLOZE_TOKENS_PER_BATCH):
+        with evaluation_mode(system):
+            batch = pad_rows([rows[index] for index in group], system)
             at = torch.tensor([places[index] for index in group], device=batch.tokens.device)
             log_probs = ask(system, batch, at)
         answers = batch.tokens[torch.arange(len(group), device=at.device), at]
@@ -79,7 +82,7 @@ def cloze(
         nats -= float(log_probs.gather(1, answers[:, None]).double().sum())
         progress(len(group))
     accuracy = right / len(rows)
-    return Cloze(
+    return ClozeResult(
         how=how,
         texts=len(rows),
         skipped=skipped,
@@ -120,7 +123,7 @@ def _written(system: Any, batch: Batch, at: Tensor) -> Tensor:
     rows = torch.arange(len(batch), device=at.device)
     tokens = batch.tokens.clone()
     tokens[rows, at] = system.vocabulary.mask
-    writer = system.infilling(Batch(tokens=tokens, lengths=batch.lengths, rows=batch.rows))
+    writer = system.infill_decoder(Batch(tokens=tokens, lengths=batch.lengths, rows=batch.rows))
     answers = batch.tokens[rows, at].tolist()
     # What is written before the answer (a sentinel, the text before it) is where two answers part.
     texts = [writer.written(row, [[answer]]) for row, answer in enumerate(answers)]

@@ -10,15 +10,15 @@ from itertools import islice
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.kinds import Kind
 from lmlab.core.protocols import Energy, Fill, Step
 from lmlab.core.score import LEFT_TO_RIGHT, Convention, Score, TokenScore
-from lmlab.scoring.masked_texts import masked_texts
-from lmlab.scoring.score import Scorer
+from lmlab.core.score_kind import ScoreKind
+from lmlab.scoring.masked_text_scoring import score_masked_texts
+from lmlab.scoring.scorer import Scorer
 
-PAIRS_AT_ONCE = 256
+PAIRS_PER_CHUNK = 256
 """Pairs whose masked places are read together."""
-WHOLE = "whole text"
+WHOLE_TEXT = "whole text"
 """The method of a conditional score where only whole texts have one."""
 
 
@@ -32,7 +32,7 @@ class ConditionalScore:
     tokens: int
     characters: int
     """Of the continuation."""
-    kind: Kind
+    kind: ScoreKind
     convention: Convention
     per_token: tuple[TokenScore, ...]
     """Their places are those in prefix + continuation; none where only whole texts have a score."""
@@ -88,7 +88,7 @@ def conditional_scores(
         yield from _paired(fresh, pairs, partial(_part_or_whole, end=end))
 
 
-def spaced(prefix: str, continuation: str, separator: str) -> str:
+def with_separator(prefix: str, continuation: str, separator: str) -> str:
     """The continuation with a separator before it, where none of the two has a space there."""
     apart = prefix[-1:].isspace() or continuation[:1].isspace()
     return continuation if apart or not prefix or not continuation else separator + continuation
@@ -97,10 +97,10 @@ def spaced(prefix: str, continuation: str, separator: str) -> str:
 def _masked(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
     """The continuation's places alone are hidden and scored, those of many pairs together."""
     waiting = iter(pairs)
-    while chunk := list(islice(waiting, PAIRS_AT_ONCE)):
+    while chunk := list(islice(waiting, PAIRS_PER_CHUNK)):
         texts = [prefix + continuation for prefix, continuation in chunk]
         after = [len(prefix) for prefix, _ in chunk]
-        scores = masked_texts(scorer, texts, per_token=True, after=after)
+        scores = score_masked_texts(scorer, texts, per_token=True, after=after)
         for (prefix, continuation), score in zip(chunk, scores, strict=True):
             yield _continuation(prefix, continuation, score, end=False)
 
@@ -136,8 +136,8 @@ def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -
     if score.kind == "reconstruction" or _by_chain_rule(score):
         return _continuation(prefix, continuation, score, end=end)
     whole = _record(prefix, continuation, score, score.per_token, score.total)
-    kind: Kind = "bound" if score.kind == "bound" else "unnormalised"
-    convention = replace(score.convention, method=WHOLE)
+    kind: ScoreKind = "bound" if score.kind == "bound" else "unnormalised"
+    convention = replace(score.convention, method=WHOLE_TEXT)
     return replace(whole, kind=kind, convention=convention, tokens=score.tokens, per_token=())
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import device_of
+from lmlab.data.collation import group_by_length
 from lmlab.data.corpus import Layout
-from lmlab.scoring.batching import by_budget
-from lmlab.scoring.evaluating import device_of
 
-FEWEST = 2
+MIN_TOKENS = 2
 """Tokens of any row: the start and the end."""
 
 
@@ -33,9 +33,9 @@ def frame_text(tokenizer: Any, layout: Layout, text: str, longest: int | None) -
     """The ids of a text with its special tokens, at most `longest` of them."""
     vocabulary = tokenizer.vocabulary
     ids, spans = tokenizer.encode_with_offsets(text)
-    truncated = longest is not None and len(ids) > longest - FEWEST
+    truncated = longest is not None and len(ids) > longest - MIN_TOKENS
     if longest is not None:
-        ids, spans = ids[: longest - FEWEST], spans[: longest - FEWEST]
+        ids, spans = ids[: longest - MIN_TOKENS], spans[: longest - MIN_TOKENS]
     # Contiguous text has no start token: what stands before a text is the end of the last one.
     follows = layout.kind == "contiguous" and vocabulary.end is not None
     first = vocabulary.end if follows else vocabulary.opening
@@ -54,6 +54,6 @@ def framed_batches(
     rows: Sequence[FramedText], tokens_per_batch: int, system: Any, pad: int
 ) -> Iterator[tuple[list[int], Batch]]:
     """The rows in batches of like length, each with the numbers of its rows."""
-    for group in by_budget([len(row.ids) for row in rows], tokens_per_batch):
-        batch = Batch.from_sequences([rows[index].ids for index in group], pad)
+    for group in group_by_length([len(row.ids) for row in rows], tokens_per_batch):
+        batch = Batch.collate([rows[index].ids for index in group], pad)
         yield group, batch.to(device_of(system))

@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lmlab.core.errors import UserError, nearest
+from lmlab.core.errors import UserError, nearest_names
 from lmlab.core.protocols import Vectors
 from lmlab.core.system import System
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.data.wordnet.similarity import SimilarPair
-from lmlab.training.vitals import token_vectors
+from lmlab.data.wordnet.noun_similarity import SimilarityPair
+from lmlab.training.weight_statistics import token_vectors
 
-AT_ONCE = 256
+QUERIES_PER_BATCH = 256
 """Analogies whose cosines to all words are computed together."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Near:
+class Neighbour:
     """A word and how near it is."""
 
     word: str
@@ -36,7 +36,7 @@ class Near:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class SimilarityCorrelation:
     """How far cosines order pairs of words as somebody else does."""
 
     spearman: float
@@ -72,7 +72,7 @@ class WordVectors:
         """Where a word stands, or an error that names words that are spelt like it."""
         if word in self.places:
             return self.places[word]
-        close = nearest(word, self.words)
+        close = nearest_names(word, self.words)
         guess = f"did you mean {' or '.join(map(repr, close))}?" if close else "choose another."
         raise UserError(f"there is no vector for {word!r} among these {len(self)} words; {guess}")
 
@@ -80,12 +80,12 @@ class WordVectors:
         """The cosine of two words."""
         return float(self.directions[self.place(first)] @ self.directions[self.place(second)])
 
-    def nearest(self, word: str, count: int = 10) -> list[Near]:
+    def nearest(self, word: str, count: int = 10) -> list[Neighbour]:
         """The words nearest to one, best first, itself left out."""
         place = self.place(word)
         return self._best(self.directions[place][None], [[place]], count)[0]
 
-    def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Near]:
+    def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbour]:
         """What is to `third` as `second` is to `first`: nearest to second - first + third.
 
         By directions, the three words left out (3CosAdd, Mikolov et al. 2013).
@@ -94,17 +94,17 @@ class WordVectors:
 
     def analogies(
         self, questions: Sequence[tuple[str, str, str]], count: int = 1
-    ) -> list[list[Near]]:
+    ) -> list[list[Neighbour]]:
         """Many at once, which costs one matrix product for some hundreds."""
-        found: list[list[Near]] = []
-        for low in range(0, len(questions), AT_ONCE):
-            part = questions[low : low + AT_ONCE]
+        found: list[list[Neighbour]] = []
+        for low in range(0, len(questions), QUERIES_PER_BATCH):
+            part = questions[low : low + QUERIES_PER_BATCH]
             places = np.array([[self.place(word) for word in each] for each in part])
             one, two, three = (self.directions[places[:, column]] for column in range(3))
             found += self._best(two - one + three, places.tolist(), count)
         return found
 
-    def agreement(self, pairs: Iterable[SimilarPair]) -> Agreement:
+    def agreement(self, pairs: Iterable[SimilarityPair]) -> SimilarityCorrelation:
         """Spearman's correlation of the cosines with given similarities."""
         given, ours, left_out = [], [], 0
         for pair in pairs:
@@ -118,11 +118,13 @@ class WordVectors:
                 f"{len(given)} of {len(given) + left_out} pairs have vectors for both words, and "
                 "an order to agree with takes at least two that differ; give other pairs."
             )
-        return Agreement(spearman=spearman(given, ours), pairs=len(given), left_out=left_out)
+        return SimilarityCorrelation(
+            spearman=spearman(given, ours), pairs=len(given), left_out=left_out
+        )
 
     def _best(
         self, queries: NDArray[np.float32], without: Sequence[Sequence[int]], count: int
-    ) -> list[list[Near]]:
+    ) -> list[list[Neighbour]]:
         lengths = np.linalg.norm(queries, axis=1, keepdims=True)
         cosines = (queries / np.maximum(lengths, 1e-30)) @ self.directions.T
         found = []
@@ -131,11 +133,11 @@ class WordVectors:
             most = max(0, min(count, len(row) - len(set(left_out))))
             some = np.argpartition(-row, min(most, len(row) - 1))[:most]
             best = some[np.argsort(-row[some], kind="stable")]
-            found.append([Near(word=self.words[i], cosine=float(row[i])) for i in best])
+            found.append([Neighbour(word=self.words[i], cosine=float(row[i])) for i in best])
         return found
 
 
-def vectors_of(system: System, tokenizer: Tokenizer) -> WordVectors:
+def word_vectors(system: System, tokenizer: Tokenizer) -> WordVectors:
     """The word vectors of a system, without its symbols.
 
     A system that has `Vectors` says which they are; of any other with one table of vectors for its
@@ -158,13 +160,13 @@ def vectors_of(system: System, tokenizer: Tokenizer) -> WordVectors:
     return WordVectors([tokenizer.token(id) for id in ids], vectors)
 
 
-def read_pairs(path: Path | str) -> list[SimilarPair]:
+def read_similarity_pairs(path: Path | str) -> list[SimilarityPair]:
     """Pairs from a file with two words and a number a line, parted by tabs, commas or spaces.
 
     As WordSim-353, SimLex-999 and their like are given out; further columns, a heading and lines
     that begin with # are passed over.
     """
-    pairs: list[SimilarPair] = []
+    pairs: list[SimilarityPair] = []
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -177,7 +179,7 @@ def read_pairs(path: Path | str) -> list[SimilarPair]:
         parts = [part.strip() for part in line.split(mark)]
         value = _first_number(parts[2:])
         if value is not None:
-            pairs.append(SimilarPair(first=parts[0], second=parts[1], similarity=value))
+            pairs.append(SimilarityPair(first=parts[0], second=parts[1], similarity=value))
         elif pairs:
             raise UserError(
                 f"{path}, line {number}: two words and a number were expected, and {line!r} came."

@@ -11,35 +11,65 @@ from typing import Any
 
 import torch
 
+from lmlab.core.atomic_files import (
+    write_json,
+    write_text,
+)
 from lmlab.core.errors import LmlabWarning, UserError
-from lmlab.core.files import write_json, write_text
 from lmlab.core.seeds import check_seed
-from lmlab.core.seeing import Seeing
 from lmlab.core.system import System
+from lmlab.data.length_ratio import within_length_ratio
 from lmlab.data.lines import ReadingReport
-from lmlab.data.ratio import evenly_long
-from lmlab.tasks.beginning import load_beginning
-from lmlab.tasks.catalogue import HOPS, find_task
-from lmlab.tasks.generate import Generate
-from lmlab.tasks.intervals import measure_answers
-from lmlab.tasks.reading import Prepared, Reading
-from lmlab.tasks.relevance import kept_shares
-from lmlab.tasks.rows import Row, Splits, data_seed, read_splits
-from lmlab.tasks.settings import check_use, judge_of, long_settings, parted
-from lmlab.tasks.systems import Continuing
+from lmlab.models.image_to_text import ImageToTextLM
+from lmlab.tasks.confidence_intervals import measure_answers
+from lmlab.tasks.finetune_settings import (
+    check_settings_apply,
+    default_long_config,
+    selection_metric,
+    split_long_settings,
+)
+from lmlab.tasks.finetuned_systems import FinetunedGenerator
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.input_pipeline import (
+    EncodedSplit,
+    InputPipeline,
+)
+from lmlab.tasks.load_pretrained import load_pretrained
+from lmlab.tasks.long_context.long_text_strategies import (
+    default_long_strategy,
+    make_pipeline,
+    relevance_supervision_of,
+)
+from lmlab.tasks.long_context.relevance_labels import relevant_text_recall
 from lmlab.tasks.task import Task
-from lmlab.tasks.unknown_words import unknown_in_rows
-from lmlab.tasks.ways import default_way, find_reading, judged_by
-from lmlab.training.config import TrainingConfig, apply_settings, given_budgets, with_budget
-from lmlab.training.data import Watched
-from lmlab.training.loop import Job, Judge, fit_by_gradient
-from lmlab.training.memories import load_memories
-from lmlab.training.processes import make_accelerator, one_writer
+from lmlab.tasks.task_registry import (
+    HOPS,
+    find_task,
+)
+from lmlab.tasks.task_rows import (
+    Row,
+    Splits,
+    count_unknown_words,
+    read_splits,
+    split_seed,
+)
+from lmlab.training.config import TrainingConfig, apply_settings, replace_budgets, with_budget
+from lmlab.training.data_loaders import FitData
+from lmlab.training.distributed import (
+    exclusive_output,
+    make_accelerator,
+)
+from lmlab.training.external_memory import load_external_memory
+from lmlab.training.loop import FitJob, ValidationMetric, fit_by_gradient
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import Model, RunFolder, load_weights
-from lmlab.training.train import check_validated, continues
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+    load_weights,
+)
+from lmlab.training.train import check_validation_split, resumes
 
-DEFAULTS = TrainingConfig(
+FINETUNE_DEFAULTS = TrainingConfig(
     learning_rate=1e-3,
     schedule="cosine",
     warmup_steps=20,
@@ -50,7 +80,7 @@ DEFAULTS = TrainingConfig(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuned:
+class FinetuneResult:
     """What came of a fine-tuning."""
 
     path: Path
@@ -80,7 +110,7 @@ class FineTuned:
         return {**asdict(self), "path": str(self.path)}
 
 
-@one_writer
+@exclusive_output
 def finetune(
     run: Path | str,
     *,
@@ -99,7 +129,7 @@ def finetune(
     resume: bool = False,
     errors: str = "strict",
     quiet: bool = False,
-) -> FineTuned:
+) -> FinetuneResult:
     """Put the trained `run` to a task on the rows of `data`, into the folder `out`.
 
     A `run` that was fine-tuned itself is begun with as it is, but for its head.
@@ -133,32 +163,36 @@ def finetune(
             quiet=quiet,
         )
     kind, folder = find_task(task), RunFolder(Path(out))
-    of_reading, of_training = parted(settings or {})
+    of_reading, of_training = split_long_settings(settings or {})
     see = f"lmlab settings --task {task}"
-    config = replace(apply_settings(DEFAULTS, given_budgets(of_training), see), seed=seed)
-    check_use(config, task)
+    config = replace(
+        apply_settings(FINETUNE_DEFAULTS, replace_budgets(of_training), see), seed=seed
+    )
+    check_settings_apply(config, task)
     config = with_budget(config, beside=of_training, epochs=epochs, steps=steps, minutes=minutes)
-    before = folder.resumed_config() if continues(folder, resume) else None
-    model = load_beginning(run)
-    if frozen and kind is Generate:
+    before = folder.resumed_config() if resumes(folder, resume) else None
+    model = load_pretrained(run)
+    if frozen and kind is Generation:
         raise UserError("generation needs all parameters to learn; leave --frozen out.")
     met = ReadingReport()
-    divided_by = data_seed(model.config, data)
+    divided_by = split_seed(model.config, data)
     splits = read_splits(data, kind, seed=divided_by, errors=errors, report=met)
-    check_validated(config, selects="validation" in splits)
-    met.uneven_pairs = _drop_uneven(splits, config.most_ratio)
+    check_validation_split(config, selects="validation" in splits)
+    met.uneven_pairs = _drop_uneven(splits, config.max_length_ratio)
     asked = make_task(kind, splits["train"], model)
-    take_first(splits, examples)  # after the labels are known: few rows need not have them all
-    if sentence := unknown_in_rows(splits["train"], asked, model.tokenizer).warning():
+    limit_training_rows(
+        splits, examples
+    )  # after the labels are known: few rows need not have them all
+    if sentence := count_unknown_words(splits["train"], asked, model.tokenizer).warning():
         warnings.warn(sentence, LmlabWarning, stacklevel=2)
-    way = long or default_way(model.system, asked)
-    reading = find_reading(
+    way = long or default_long_strategy(model.system, asked)
+    reading = make_pipeline(
         way,
-        judge=judged_by(way, judge, splits["train"]),
+        judge=relevance_supervision_of(way, judge, splits["train"]),
         task=asked,
         tokenizer=model.tokenizer,
         system=model.system,
-        settings=apply_settings(long_settings(model.system), of_reading),
+        settings=apply_settings(default_long_config(model.system), of_reading),
     )
     torch.manual_seed(seed)
     system = reading.build(model.system, frozen=frozen)
@@ -166,7 +200,7 @@ def finetune(
         name: reading.prepare(rows, training=name == "train") for name, rows in splits.items()
     }
     reading.begin(system, prepared, seed)
-    judged_by_bleu = judge_of(config, reading, prepared)
+    judged_by_bleu = selection_metric(config, reading, prepared)
     described = _described(model, reading, config, frozen, str(data), str(run))
     described["rows"] = {"seed": divided_by, "errors": errors}
     if before is not None and before.get("task") != described["task"]:
@@ -176,13 +210,13 @@ def finetune(
         )
     write_beginning(folder, model, described, begins=before is None)
     _fit(system, reading, prepared, config, folder, judged_by_bleu, quiet)
-    load_best(system, folder)
+    load_best_weights(system, folder)
     return _judge(system, reading, prepared, folder, met)
 
 
 def write_beginning(
     folder: RunFolder,
-    model: Model,
+    model: TrainedModel,
     described: Mapping[str, Any],
     *,
     begins: bool,
@@ -194,7 +228,7 @@ def write_beginning(
         described,
         model.tokenizer,
         sources=model.source_tokenizer,
-        memories=load_memories(model.config, RunFolder(model.path).memory),
+        memories=load_external_memory(model.config, RunFolder(model.path).memory),
         others=others,
         begins=begins,
     )
@@ -205,14 +239,16 @@ def _drop_uneven(splits: Splits, most: float | None) -> int:
     rows = splits["train"]
     if most is not None:
         splits["train"] = [
-            row for row in rows if evenly_long(str(row["target"]), str(row["source"]), most)
+            row for row in rows if within_length_ratio(str(row["target"]), str(row["source"]), most)
         ]
     if not splits["train"]:
-        raise UserError(f"no training row is as even as most_ratio={most:g}; give a larger one.")
+        raise UserError(
+            f"no training row is as even as max_length_ratio={most:g}; give a larger one."
+        )
     return len(rows) - len(splits["train"])
 
 
-def take_first(splits: Splits, examples: int | None) -> None:
+def limit_training_rows(splits: Splits, examples: int | None) -> None:
     """Leave only so many training rows, where a number is told."""
     if examples is None:
         return
@@ -222,23 +258,25 @@ def take_first(splits: Splits, examples: int | None) -> None:
     splits["train"] = splits["train"][:examples]
 
 
-def _put_to_hops(run: Path | str, **words: Any) -> FineTuned:
+def _put_to_hops(run: Path | str, **words: Any) -> FinetuneResult:
     """Questions over several hops are put to two systems, in stages of their own."""
-    from lmlab.tasks.hops.fitting import finetune_hops
+    from lmlab.tasks.multihop.two_stage_training import finetune_hops
 
     return finetune_hops(run, **words)
 
 
-def make_task(kind: type[Task], rows: Sequence[Row], model: Model) -> Task:
+def make_task(kind: type[Task], rows: Sequence[Row], model: TrainedModel) -> Task:
     """The task with the labels of its training rows."""
-    if kind is Generate:
-        return Generate(conditional=model.card.conditional, source_tokenizer=model.source_tokenizer)
-    if isinstance(model.system, Seeing):
+    if kind is Generation:
+        return Generation(
+            conditional=model.card.conditional, source_tokenizer=model.source_tokenizer
+        )
+    if isinstance(model.system, ImageToTextLM):
         raise UserError(
             f"{model.card.name} reads images, and a row of {kind.name} has none; give a system "
             "that reads texts (bert, gpt …)."
         )
-    labels = kind.labels_of(rows)
+    labels = kind.collect_labels(rows)
     if len(labels) == 1:
         raise UserError(
             f"all {len(rows)} rows to train on have the label {labels[0]!r}, so that there is "
@@ -248,7 +286,12 @@ def make_task(kind: type[Task], rows: Sequence[Row], model: Model) -> Task:
 
 
 def _described(
-    model: Model, reading: Reading, config: TrainingConfig, frozen: bool, data: str, run: str
+    model: TrainedModel,
+    reading: InputPipeline,
+    config: TrainingConfig,
+    frozen: bool,
+    data: str,
+    run: str,
 ) -> dict[str, Any]:
     """config.json: the base run's, with the task on top."""
     kept = {k: v for k, v in model.config.items() if k not in ("format", "lmlab")}
@@ -256,7 +299,7 @@ def _described(
     told = {
         "name": task.name,
         "labels": list(task.labels),
-        "head": not isinstance(task, Generate),
+        "head": not isinstance(task, Generation),
         "frozen": frozen,
         "data": data,
         "run": run,
@@ -270,16 +313,16 @@ def _described(
 
 def _fit(
     system: System,
-    reading: Reading,
-    prepared: Mapping[str, Prepared],
+    reading: InputPipeline,
+    prepared: Mapping[str, EncodedSplit],
     config: TrainingConfig,
     folder: RunFolder,
-    judge: Judge | None,
+    judge: ValidationMetric | None,
     quiet: bool,
 ) -> None:
     accelerator = make_accelerator()
     held = next((s for s in ("validation", "test") if prepared.get(s)), None)
-    data = Watched(
+    data = FitData(
         train=reading.batches(prepared["train"], system, config, training=True),
         held_out=None
         if held is None
@@ -291,10 +334,10 @@ def _fit(
         config,
         quiet=quiet,
         tensorboard=folder.path / "tensorboard",
-        unit="nats a token" if isinstance(system, Continuing) else "nats an answer",
+        unit="nats a token" if isinstance(system, FinetunedGenerator) else "nats an answer",
     )
     outcome = fit_by_gradient(
-        Job(
+        FitJob(
             system=system.to(accelerator.device),
             data=data,
             config=config,
@@ -304,10 +347,10 @@ def _fit(
             judge=judge,
         )
     )
-    outcome.check_whole(folder)
+    outcome.check_complete(folder)
 
 
-def load_best(system: System, folder: RunFolder) -> None:
+def load_best_weights(system: System, folder: RunFolder) -> None:
     """The weights that the run has kept."""
     folder.verify()
     load_weights(system, folder)
@@ -316,11 +359,11 @@ def load_best(system: System, folder: RunFolder) -> None:
 
 def _judge(
     system: System,
-    reading: Reading,
-    prepared: Mapping[str, Prepared],
+    reading: InputPipeline,
+    prepared: Mapping[str, EncodedSplit],
     folder: RunFolder,
     met: ReadingReport,
-) -> FineTuned:
+) -> FinetuneResult:
     """Answer the test rows, write what was answered, and say how right it is."""
     split = next(s for s in ("test", "validation", "train") if prepared.get(s))
     asked, task = prepared[split], reading.task
@@ -329,13 +372,13 @@ def _judge(
     measured = measure_answers(task, expected, [each.answer for each in found])
     metrics = dict(measured.metrics)
     if reading.name:
-        metrics |= kept_shares(asked.rows, [each.seen for each in found])
+        metrics |= relevant_text_recall(asked.rows, [each.seen for each in found])
     lines = [
         json.dumps({**row, **each.as_dict()}, ensure_ascii=False)
         for row, each in zip(asked.rows, found, strict=True)
     ]
     write_text(folder.path / "predictions.jsonl", "\n".join(lines) + "\n")
-    result = FineTuned(
+    result = FinetuneResult(
         path=folder.path,
         task=task.name,
         labels=task.labels,

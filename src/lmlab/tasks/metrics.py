@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from lmlab.scoring.translations import make_metric
+from lmlab.scoring.translation_metrics import make_metric
 
 
 def accuracy(expected: Sequence[object], found: Sequence[object]) -> float:
@@ -25,13 +25,13 @@ def macro_f1(expected: Sequence[str], found: Sequence[str]) -> float:
     return sum(scores) / max(len(scores), 1)
 
 
-def majority(expected: Sequence[object]) -> float:
+def majority_accuracy(expected: Sequence[object]) -> float:
     """The accuracy of always giving the most frequent answer of the split itself: a ceiling for
     guessing without reading."""
     return max(Counter(expected).values(), default=0) / max(len(expected), 1)
 
 
-def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+def tagged_entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
     """(first, last + 1, kind) of each mention that B- and I- tags mark; a lone I- begins one."""
     found: set[tuple[int, int, str]] = set()
     begun, kind = 0, ""
@@ -54,18 +54,18 @@ def entity_f1(expected: Sequence[Sequence[str]], found: Sequence[Sequence[str]])
     """F1 over the mentions of all sequences: right where ends and kind are (CoNLL)."""
     hits = told = wanted = 0
     for gold, answer in zip(expected, found, strict=True):
-        right, given = entities(gold), entities(answer)
+        right, given = tagged_entities(gold), tagged_entities(answer)
         hits, told, wanted = hits + len(right & given), told + len(given), wanted + len(right)
     return f1(hits, told, wanted)
 
 
-def word_f1(expected: str, found: str) -> float:
+def token_f1(expected: str, found: str) -> float:
     """F1 of the words of two texts as bags (SQuAD)."""
-    right, given = Counter(words(expected)), Counter(words(found))
+    right, given = Counter(metric_words(expected)), Counter(metric_words(found))
     return f1(sum((right & given).values()), sum(given.values()), sum(right.values()))
 
 
-def words(text: str) -> list[str]:
+def metric_words(text: str) -> list[str]:
     """Lower-case words; characters where there are no spaces between them (Chinese)."""
     parts = text.lower().split()
     return list(parts[0]) if len(parts) == 1 and not parts[0].isascii() else parts
@@ -73,7 +73,7 @@ def words(text: str) -> list[str]:
 
 def rouge_n(expected: str, found: str, n: int = 1) -> float:
     """F1 of n-grams, each counted as often as both have it (Lin 2004); 0 where neither has any."""
-    right, given = (Counter(_grams(words(text), n)) for text in (expected, found))
+    right, given = (Counter(_grams(metric_words(text), n)) for text in (expected, found))
     if not right and not given:
         return 0.0  # A word has no pairs of words: nothing was got right.
     return f1(sum((right & given).values()), sum(given.values()), sum(right.values()))
@@ -81,7 +81,7 @@ def rouge_n(expected: str, found: str, n: int = 1) -> float:
 
 def rouge_l(expected: str, found: str) -> float:
     """F1 of the longest common subsequence of words (Lin 2004)."""
-    right, given = words(expected), words(found)
+    right, given = metric_words(expected), metric_words(found)
     return f1(_longest_common(right, given), len(given), len(right))
 
 

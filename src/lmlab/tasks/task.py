@@ -13,22 +13,20 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.loss import Loss
+from lmlab.core.loss import IGNORE_LABEL, Loss
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 
-NO_LABEL = -100
-"""Marks places of which nothing is told."""
-LOST = -101
+ANSWER_TRUNCATED_LABEL = -101
 """The label of an answer that is not in what is read of its text: whoever answers can but guess."""
 
 
-class TooLong(Exception):
+class AnswerTruncated(Exception):
     """What is asked for lies behind the greatest length that the system takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
+class EncodedExample:
     """One example as a system reads it."""
 
     tokens: list[int]
@@ -52,7 +50,7 @@ class Task:
     """What a row must have, and what each field means."""
     lists: ClassVar[tuple[str, ...]] = ()
     """The fields that are lists, of one text a word."""
-    proportions: ClassVar[tuple[str, ...]] = ()
+    proportion_metrics: ClassVar[tuple[str, ...]] = ()
     """Measures that are shares of independent rows …"""
     means: ClassVar[tuple[str, ...]] = ()
     """… and those that are other means over rows."""
@@ -78,17 +76,17 @@ class Task:
         return dict(row)
 
     @classmethod
-    def labels_of(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """All labels of some rows, sorted."""
         return sorted({str(row["label"]) for row in rows})
 
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
-    ) -> Encoded:
+    ) -> EncodedExample:
         """The row as at most `longest` tokens."""
         raise TypeError(f"{type(self).__name__} does not define encode")
 
-    def labelled(self, row: Mapping[str, Any], read: Encoded) -> Encoded:
+    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
         """What was read of a row's text, with the labels of the row where it tells them.
 
         TooLong where the answer is not in it.
@@ -112,11 +110,11 @@ class Task:
     def loss(self, scores: Tensor, labels: Tensor) -> Loss:
         """Minus the log-probability of the labels under the head's scores, and their count."""
         flat, asked = scores.flatten(0, -2), labels.flatten()
-        total = F.cross_entropy(flat, asked, ignore_index=NO_LABEL, reduction="sum")
-        return Loss(total, (asked != NO_LABEL).sum().float())
+        total = F.cross_entropy(flat, asked, ignore_index=IGNORE_LABEL, reduction="sum")
+        return Loss(total, (asked != IGNORE_LABEL).sum().float())
 
     def answers(
-        self, scores: Tensor, batch: Batch, encoded: Sequence[Encoded], rows: Sequence[Any]
+        self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[Any]:
         """What the head's scores say of each row of the batch."""
         raise TypeError(f"{type(self).__name__} does not define answers")
@@ -147,20 +145,20 @@ def _check_field(name: str, value: Any) -> None:
         raise UserError(f"{name} must be a text, and {json.dumps(value)[:60]} came.")
 
 
-def ends_of(vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
+def special_tokens_of(vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
     """What stands before the first token and after the last."""
     end = [] if vocabulary.end is None else [vocabulary.end]
     return [vocabulary.opening], end
 
 
-def joined(
+def encode_texts(
     texts: Sequence[str], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
-) -> Encoded:
+) -> EncodedExample:
     """`<s> first </s> second </s>`, without labels; spans are those of the last text.
 
     Where it is too long the longest text loses tokens at its end.
     """
-    start, end = ends_of(vocabulary)
+    start, end = special_tokens_of(vocabulary)
     coded = [tokenizer.encode_with_offsets(text) for text in texts]
     ids, spans = [list(i) for i, _ in coded], [list(s) for _, s in coded]
     room = longest - len(start) - len(end) * len(texts)
@@ -178,18 +176,20 @@ def joined(
         tokens += [*part, *end]
         inside = span if number == len(ids) - 1 else [(0, 0)] * len(part)
         places += [*inside, *[(0, 0)] * len(end)]
-    return Encoded(tokens=tokens, labels=[], spans=places, cut=cut)
+    return EncodedExample(tokens=tokens, labels=[], spans=places, cut=cut)
 
 
-def batch_of(encoded: Sequence[Encoded], pad: int, rows: Sequence[int] | None = None) -> Batch:
+def collate_examples(
+    encoded: Sequence[EncodedExample], pad: int, rows: Sequence[int] | None = None
+) -> Batch:
     """Examples side by side, with their labels."""
     conditions = [each.condition for each in encoded]
     given = None
     if all(condition is not None for condition in conditions):
-        given = Batch.from_sequences([c for c in conditions if c is not None], pad)
-    batch = Batch.from_sequences([each.tokens for each in encoded], pad, rows=rows, condition=given)
+        given = Batch.collate([c for c in conditions if c is not None], pad)
+    batch = Batch.collate([each.tokens for each in encoded], pad, rows=rows, condition=given)
     width = max((len(each.labels) for each in encoded), default=0)
-    labels = torch.full((len(encoded), width), NO_LABEL)
+    labels = torch.full((len(encoded), width), IGNORE_LABEL)
     for row, each in enumerate(encoded):
         labels[row, : len(each.labels)] = torch.tensor(each.labels, dtype=torch.long)
     return Batch(

@@ -19,15 +19,20 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lmlab.core.files import advising_resume, discard, replaced_folder, write_json
+from lmlab.core.atomic_files import (
+    advising_resume,
+    discard,
+    replaced_folder,
+    write_json,
+)
 from lmlab.core.json_text import read_json_object
 from lmlab.core.manifest import check_files, write_manifest
 from lmlab.core.state import State, TensorState
 from lmlab.core.tensor_files import read_tensors, write_tensors
 
-KEPT = 2
+MAX_CHECKPOINTS = 2
 """Checkpoints kept: the newest, and the one before in case the newest is damaged."""
-PREFIX = "step-"
+CHECKPOINT_PREFIX = "step-"
 STATE = "state.json"
 
 
@@ -46,7 +51,7 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint whole or not at all, then remove those no longer needed."""
-    final = folder / f"{PREFIX}{checkpoint.step}"
+    final = folder / f"{CHECKPOINT_PREFIX}{checkpoint.step}"
     # One of the same step is there where a training was resumed before it.
     with advising_resume(), replaced_folder(final) as partial:
         _write_parts(partial, checkpoint)
@@ -68,7 +73,7 @@ def load_checkpoint(folder: Path, tell: Callable[[str], None] = print) -> Checkp
     return None
 
 
-def carried_tensors(state: State | None) -> dict[str, Tensor]:
+def state_to_tensors(state: State | None) -> dict[str, Tensor]:
     """A carried state as tensors that a checkpoint can hold."""
     if state is None:
         return {}
@@ -76,8 +81,8 @@ def carried_tensors(state: State | None) -> dict[str, Tensor]:
     return dict(state.tensors)
 
 
-def carried_state(tensors: dict[str, Tensor]) -> State | None:
-    """The state that `carried_tensors` took apart."""
+def state_from_tensors(tensors: dict[str, Tensor]) -> State | None:
+    """The state that `state_to_tensors` took apart."""
     return TensorState(tensors) if tensors else None
 
 
@@ -129,8 +134,8 @@ _FILES = (*(f"{name}.safetensors" for name in _PARTS), STATE)
 
 def _newest_first(folder: Path) -> Iterator[tuple[int, Path]]:
     found = []
-    for path in folder.glob(f"{PREFIX}*"):
-        number = path.name.removeprefix(PREFIX)
+    for path in folder.glob(f"{CHECKPOINT_PREFIX}*"):
+        number = path.name.removeprefix(CHECKPOINT_PREFIX)
         if number.isdigit():
             found.append((int(number), path))
     yield from sorted(found, reverse=True)
@@ -138,7 +143,7 @@ def _newest_first(folder: Path) -> Iterator[tuple[int, Path]]:
 
 def _remove_old(folder: Path, newest: int) -> None:
     """Keep the last ones; later steps belong to a training that was resumed before them."""
-    kept = [path for step, path in _newest_first(folder) if step <= newest][:KEPT]
+    kept = [path for step, path in _newest_first(folder) if step <= newest][:MAX_CHECKPOINTS]
     for path in folder.iterdir():
-        if path not in kept and path.name.startswith(PREFIX):
+        if path not in kept and path.name.startswith(CHECKPOINT_PREFIX):
             discard(path)

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from lmlab.core.dataclass_parsing import check_type
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.records import check_type
 from lmlab.core.switches import parse_switches
 
 OptimizerName = Literal["adamw", "adam", "adafactor", "sgd", "rmsprop"]
@@ -65,7 +65,7 @@ class TrainingConfig:
     """Budget: minutes by the clock."""
     patience: int = field(default=0, metadata={"at_least": 0})
     """Early stopping: validations without improvement after which training stops; 0 for never."""
-    keep_by: Literal["loss", "bleu"] = "loss"
+    select_by: Literal["loss", "bleu"] = "loss"
     """Model selection: keep the weights with the best validation loss, or with the best BLEU of
     greedy translations of the validation split, which is then reported too."""
     average: int = field(default=0, metadata={"at_least": 0})
@@ -79,7 +79,7 @@ class TrainingConfig:
     """Minutes between checkpoints; one more is written at the end and on Ctrl-C."""
     checkpoint_steps: int = field(default=0, metadata={"at_least": 0})
     """Steps between checkpoints, beside those by the clock; 0 for none."""
-    most_ratio: float | None = field(default=None, metadata={"at_least": 1})
+    max_length_ratio: float | None = field(default=None, metadata={"at_least": 1})
     """Maximum length ratio of a training pair, in words; longer ones are dropped and counted. None
     keeps all."""
     min_count: int | None = field(default=None, metadata={"at_least": 1})
@@ -108,7 +108,7 @@ def with_budget(
     return apply_settings(config, changes)
 
 
-def given_budgets(settings: Mapping[str, Any]) -> dict[str, Any]:
+def replace_budgets(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings whose budgets, where they have some, take the place of all that were before."""
     if any(settings.get(name) is not None for name in BUDGETS):
         return {**dict.fromkeys(BUDGETS), **settings}
@@ -175,7 +175,7 @@ def apply_settings(
     return changed
 
 
-def settings_between(
+def split_settings(
     settings: Mapping[str, Any],
     system: Any,
     training: TrainingConfig,

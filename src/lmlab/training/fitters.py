@@ -8,29 +8,29 @@ import torch
 from torch import Tensor
 
 from lmlab.core.protocols import Countable, ExpectationMaximisation
+from lmlab.training.checkpoint_checks import restoring
 from lmlab.training.checkpoints import Checkpoint
-from lmlab.training.data import TrainingData
-from lmlab.training.evaluate import evaluate
-from lmlab.training.loop import Job, Outcome, fit_by_gradient, save_weights
-from lmlab.training.processes import share
-from lmlab.training.progress import Budget, Clock, Progress, StopSignals
-from lmlab.training.restoring import restoring
-from lmlab.training.words import fit_words
+from lmlab.training.data_loaders import TrainingData
+from lmlab.training.distributed import shard_batch
+from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
+from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
+from lmlab.training.validation import held_out_loss
+from lmlab.training.word2vec_fitter import fit_word2vec
 
-SMALLEST_GAIN = 1e-5
+MIN_EM_GAIN = 1e-5
 """Nats per token below which EM has converged."""
-ROUNDING = 1e-4
+EM_ROUNDING = 1e-4
 """Nats per token by which single precision may seem to lower the likelihood."""
 
 
-def fit_by_counting(job: Job) -> Outcome:
+def fit_by_counting(job: FitJob) -> FitResult:
     """One pass of counting over the training split; every process counts for itself."""
     assert isinstance(job.system, Countable), "fitting by counting needs fit_counts"
-    progress, clock = Progress(), Clock()
+    progress, clock = Progress(), TrainingClock()
     counted = job.run.has_weights()
     job.accelerator.wait_for_everyone()  # all have looked before the first one writes
     if counted:
-        return Outcome(progress=Progress(step=1, epoch=1), reason="nothing")
+        return FitResult(progress=Progress(step=1, epoch=1), reason="nothing")
     job.reporter.begin(after=0)
     with job.reporter:
         assert isinstance(job.data, TrainingData), "counting reads a corpus"
@@ -40,14 +40,14 @@ def fit_by_counting(job: Job) -> Outcome:
         job.system.to(job.accelerator.device)
         progress.step = progress.epoch = 1
         progress.seconds = clock.seconds()
-        trained = evaluate(job.system, job.data.train, job.accelerator)
+        trained = held_out_loss(job.system, job.data.train, job.accelerator)
         job.reporter.write("train", progress, loss=trained.loss, count=trained.count)
         loss = _watch(job, progress)
         save_weights(job)
-    return Outcome(progress=progress, reason="budget", loss=loss)
+    return FitResult(progress=progress, reason="budget", loss=loss)
 
 
-def fit_by_em(job: Job) -> Outcome:
+def fit_by_em(job: FitJob) -> FitResult:
     """Expectation-maximisation (Dempster, Laird and Rubin 1977), an epoch an iteration.
 
     The training likelihood never falls; iterations end when it gains less than 1e-5 nats per token.
@@ -56,20 +56,20 @@ def fit_by_em(job: Job) -> Outcome:
     assert isinstance(system, ExpectationMaximisation), "fitting by EM needs expect and maximise"
     system.to(job.accelerator.device)
     progress, budget = _restore(job), Budget(job.config, per_epoch=1)
-    if budget.over(progress) or progress.waited:
+    if budget.over(progress) or progress.stale_validations:
         save_weights(job, replace=False)
-        return Outcome(progress=progress, reason="nothing")
-    clock, loss, saved_at, asked = Clock(progress.seconds), None, progress.seconds, False
+        return FitResult(progress=progress, reason="nothing")
+    clock, loss, saved_at, asked = TrainingClock(progress.seconds), None, progress.seconds, False
     with job.reporter, StopSignals() as signals, torch.no_grad():
-        while not (budget.over(progress) or progress.waited or asked):
+        while not (budget.over(progress) or progress.stale_validations or asked):
             # Expected counts of all batches and processes, then the best parameters given them.
-            system.maximise(expected_counts(job))
+            system.maximise(accumulate_expected_counts(job))
 
             # The loss of the new parameters: it may only fall.
-            trained = evaluate(system, job.data.train, job.accelerator)
+            trained = held_out_loss(system, job.data.train, job.accelerator)
             before, progress.best = progress.best, trained.loss
-            assert trained.loss <= before + ROUNDING, f"EM went from {before} to {trained.loss}"
-            progress.waited = int(before - trained.loss < SMALLEST_GAIN)
+            assert trained.loss <= before + EM_ROUNDING, f"EM went from {before} to {trained.loss}"
+            progress.stale_validations = int(before - trained.loss < MIN_EM_GAIN)
             progress.step, progress.epoch = progress.step + 1, progress.epoch + 1
             progress.seconds = clock.seconds()
             job.reporter.write("train", progress, loss=trained.loss, count=trained.count)
@@ -77,21 +77,27 @@ def fit_by_em(job: Job) -> Outcome:
             job.reporter.show(progress, budget)
 
             asked = signals.asked
-            ending = asked or progress.waited or budget.over(progress)
+            ending = asked or progress.stale_validations or budget.over(progress)
             if ending or budget.checkpoint_due(progress, saved_at):
                 _save(job, progress)
                 saved_at = progress.seconds
     save_weights(job)
-    reason = "early" if progress.waited else "budget" if budget.over(progress) else "interrupted"
-    return Outcome(progress=progress, reason=reason, loss=loss)
+    reason = (
+        "early"
+        if progress.stale_validations
+        else "budget"
+        if budget.over(progress)
+        else "interrupted"
+    )
+    return FitResult(progress=progress, reason=reason, loss=loss)
 
 
-def expected_counts(job: Job) -> dict[str, Tensor]:
+def accumulate_expected_counts(job: FitJob) -> dict[str, Tensor]:
     """The expected counts of a whole pass over the training split, in double precision."""
     assert isinstance(job.system, ExpectationMaximisation)
     sums: dict[str, Tensor] = {}
     for whole in job.data.train.epoch(0):
-        batch = share(whole, job.accelerator)
+        batch = shard_batch(whole, job.accelerator)
         counts = {} if batch is None else job.system.expect(batch)
         for name, value in counts.items():
             value = value if value.device.type == "mps" else value.double()
@@ -101,15 +107,15 @@ def expected_counts(job: Job) -> dict[str, Tensor]:
     return {name: job.accelerator.reduce(value, reduction="sum") for name, value in sums.items()}
 
 
-def _watch(job: Job, progress: Progress) -> float | None:
+def _watch(job: FitJob, progress: Progress) -> float | None:
     if job.data.held_out is None:
         return None
-    held_out = evaluate(job.system, job.data.held_out, job.accelerator)
-    job.reporter.evaluated(progress, held_out, str(job.data.held_out_split))
+    held_out = held_out_loss(job.system, job.data.held_out, job.accelerator)
+    job.reporter.report_validation(progress, held_out, str(job.data.held_out_split))
     return held_out.loss
 
 
-def _save(job: Job, progress: Progress) -> None:
+def _save(job: FitJob, progress: Progress) -> None:
     if job.accelerator.is_main_process:
         state = {"progress": progress.state()}
         model = job.system.state_dict()
@@ -117,7 +123,7 @@ def _save(job: Job, progress: Progress) -> None:
     job.accelerator.wait_for_everyone()
 
 
-def _restore(job: Job) -> Progress:
+def _restore(job: FitJob) -> Progress:
     checkpoint = job.run.load_checkpoint(job.reporter.tell)
     job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
     if checkpoint is None:
@@ -127,9 +133,9 @@ def _restore(job: Job) -> Progress:
         return Progress.restored(checkpoint.state["progress"])
 
 
-FITTERS: dict[str, Callable[[Job], Outcome]] = {
+FITTERS: dict[str, Callable[[FitJob], FitResult]] = {
     "gradient": fit_by_gradient,
     "counting": fit_by_counting,
     "em": fit_by_em,
-    "words": fit_words,
+    "words": fit_word2vec,
 }

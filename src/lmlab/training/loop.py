@@ -15,35 +15,43 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.state import State
 from lmlab.core.system import System
+from lmlab.training.checkpoint_checks import restoring
 from lmlab.training.checkpoints import (
     Checkpoint,
-    carried_state,
-    carried_tensors,
     optimizer_tensors,
     restore_optimizer,
+    state_from_tensors,
+    state_to_tensors,
 )
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import BatchSource, Watched, groups
-from lmlab.training.evaluate import evaluate
-from lmlab.training.lookups import LOOKED_UP, looked_up, recall_of
-from lmlab.training.optimizers import build_optimizer
-from lmlab.training.processes import (
-    gather_rows,
-    own_rows,
-    seed_step,
-    share,
-    sum_gradients,
-    sum_numbers,
+from lmlab.training.data_loaders import (
+    BatchLoader,
+    FitData,
+    accumulation_groups,
 )
-from lmlab.training.progress import Budget, Clock, Progress, StopSignals
+from lmlab.training.distributed import (
+    all_reduce_gradients,
+    all_reduce_sum,
+    gather_rows,
+    local_rows,
+    seed_step,
+    shard_batch,
+)
+from lmlab.training.optimizers import build_optimizer
+from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
 from lmlab.training.reporting import NOT_FINITE, Reporter
-from lmlab.training.restoring import restoring
-from lmlab.training.runs import RunFolder
-from lmlab.training.schedules import Schedule
-from lmlab.training.vitals import Watch
+from lmlab.training.retrieval_logging import (
+    RETRIEVED_EVENT,
+    index_recall,
+    retrieved_documents,
+)
+from lmlab.training.run_folder import RunFolder
+from lmlab.training.schedules import LearningRateSchedule
+from lmlab.training.validation import held_out_loss
+from lmlab.training.weight_statistics import UpdateMonitor
 
 
-class Judge(Protocol):
+class ValidationMetric(Protocol):
     """A figure of merit of a system, the higher the better (BLEU on the validation split)."""
 
     name: str
@@ -52,21 +60,21 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
+class FitJob:
     """Everything a fitter is given."""
 
     system: System
-    data: Watched
+    data: FitData
     config: TrainingConfig
     run: RunFolder
     accelerator: Accelerator
     reporter: Reporter
-    judge: Judge | None = None
+    judge: ValidationMetric | None = None
     """A figure of merit on the validation split, where weights are kept by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class FitResult:
     """How a fit ended."""
 
     progress: Progress
@@ -75,7 +83,7 @@ class Outcome:
     loss: float | None = None
     """The last held-out loss, in nats per token."""
 
-    def check_whole(self, run: RunFolder) -> None:
+    def check_complete(self, run: RunFolder) -> None:
         """A UserError where it was stopped on its way: nothing is measured of what is half done."""
         if self.reason == "interrupted":
             raise UserError(
@@ -84,30 +92,30 @@ class Outcome:
             )
 
 
-def fit_by_gradient(job: Job) -> Outcome:
+def fit_by_gradient(job: FitJob) -> FitResult:
     """Minimise the system's loss by gradient, from the last checkpoint on where there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
     optimizer = build_optimizer(job.system, config)
     model = accelerator.prepare_model(job.system, evaluation_mode=True)
     optimizer = accelerator.prepare_optimizer(optimizer)
     parameters = [p for p in job.system.parameters() if p.requires_grad]
-    schedule, budget = Schedule(config), Budget(config, data.train.batches_per_epoch())
-    progress, carried = restore(job, optimizer, schedule)
+    schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
+    progress, carried = restore_fit_checkpoint(job, optimizer, schedule)
     if budget.over(progress):
-        if job.config.average and progress.averaged != progress.step:
+        if job.config.average and progress.averaged_at_step != progress.step:
             with reporter:  # the budget has become smaller than what was trained
-                finish(job, progress, optimizer, schedule, carried)
+                finish_fit(job, progress, optimizer, schedule, carried)
         save_weights(job, replace=False)
-        return Outcome(progress=progress, reason="nothing")
-    clock, held_out_loss, saved_at = Clock(progress.seconds), None, progress.seconds
+        return FitResult(progress=progress, reason="nothing")
+    clock, held_out_loss, saved_at = TrainingClock(progress.seconds), None, progress.seconds
     place = {"epoch": progress.epoch, "position": progress.position}
-    watch = Watch(job.system, log_every=config.log_every)
+    watch = UpdateMonitor(job.system, log_every=config.log_every)
     if config.compile:
-        compile_step(job.system)
+        compile_loss(job.system)
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
-        for batches in groups(data.train, size=config.accumulate, **place):
+        for batches in accumulation_groups(data.train, size=config.accumulate, **place):
             # The randomness of a step depends on the seed and the step's number alone.
             began = time.perf_counter()
             generator = seed_step(config.seed, progress.step, accelerator)
@@ -116,7 +124,7 @@ def fit_by_gradient(job: Job) -> Outcome:
             # Gradients of totals, not of means, so that they simply add up over batches …
             sums = torch.zeros(4, dtype=torch.float64)
             for whole in batches:
-                batch = share(whole, accelerator)
+                batch = shard_batch(whole, accelerator)
                 if batch is None:
                     continue
                 state = carried if batch.carries else None
@@ -128,18 +136,18 @@ def fit_by_gradient(job: Job) -> Outcome:
 
             # … and over processes; the clock of the first one and any wish to stop travel along.
             sums[2:] = torch.tensor([signals.asked, accelerator.is_main_process * clock.seconds()])
-            total, count, asked, progress.seconds = sum_numbers(sums, accelerator)
-            sum_gradients(parameters, accelerator)
+            total, count, asked, progress.seconds = all_reduce_sum(sums, accelerator)
+            all_reduce_gradients(parameters, accelerator)
 
             # One division, by the count of all of them: never a mean of means.
-            norm = scale_and_clip(parameters, 1 / max(count, 1), config.clip)
+            norm = clip_gradients(parameters, 1 / max(count, 1), config.clip)
             if not math.isfinite(total) or not math.isfinite(norm):
                 reporter.write(NOT_FINITE, progress)
-                raise not_finite(progress, total, norm, config)
+                raise non_finite_error(progress, total, norm, config)
 
             # Only a sound gradient reaches the weights.
             rate = schedule.rate(progress.step, budget.spent(progress))
-            set_rate(optimizer, rate)
+            set_learning_rate(optimizer, rate)
             watch.before(progress.step + 1)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -150,14 +158,14 @@ def fit_by_gradient(job: Job) -> Outcome:
             evaluating = budget.evaluation_due(progress) or budget.spent(progress) >= 1
             reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating, watch=watch)
             if evaluating and data.held_out is not None:
-                held_out_loss = look_at_held_out(job, data.held_out, progress, schedule)
+                held_out_loss = validate(job, data.held_out, progress, schedule)
 
             # A checkpoint holds all that the next step depends on.
             if budget.over(progress):
-                finish(job, progress, optimizer, schedule, carried)
+                finish_fit(job, progress, optimizer, schedule, carried)
                 break
             if asked > 0 or budget.checkpoint_due(progress, saved_at):
-                save(job, progress, optimizer, schedule, carried)
+                save_fit_checkpoint(job, progress, optimizer, schedule, carried)
                 saved_at = progress.seconds
             if asked > 0:
                 break
@@ -165,10 +173,10 @@ def fit_by_gradient(job: Job) -> Outcome:
     save_weights(job, replace=not data.selects)
     reason = "interrupted" if not budget.over(progress) else "budget"
     reason = "early" if budget.stopped_early(progress) else reason
-    return Outcome(progress=progress, reason=reason, loss=held_out_loss)
+    return FitResult(progress=progress, reason=reason, loss=held_out_loss)
 
 
-def scale_and_clip(parameters: list[torch.nn.Parameter], scale: float, clip: float) -> float:
+def clip_gradients(parameters: list[torch.nn.Parameter], scale: float, clip: float) -> float:
     """Scale all gradients, then shorten them to the norm `clip`; gives the norm in between."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
@@ -181,7 +189,7 @@ def scale_and_clip(parameters: list[torch.nn.Parameter], scale: float, clip: flo
     return norm
 
 
-def compile_step(system: System) -> None:
+def compile_loss(system: System) -> None:
     """Have torch compile the loss at the first batch; what it can't, runs as it would have."""
     # It tells of every such place by a stack of calls, in which there is nothing to be done.
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
@@ -189,13 +197,15 @@ def compile_step(system: System) -> None:
     system.compile(dynamic=True)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of every group of parameters."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def not_finite(progress: Progress, total: float, norm: float, config: TrainingConfig) -> UserError:
+def non_finite_error(
+    progress: Progress, total: float, norm: float, config: TrainingConfig
+) -> UserError:
     """The error for a loss or gradient that is no number, with what to try."""
     what = "loss" if not math.isfinite(total) else "gradient"
     tries = [f"learning_rate below {config.learning_rate:g}"]
@@ -209,8 +219,8 @@ def not_finite(progress: Progress, total: float, norm: float, config: TrainingCo
     )
 
 
-def look_at_held_out(
-    job: Job, source: BatchSource, progress: Progress, schedule: Schedule
+def validate(
+    job: FitJob, source: BatchLoader, progress: Progress, schedule: LearningRateSchedule
 ) -> float:
     """The held-out loss; where it is of a validation split, the best weights are kept."""
     with job.system.settled():
@@ -218,60 +228,62 @@ def look_at_held_out(
 
 
 def _look_at_settled(
-    job: Job, source: BatchSource, progress: Progress, schedule: Schedule
+    job: FitJob, source: BatchLoader, progress: Progress, schedule: LearningRateSchedule
 ) -> float:
-    found = evaluate(job.system, source, job.accelerator)
-    figures = figures_of(job)
-    job.reporter.evaluated(progress, found, str(job.data.held_out_split), figures)
-    if (lookups := looked_up(job.system, source)) and job.accelerator.is_main_process:
-        job.reporter.write(LOOKED_UP, progress, texts=lookups, recall=recall_of(job.system))
+    found = held_out_loss(job.system, source, job.accelerator)
+    figures = validation_metrics(job)
+    job.reporter.report_validation(progress, found, str(job.data.held_out_split), figures)
+    if (lookups := retrieved_documents(job.system, source)) and job.accelerator.is_main_process:
+        job.reporter.write(
+            RETRIEVED_EVENT, progress, texts=lookups, recall=index_recall(job.system)
+        )
     if job.data.selects:
-        schedule.validated(found.loss)
-        if progress.validated(found.loss, rank_of(figures)):
+        schedule.record_validation(found.loss)
+        if progress.record_validation(found.loss, selection_score(figures)):
             save_weights(job)
         if job.config.average and job.accelerator.is_main_process:
-            job.run.remember_weights(job.system, progress.step, keep=job.config.average)
+            job.run.save_averaging_weights(job.system, progress.step, keep=job.config.average)
     return found.loss
 
 
-def figures_of(job: Job) -> dict[str, float]:
+def validation_metrics(job: FitJob) -> dict[str, float]:
     """The figure of merit by its name, where weights are kept by one; the first process's."""
     if job.judge is None or not job.data.selects:
         return {}
     training = job.system.training
     value = job.judge(job.system) if job.accelerator.is_main_process else 0.0
     job.system.train(training)
-    [shared] = sum_numbers(torch.tensor([value], dtype=torch.float64), job.accelerator)
+    [shared] = all_reduce_sum(torch.tensor([value], dtype=torch.float64), job.accelerator)
     return {job.judge.name: shared}
 
 
-def rank_of(figures: dict[str, float]) -> float | None:
+def selection_score(figures: dict[str, float]) -> float | None:
     """What weights are ranked by, the lower the better; None where it is the loss."""
     return -next(iter(figures.values())) if figures else None
 
 
-def finish(
-    job: Job,
+def finish_fit(
+    job: FitJob,
     progress: Progress,
     optimizer: torch.optim.Optimizer,
-    schedule: Schedule,
+    schedule: LearningRateSchedule,
     carried: State | None,
 ) -> None:
     """The end of a training: average, then the last checkpoint, then remove what was averaged.
 
     In this order a kill loses nothing: before the checkpoint all of it is done again from the one
-    before, after it `progress.averaged` says that only files are left to remove.
+    before, after it `progress.averaged_at_step` says that only files are left to remove.
     """
     if job.config.average:
-        settle_average(job, progress)
-    save(job, progress, optimizer, schedule, carried)
-    forget_weights(job, after=0)
+        select_averaged_weights(job, progress)
+    save_fit_checkpoint(job, progress, optimizer, schedule, carried)
+    remove_averaging_weights(job, after=0)
 
 
-def settle_average(job: Job, progress: Progress) -> None:
+def select_averaged_weights(job: FitJob, progress: Progress) -> None:
     """Average the weights of the last validations, and select them if they are better than the
     best; the system keeps its own weights, so that training can go on from here."""
-    progress.averaged = progress.step
+    progress.averaged_at_step = progress.step
     if not job.data.selects or job.data.held_out is None:
         return
     job.accelerator.wait_for_everyone()  # the first process has written them all
@@ -281,21 +293,21 @@ def settle_average(job: Job, progress: Progress) -> None:
     own = {name: value.clone() for name, value in job.system.state_dict().items()}
     job.system.load_state_dict(weights)
     with job.system.settled():
-        found = evaluate(job.system, job.data.held_out, job.accelerator)
-        figures = figures_of(job)
-        job.reporter.evaluated(progress, found, "average", figures)
-        if progress.note_best(found.loss, rank_of(figures)):
+        found = held_out_loss(job.system, job.data.held_out, job.accelerator)
+        figures = validation_metrics(job)
+        job.reporter.report_validation(progress, found, "average", figures)
+        if progress.record_best(found.loss, selection_score(figures)):
             save_weights(job)
     job.system.load_state_dict(own)
 
 
-def forget_weights(job: Job, *, after: int) -> None:
+def remove_averaging_weights(job: FitJob, *, after: int) -> None:
     """Remove what was put aside for the average after a step: it is used, or comes again."""
     if job.accelerator.is_main_process:
         job.run.forget_weights(after=after)
 
 
-def save_weights(job: Job, *, replace: bool = True) -> None:
+def save_weights(job: FitJob, *, replace: bool = True) -> None:
     """Make the weights of this moment the run's own; without `replace`, only if it has none."""
     # The first process decides alone: what the others see depends on how far it has come.
     if job.accelerator.is_main_process and (replace or not job.run.has_weights()):
@@ -304,15 +316,15 @@ def save_weights(job: Job, *, replace: bool = True) -> None:
     job.accelerator.wait_for_everyone()
 
 
-def save(
-    job: Job,
+def save_fit_checkpoint(
+    job: FitJob,
     progress: Progress,
     optimizer: torch.optim.Optimizer,
-    schedule: Schedule,
+    schedule: LearningRateSchedule,
     carried: State | None,
 ) -> None:
     """Write a checkpoint; the first process writes for all."""
-    rows = gather_rows(carried_tensors(carried), job.accelerator)
+    rows = gather_rows(state_to_tensors(carried), job.accelerator)
     if job.accelerator.is_main_process:
         job.reporter.flush()  # the metrics up to this step are on the disk before it is
         job.run.save_checkpoint(
@@ -327,13 +339,13 @@ def save(
     job.accelerator.wait_for_everyone()
 
 
-def restore(
-    job: Job, optimizer: torch.optim.Optimizer, schedule: Schedule
+def restore_fit_checkpoint(
+    job: FitJob, optimizer: torch.optim.Optimizer, schedule: LearningRateSchedule
 ) -> tuple[Progress, State | None]:
     """Go back to the last checkpoint, if there is one, and drop the metrics that came after it."""
     checkpoint = job.run.load_checkpoint(job.reporter.tell)
     if checkpoint is None:
-        forget_weights(job, after=0)
+        remove_averaging_weights(job, after=0)
         job.reporter.begin(after=0)
         return Progress(), None
     with restoring(job.run.trainer):
@@ -342,9 +354,11 @@ def restore(
         schedule.restore(checkpoint.state["schedule"])
         progress = Progress.restored(checkpoint.state["progress"])
     job.reporter.begin(after=checkpoint.step)
-    carried: dict[str, Tensor] = own_rows(checkpoint.carried, job.accelerator)
-    forget_weights(job, after=0 if progress.averaged == progress.step else progress.step)
+    carried: dict[str, Tensor] = local_rows(checkpoint.carried, job.accelerator)
+    remove_averaging_weights(
+        job, after=0 if progress.averaged_at_step == progress.step else progress.step
+    )
     if job.data.selects and not job.run.has_weights():
         # The best weights are lost: the next ones validated are the best there are.
-        progress.best = progress.best_rank = math.inf
-    return progress, carried_state(carried)
+        progress.best = progress.best_score = math.inf
+    return progress, state_from_tensors(carried)

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from lmlab.training.checkpoint_checks import checked_numbers
 from lmlab.training.config import TrainingConfig
-from lmlab.training.restoring import checked_numbers
 
 
 @dataclass
@@ -27,12 +27,12 @@ class Progress:
     """By the clock, over all sittings."""
     best: float = math.inf
     """The validation loss of the best weights so far."""
-    best_rank: float = math.inf
+    best_score: float = math.inf
     """What made them the best, the lower the better: that loss, or minus a figure of merit."""
     best_step: int = 0
-    waited: int = 0
+    stale_validations: int = 0
     """Validations since the best one."""
-    averaged: int = 0
+    averaged_at_step: int = 0
     """The step at whose end weights were averaged; a kill after it averages none again."""
     window_total: float = 0.0
     """Loss since the last training line of the metrics …"""
@@ -58,18 +58,18 @@ class Progress:
         if self.position >= per_epoch:
             self.epoch, self.position = self.epoch + 1, 0
 
-    def validated(self, loss: float, rank: float | None = None) -> bool:
+    def record_validation(self, loss: float, rank: float | None = None) -> bool:
         """Take note of a validation; true if its rank is the best so far, or as good and its loss
         lower. The loss is its own rank unless one is given."""
-        improved = self.note_best(loss, rank)
-        self.waited = 0 if improved else self.waited + 1
+        improved = self.record_best(loss, rank)
+        self.stale_validations = 0 if improved else self.stale_validations + 1
         return improved
 
-    def note_best(self, loss: float, rank: float | None = None) -> bool:
+    def record_best(self, loss: float, rank: float | None = None) -> bool:
         """The same for weights that are no validation of the training: early stopping goes on."""
         rank = loss if rank is None else rank
-        if (rank, loss) < (self.best_rank, self.best):
-            self.best, self.best_rank, self.best_step = loss, rank, self.step
+        if (rank, loss) < (self.best_score, self.best):
+            self.best, self.best_score, self.best_step = loss, rank, self.step
             return True
         return False
 
@@ -107,7 +107,7 @@ class Budget:
         return self.spent(progress) >= 1 or self.stopped_early(progress)
 
     def stopped_early(self, progress: Progress) -> bool:
-        return 0 < self.config.patience <= progress.waited
+        return 0 < self.config.patience <= progress.stale_validations
 
     def evaluation_due(self, progress: Progress) -> bool:
         if self.config.evaluate_every:
@@ -121,7 +121,7 @@ class Budget:
         return by_clock or (every > 0 and progress.step % every == 0)
 
 
-class Clock:
+class TrainingClock:
     """Seconds of a training, over all its sittings."""
 
     def __init__(self, before: float = 0.0) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lmlab.core.errors import unknown_name
 
-GENERAL: dict[str, dict[str, Any]] = {
+GENERAL_RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
     # 003: RMSprop with eps 0.01, batches of 280 sentences; of multi30k at 20 tokens, 15 each.
     "notes": {
@@ -25,9 +25,9 @@ GENERAL: dict[str, dict[str, Any]] = {
 def recipe_settings(module: ModuleType, name: str | None) -> dict[str, Any]:
     """The settings of a recipe; `default` is applied always, the named one on top of it."""
     own: Mapping[str, Mapping[str, Any]] = getattr(module, "RECIPES", {})
-    if name is not None and name not in GENERAL and name not in own:
-        raise unknown_name("recipe", name, {*GENERAL, *own})
+    if name is not None and name not in GENERAL_RECIPES and name not in own:
+        raise unknown_name("recipe", name, {*GENERAL_RECIPES, *own})
     settings: dict[str, Any] = {}
     for layer in ("default", name or "default"):
-        settings |= {**GENERAL.get(layer, {}), **own.get(layer, {})}
+        settings |= {**GENERAL_RECIPES.get(layer, {}), **own.get(layer, {})}
     return settings

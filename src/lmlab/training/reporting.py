@@ -15,15 +15,20 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bar
 
-from lmlab.core.control_characters import visible
-from lmlab.core.files import disk_error, no_follow, telling_disk_errors, write_text
+from lmlab.core.atomic_files import (
+    disk_error,
+    no_follow,
+    telling_disk_errors,
+    write_text,
+)
+from lmlab.core.control_characters import escape_control_characters
 from lmlab.core.json_text import parse_json
 from lmlab.training.config import TrainingConfig
-from lmlab.training.evaluate import Evaluation
 from lmlab.training.progress import Budget, Progress
-from lmlab.training.vitals import Watch
+from lmlab.training.validation import ValidationLoss
+from lmlab.training.weight_statistics import UpdateMonitor
 
-LINE_SECONDS = 20.0
+SECONDS_BETWEEN_LINES = 20.0
 """Seconds between lines where there is no terminal to draw a bar on."""
 NOT_FINITE = "not finite"
 """The last event of a training whose loss or gradient was no number any more."""
@@ -68,7 +73,9 @@ class Reporter:
 
     def tell(self, sentence: str) -> None:
         """A sentence for the person."""
-        self._console.print(visible(sentence), highlight=False, markup=False, soft_wrap=True)
+        self._console.print(
+            escape_control_characters(sentence), highlight=False, markup=False, soft_wrap=True
+        )
 
     def begin(self, *, after: int) -> None:
         """Open the metrics, dropping lines of later steps, which will be written again."""
@@ -119,7 +126,7 @@ class Reporter:
         rate: float,
         norm: float,
         flush: bool,
-        watch: Watch | None = None,
+        watch: UpdateMonitor | None = None,
     ) -> None:
         """A step was made; every so many, and when `flush` asks, the loss since is written down."""
         if not flush and progress.step % self._config.log_every and progress.step > 1:
@@ -139,10 +146,10 @@ class Reporter:
         progress.window_total = progress.window_count = progress.window_seconds = 0.0
         self.show(progress, budget, speed)
 
-    def evaluated(
+    def report_validation(
         self,
         progress: Progress,
-        evaluation: Evaluation,
+        evaluation: ValidationLoss,
         split: str,
         figures: Mapping[str, float] | None = None,
     ) -> None:
@@ -203,13 +210,13 @@ class Reporter:
                 completed=spent,
                 description=f"epoch {progress.current_epoch}",
                 figures=figures,
-                left=f"{duration(left)} left",
+                left=f"{format_duration(left)} left",
             )
-        elif time.perf_counter() - self._told > LINE_SECONDS:
+        elif time.perf_counter() - self._told > SECONDS_BETWEEN_LINES:
             self._told = time.perf_counter()
             self.tell(
                 f"epoch {progress.current_epoch}, step {progress.step}: {figures}, "
-                f"{duration(left)} left"
+                f"{format_duration(left)} left"
             )
 
 
@@ -223,8 +230,8 @@ def _flat(values: dict[str, Any]) -> dict[str, float]:
     return flat
 
 
-def duration(seconds: float) -> str:
-    """An estimated time, rounded; `exact_duration` is for one that was measured."""
+def format_duration(seconds: float) -> str:
+    """An estimated time, rounded; `format_exact_duration` is for one that was measured."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -232,7 +239,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def exact_duration(seconds: float) -> str:
+def format_exact_duration(seconds: float) -> str:
     """A measured time, written alike wherever it is reported: 12.3 s, 4 min 05 s, 2 h 07 min."""
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"

@@ -8,14 +8,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from lmlab.core.dataclass_parsing import (
+    check_type,
+    parse_dataclass,
+)
 from lmlab.core.errors import UserError
 from lmlab.core.memory_budget import memory_budget
-from lmlab.core.records import check_type, record_of
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.training.config import TrainingConfig
 
-WIDENED = 4
+MAX_WIDENING = 4
 """Bytes in memory for each byte of stored weights, at most: 8-bit numbers become 32-bit ones."""
 OVERHEAD = 256 << 20
 """Bytes of a model beside its stored weights: masks, tables of positions."""
@@ -74,13 +77,14 @@ def check_run_config(config: Mapping[str, Any]) -> None:
     for name in ("vocabulary", "source_vocabulary"):
         if name in config:
             _named(name, lambda name=name: _vocabulary(config[name]))
-    _named("layout", lambda: record_of(Layout, config["layout"]))
-    _named("corpus", lambda: record_of(_Corpus, _known(_Corpus, config["corpus"])))
+    _named("layout", lambda: parse_dataclass(Layout, config["layout"]))
+    _named("corpus", lambda: parse_dataclass(_Corpus, _known(_Corpus, config["corpus"])))
     _named(
-        "training", lambda: record_of(TrainingConfig, _known(TrainingConfig, config["training"]))
+        "training",
+        lambda: parse_dataclass(TrainingConfig, _known(TrainingConfig, config["training"])),
     )
     if "task" in config:
-        _named("task", lambda: record_of(_Task, _known(_Task, config["task"])))
+        _named("task", lambda: parse_dataclass(_Task, _known(_Task, config["task"])))
     for name, memory in config.get("memories", {}).items():
         if name not in ("documents", "knowledge") or not isinstance(memory, dict):
             raise ValueError(f"memories.{name} is not known")
@@ -116,7 +120,7 @@ def _base(base: Mapping[str, Any]) -> None:
 
 
 def _vocabulary(values: Any) -> Vocabulary:
-    vocabulary = record_of(Vocabulary, values)
+    vocabulary = parse_dataclass(Vocabulary, values)
     if vocabulary.size < 1:
         raise ValueError(f"size must be 1 or more, got {vocabulary.size}")
     for name, token in asdict(vocabulary).items():
@@ -128,7 +132,7 @@ def _vocabulary(values: Any) -> Vocabulary:
 
 
 @contextmanager
-def building_stored(folder: Path, weights: Path | int) -> Iterator[None]:
+def stored_model_guard(folder: Path, weights: Path | int) -> Iterator[None]:
     """While a stored model is built: memory in proportion to its weights, errors in one sentence.
 
     `weights` is the file of its weights, or how many bytes they have. Whatever fails here fails
@@ -138,7 +142,7 @@ def building_stored(folder: Path, weights: Path | int) -> Iterator[None]:
     if isinstance(weights, Path):
         weights = weights.stat().st_size if weights.is_file() else 0
     try:
-        budget = WIDENED * weights + OVERHEAD
+        budget = MAX_WIDENING * weights + OVERHEAD
         # A parameter has 2 bytes or more, and most have hundreds.
         most = weights // 2 + OVERHEAD_TENSORS
         with memory_budget(f"the model that {config} describes", budget, tensors=most):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lmlab.training.checkpoint_checks import checked_numbers
 from lmlab.training.config import TrainingConfig
-from lmlab.training.restoring import checked_numbers
 
-FINAL_SHARE = 0.01
+COSINE_FLOOR = 0.01
 """The share of the learning rate at which the cosine ends."""
-SMALLEST_SHARE = 1e-4
+PLATEAU_FLOOR = 1e-4
 """The share at which the line ends."""
 
 
 @dataclass
-class Schedule:
+class LearningRateSchedule:
     """The learning rate before each step, and the little that it remembers between them.
 
     With peak rate r, warm-up of w steps, step n = 0, 1, …, spent share u of the budget:
@@ -33,7 +33,7 @@ class Schedule:
     scale: float = 1.0
     """f^k so far, of the plateau schedule."""
     best: float = math.inf
-    waited: int = 0
+    stale_validations: int = 0
     """Validations since the best one or the last cut."""
 
     def rate(self, step: int, spent: float) -> float:
@@ -44,26 +44,29 @@ class Schedule:
 
     def _falling(self, step: int, spent: float) -> float:
         if self.config.schedule == "linear":
-            return max(1 - spent, SMALLEST_SHARE)
+            return max(1 - spent, PLATEAU_FLOOR)
         if self.config.schedule == "cosine":
-            return FINAL_SHARE + (1 - FINAL_SHARE) * (1 + math.cos(math.pi * spent)) / 2
+            return COSINE_FLOOR + (1 - COSINE_FLOOR) * (1 + math.cos(math.pi * spent)) / 2
         if self.config.schedule == "inverse-square-root":
             warmup = max(self.config.warmup_steps, 1)
             return math.sqrt(warmup / max(step + 1, warmup))
         return self.scale
 
-    def validated(self, loss: float) -> None:
+    def record_validation(self, loss: float) -> None:
         """Take note of a validation loss; the plateau schedule cuts the rate when gains end."""
         if loss < self.best:
-            self.best, self.waited = loss, 0
+            self.best, self.stale_validations = loss, 0
             return
-        self.waited += 1
-        if self.config.schedule == "plateau" and self.waited >= self.config.plateau_patience:
-            self.scale, self.waited = self.scale * self.config.plateau_factor, 0
+        self.stale_validations += 1
+        if (
+            self.config.schedule == "plateau"
+            and self.stale_validations >= self.config.plateau_patience
+        ):
+            self.scale, self.stale_validations = self.scale * self.config.plateau_factor, 0
 
     def state(self) -> dict[str, float]:
         """What a checkpoint keeps."""
-        return {"scale": self.scale, "best": self.best, "waited": self.waited}
+        return {"scale": self.scale, "best": self.best, "stale_validations": self.stale_validations}
 
     def restore(self, state: dict[str, float]) -> None:
         """Go on from what a checkpoint kept; a ValueError where it is no state of a schedule."""

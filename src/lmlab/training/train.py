@@ -9,47 +9,66 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
-from lmlab.core.system import A_TOKEN, System
+from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.data.corpus import Corpus
-from lmlab.data.encoding import Named
+from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.data.told_entities import told_entities
-from lmlab.training.bases import Base, find_base
+from lmlab.training.base_models import (
+    BaseModel,
+    resolve_base,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import TrainingData, training_data
-from lmlab.training.evaluate import held_out_span
+from lmlab.training.corpus_setup import (
+    RunTokenizers,
+    open_training_corpus,
+    prepare_tokenizers,
+)
+from lmlab.training.cost_estimate import estimate_cost
+from lmlab.training.data_loaders import (
+    TrainingData,
+    training_data,
+)
+from lmlab.training.distributed import (
+    exclusive_output,
+    main_process_first,
+    make_accelerator,
+)
+from lmlab.training.external_memory import (
+    ExternalMemory,
+    resolve_external_memory,
+)
 from lmlab.training.fitters import FITTERS
-from lmlab.training.loop import Job, Judge, Outcome
-from lmlab.training.memories import Memories, find_memories
-from lmlab.training.plans import (
-    Plan,
-    check_needs,
-    check_same,
-    continued_plan,
-    describe,
-    make_plan,
+from lmlab.training.loop import FitJob, FitResult, ValidationMetric
+from lmlab.training.reporting import Reporter, format_exact_duration
+from lmlab.training.run_folder import (
+    RunFolder,
+    build_system,
+)
+from lmlab.training.training_plan import (
+    TrainingPlan,
+    check_required_inputs,
+    check_resumable,
+    describe_run,
+    make_training_plan,
     objective_setting,
+    resumed_plan,
     system_vocabulary,
 )
-from lmlab.training.probe import probe
-from lmlab.training.processes import main_first, make_accelerator, one_writer
-from lmlab.training.reading import Tokenizers, find_tokenizers, open_data
-from lmlab.training.reporting import Reporter, exact_duration
-from lmlab.training.runs import RunFolder, build_system
+from lmlab.training.validation import held_out_bptt
 
 DEFAULT_SIZE = "small"
 
 
-MakeJudge = Callable[[Corpus, Tokenizer, Tokenizer], Judge]
+MetricFactory = Callable[[Corpus, Tokenizer, Tokenizer], ValidationMetric]
 """From a corpus, the tokeniser of its texts and that of its sources to a figure of merit."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunResult:
+class TrainingResult:
     """What came of a training."""
 
     path: Path
@@ -64,13 +83,13 @@ class RunResult:
     best: float | None
     """The loss on the validation split of the weights kept; None where there is no such split."""
     parameters: int
-    unit: str = A_TOKEN
+    unit: str = NATS_PER_TOKEN
     """What the losses are counted in."""
-    loss_compares: bool = True
+    loss_is_comparable: bool = True
     """Whether losses in training can be held against held-out ones; else they are a contrast."""
 
 
-@one_writer
+@exclusive_output
 def train(
     system: str,
     *,
@@ -94,8 +113,8 @@ def train(
     resume: bool = False,
     errors: str | None = None,
     quiet: bool = False,
-    judge: MakeJudge | None = None,
-) -> RunResult:
+    judge: MetricFactory | None = None,
+) -> TrainingResult:
     """Train `system` on the corpus `data` into the folder `out`, and return how it went.
 
     `settings` are those of the system and of `TrainingConfig`, as strings or values, applied after
@@ -104,34 +123,36 @@ def train(
     (A schedule that follows the budget, as cosine does, follows the larger one from there on, and
     `average` takes only validations made since.)
     `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
-    their runs compare. See `RunFolder` for what is written. `judge` makes what `keep_by` asks for.
+    their runs compare. See `RunFolder` for what is written. `judge` makes what `select_by` asks for.
     `base` is a run that the system is built on; `encoder` one whose weights its own encoder begins
     with, and whose settings are the system's where it has the same and they are not given; those of
     a base are where its weights are copied too (dpr, realm).
     """
-    keep_memory()
+    retain_freed_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
     card = find_system(system)
     looked_up = {"documents": documents, "knowledge": knowledge}
-    check_needs(card, base=base, encoder=encoder, **looked_up)
+    check_required_inputs(card, base=base, encoder=encoder, **looked_up)
     given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
-    before = run.resumed_config() if continues(run, resume) else None
+    before = run.resumed_config() if resumes(run, resume) else None
     accelerator.wait_for_everyone()  # all have looked before the first one writes
-    built_on = find_base(card, "base", base, before, run)
-    begun_with = find_base(card, "encoder", encoder, before, run)
+    built_on = resolve_base(card, "base", base, before, run)
+    begun_with = resolve_base(card, "encoder", encoder, before, run)
     others = [other for other in (built_on, begun_with) if other is not None]
     if before is None:
-        plan = make_plan(card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0, others)
+        plan = make_training_plan(
+            card, size or DEFAULT_SIZE, recipe, given, budget, seed or 0, others
+        )
     else:
-        plan = continued_plan(before, card, size, recipe, given, budget, seed)
-    memories = find_memories(card, looked_up, before, run.memory)
-    opened = open_data(data, before, plan.training, seed=data_seed, errors=errors)
+        plan = resumed_plan(before, card, size, recipe, given, budget, seed)
+    memories = resolve_external_memory(card, looked_up, before, run.memory)
+    opened = open_training_corpus(data, before, plan.training, seed=data_seed, errors=errors)
     _check_keep_by(plan, opened.corpus)
 
-    with main_first(accelerator):
+    with main_process_first(accelerator):
         run.create()  # a folder that can't be written to is told before anything takes time
-        tokenizers = find_tokenizers(
+        tokenizers = prepare_tokenizers(
             run,
             before,
             opened.trained_on,
@@ -140,12 +161,12 @@ def train(
             texts=tokenizer,
             sources=source_tokenizer,
         )
-        description = describe(plan, opened, tokenizers)
+        description = describe_run(plan, opened, tokenizers)
         description |= {other.role: other.description for other in others}
         if memories.given():
             description |= {"memories": memories.describe(looked_up)}
         if before is not None:
-            check_same(before, description, run)
+            check_resumable(before, description, run)
         prepared = training_data(
             opened.trained_on,
             tokenizers.texts,
@@ -157,11 +178,11 @@ def train(
     _check_data(prepared, plan, accelerator)
     model = _model(plan, opened.corpus, tokenizers, prepared, others, memories)
     model.to(accelerator.device)
-    if model.mixes_lengths:
+    if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()
     if prepared.carries:
-        span = held_out_span(model, prepared.train, plan.training, accelerator.device)
-        prepared = prepared.with_held_out_span(span)
+        span = held_out_bptt(model, prepared.train, plan.training, accelerator.device)
+        prepared = prepared.with_held_out_bptt(span)
     kept_by = _judge(plan, opened.corpus, tokenizers, judge)
     if accelerator.is_main_process:
         run.write_description(  # nothing that a user can mend fails after this
@@ -178,13 +199,13 @@ def train(
         silent=not accelerator.is_main_process,
         tensorboard=run.path / "tensorboard",
         unit=model.unit,
-        compares=model.loss_compares,
+        compares=model.loss_is_comparable,
     )
     if accelerator.is_main_process and not quiet:
         _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.tell(f"{card.name} is fitted by one pass of counting; the budget changes nothing")
-    job = Job(
+    job = FitJob(
         system=model,
         data=prepared,
         config=plan.training,
@@ -199,20 +220,20 @@ def train(
     return result
 
 
-def _named(card: Card, memories: Memories, corpus: Corpus) -> Named | None:
+def _named(card: Card, memories: ExternalMemory, corpus: Corpus) -> EntityNumbering | None:
     """What numbers the entities that texts mention: the system's knowledge, or the corpus."""
-    if memories.knowledge is None and card.told_mentions:
-        return told_entities(corpus)
+    if memories.knowledge is None and card.uses_annotated_mentions:
+        return corpus_entities(corpus)
     return memories.knowledge
 
 
 def _model(
-    plan: Plan,
+    plan: TrainingPlan,
     corpus: Corpus,
-    tokenizers: Tokenizers,
+    tokenizers: RunTokenizers,
     data: TrainingData,
-    others: Sequence[Base],
-    memories: Memories,
+    others: Sequence[BaseModel],
+    memories: ExternalMemory,
 ) -> System:
     """The system of a plan, which has met the data that it is to learn."""
     vocabulary = system_vocabulary(tokenizers.texts, corpus)
@@ -232,32 +253,32 @@ def _model(
     )
     model.check_length(data.longest)
     model.check_condition_length(data.longest_condition)
-    model.meet_tokenizer(tokenizers.texts)
-    model.meet_data(*data.flat())
+    model.setup_tokenizer(tokenizers.texts)
+    model.setup_data(*data.flat())
     return model
 
 
-def _check_keep_by(plan: Plan, corpus: Corpus) -> None:
+def _check_keep_by(plan: TrainingPlan, corpus: Corpus) -> None:
     """A UserError where weights are to be kept by what this training does not have."""
-    asked, translates = plan.training.keep_by, corpus.layout.kind == "pairs"
+    asked, translates = plan.training.select_by, corpus.layout.kind == "pairs"
     if asked != "loss" and not (plan.card.conditional and translates):
         raise UserError(
-            f"keep_by={asked} is for translators on a parallel corpus; leave it out, so that "
+            f"select_by={asked} is for translators on a parallel corpus; leave it out, so that "
             "weights are kept by the loss."
         )
 
 
 def _judge(
-    plan: Plan, corpus: Corpus, tokenizers: Tokenizers, make: MakeJudge | None
-) -> Judge | None:
+    plan: TrainingPlan, corpus: Corpus, tokenizers: RunTokenizers, make: MetricFactory | None
+) -> ValidationMetric | None:
     """What weights are kept by, where it is not the loss."""
-    if plan.training.keep_by == "loss":
+    if plan.training.select_by == "loss":
         return None
     assert make is not None, "whoever trains translators brings a judge"
     return make(corpus, tokenizers.texts, tokenizers.sources or tokenizers.texts)
 
 
-def continues(run: RunFolder, resume: bool) -> bool:
+def resumes(run: RunFolder, resume: bool) -> bool:
     """Whether a run that is there goes on; one that is there is never overwritten."""
     if run.exists() and not resume:
         raise UserError(
@@ -267,7 +288,7 @@ def continues(run: RunFolder, resume: bool) -> bool:
     return run.exists()
 
 
-def _check_data(data: TrainingData, plan: Plan, accelerator: Accelerator) -> None:
+def _check_data(data: TrainingData, plan: TrainingPlan, accelerator: Accelerator) -> None:
     config = plan.training
     if data.dataset.layout.kind == "pairs" and not plan.card.conditional:
         raise UserError(
@@ -280,14 +301,14 @@ def _check_data(data: TrainingData, plan: Plan, accelerator: Accelerator) -> Non
             f"lanes={config.lanes} can't be shared among {world} processes; give a multiple of "
             f"{world} by --set lanes=…"
         )
-    check_validated(config, selects=data.selects)
+    check_validation_split(config, selects=data.selects)
 
 
-def check_validated(config: TrainingConfig, *, selects: bool) -> None:
+def check_validation_split(config: TrainingConfig, *, selects: bool) -> None:
     """A UserError where a validation split is to decide something, and none `selects`."""
     decided = [name for name in ("patience",) if getattr(config, name)]
     decided += ["schedule=plateau"] if config.schedule == "plateau" else []
-    decided += ["keep_by=bleu"] if config.keep_by == "bleu" else []
+    decided += ["select_by=bleu"] if config.select_by == "bleu" else []
     decided += ["average"] if config.average else []
     if decided and not selects:
         raise UserError(
@@ -300,14 +321,14 @@ def _announce(
     reporter: Reporter,
     system: System,
     data: TrainingData,
-    plan: Plan,
+    plan: TrainingPlan,
     accelerator: Accelerator,
     *,
     resumed: bool,
 ) -> None:
     head = f"{plan.card.name} ({plan.size})" + (", resumed" if resumed else "")
     if system.fitting == "gradient":
-        expected = probe(
+        expected = estimate_cost(
             system,
             data.train,
             plan.training,
@@ -330,12 +351,12 @@ def _announce(
         )
 
 
-def _farewell(outcome: Outcome, run: RunFolder, result: RunResult, unit: str) -> str:
+def _farewell(outcome: FitResult, run: RunFolder, result: TrainingResult, unit: str) -> str:
     """How it ended, with the held-out loss of the weights that the run now has."""
     loss = result.loss if result.best is None else result.best
     kept = "" if loss is None else f", {loss:.4f} {unit}"
     progress = outcome.progress
-    where = f"at step {progress.step} after {exact_duration(progress.seconds)}"
+    where = f"at step {progress.step} after {format_exact_duration(progress.seconds)}"
     if outcome.reason == "interrupted":
         return f"stopped {where}; a checkpoint is in {run.trainer}, go on with --resume"
     if outcome.reason == "nothing":
@@ -344,10 +365,12 @@ def _farewell(outcome: Outcome, run: RunFolder, result: RunResult, unit: str) ->
     return f"finished {where}{early}{kept}: {run.path}"
 
 
-def _result(outcome: Outcome, run: RunFolder, system: System, data: TrainingData) -> RunResult:
+def _result(
+    outcome: FitResult, run: RunFolder, system: System, data: TrainingData
+) -> TrainingResult:
     progress = outcome.progress
     best = progress.best if system.fitting == "gradient" and data.selects else outcome.loss
-    return RunResult(
+    return TrainingResult(
         path=run.path,
         reason=outcome.reason,
         steps=progress.step,
@@ -357,5 +380,5 @@ def _result(outcome: Outcome, run: RunFolder, system: System, data: TrainingData
         best=best if data.selects else None,
         parameters=system.parameter_count,
         unit=system.unit,
-        loss_compares=system.loss_compares,
+        loss_is_comparable=system.loss_is_comparable,
     )

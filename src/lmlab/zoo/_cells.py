@@ -7,14 +7,14 @@ from typing import Literal, get_args
 
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.switches import parse_switches
-from lmlab.layers.cells import (
-    Cell,
+from lmlab.layers.recurrent_cells import (
     CoupledLSTMCell,
     GRUCell,
+    InputResetGRUCell,
     LinearCell,
     LSTMCell,
-    NotesGRUCell,
     PeepholeLSTMCell,
+    RecurrentCell,
     TanhCell,
 )
 from lmlab.layers.switch_cells import MGRUCell, MinimalGRUCell, SwitchCell
@@ -32,14 +32,14 @@ CellName = Literal[
 ]
 """Names that `build_cell` knows, each the cell of the system of that name."""
 
-_CELLS: dict[str, Callable[[int, int], Cell]] = {
+_CELLS: dict[str, Callable[[int, int], RecurrentCell]] = {
     "rnn": TanhCell,
     "linear": LinearCell,
     "lstm": LSTMCell,
     "lstm-peephole": PeepholeLSTMCell,
     "lstm-coupled": CoupledLSTMCell,
     "gru": GRUCell,
-    "gru-notes": NotesGRUCell,
+    "gru-notes": InputResetGRUCell,
 }
 _SWITCH_CELLS: dict[str, type[SwitchCell]] = {"gru-minimal": MinimalGRUCell, "mgru": MGRUCell}
 assert set(get_args(CellName)) == {*_CELLS, *_SWITCH_CELLS}
@@ -47,7 +47,7 @@ assert set(get_args(CellName)) == {*_CELLS, *_SWITCH_CELLS}
 
 def build_cell(
     name: str, input_width: int, width: int, off: Collection[int | str] | str = ()
-) -> Cell:
+) -> RecurrentCell:
     """The cell of that name; `off` are the switches that are off, by number or name."""
     if name in _SWITCH_CELLS:
         cell = _SWITCH_CELLS[name]

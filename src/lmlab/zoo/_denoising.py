@@ -6,19 +6,25 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.encoder_decoder import EncoderDecoder
-from lmlab.backbones.reading_writing import Copying, ReadingWriting
+from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
+from lmlab.backbones.pointer_encoder_decoder import (
+    PointerEncoderDecoder,
+    TwoOutputEncoderDecoder,
+)
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.initialising import initialise
 from lmlab.layers.pointer import Pointer
-from lmlab.objectives.continuation import Continuing
-from lmlab.objectives.hidden_source import HiddenSource, Restoring, Spelling
-from lmlab.objectives.sentences import Sentences
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.denoising_seq2seq import DenoisingPointerGenerator, DenoisingSeq2Seq
+from lmlab.objectives.denoising_base import (
+    DenoisingObjective,
+    DenoisingSpecialTokens,
+)
+from lmlab.objectives.sentence_splitting import SentenceSplitter
 from lmlab.zoo._transformer import (
     DecoderConfig,
     make_encoder_decoder,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
 )
 
 
@@ -42,7 +48,7 @@ class DenoisingConfig(DecoderConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostNormConfig(DenoisingConfig):
+class PostNormDenoisingConfig(DenoisingConfig):
     """Settings of one whose layers are BERT's, as those of BART and PALM are."""
 
     pre_norm: bool = False
@@ -51,8 +57,8 @@ class PostNormConfig(DenoisingConfig):
     """Whether a norm stands after the embedding."""
 
 
-def make_spelling(config: DenoisingConfig, vocabulary: Vocabulary) -> Spelling:
-    return Spelling.of(
+def make_special_tokens(config: DenoisingConfig, vocabulary: Vocabulary) -> DenoisingSpecialTokens:
+    return DenoisingSpecialTokens.of(
         vocabulary,
         mask=config.mask,
         opening=config.opening,
@@ -60,12 +66,12 @@ def make_spelling(config: DenoisingConfig, vocabulary: Vocabulary) -> Spelling:
     )
 
 
-def make_sentences(vocabulary: Vocabulary) -> Sentences:
+def make_sentence_splitter(vocabulary: Vocabulary) -> SentenceSplitter:
     """What cuts texts into sentences; in contiguous text the end of a line ends one too."""
-    return Sentences(() if vocabulary.end is None else (vocabulary.end,))
+    return SentenceSplitter(() if vocabulary.end is None else (vocabulary.end,))
 
 
-def make_backbone(config: DenoisingConfig, tokens: nn.Embedding) -> EncoderDecoder:
+def make_backbone(config: DenoisingConfig, tokens: nn.Embedding) -> TransformerEncoderDecoder:
     return make_encoder_decoder(
         config,
         tokens,
@@ -74,31 +80,31 @@ def make_backbone(config: DenoisingConfig, tokens: nn.Embedding) -> EncoderDecod
     )
 
 
-def make_reading_writing(
+def make_denoising_encoder_decoder(
     config: DenoisingConfig, tokens: nn.Embedding, vocabulary: Vocabulary, *, copies: bool
-) -> ReadingWriting:
+) -> TwoOutputEncoderDecoder:
     """The same where both ends are asked, with a pointer to the source where words are copied."""
     made = make_backbone(config, tokens)
     if not copies:
-        return ReadingWriting(made.encoder, made.decoder)
+        return TwoOutputEncoderDecoder(made.encoder, made.decoder)
     pointer = Pointer(config.width)
-    initialise(pointer, config.width)
-    return Copying(made.encoder, made.decoder, pointer, vocabulary)
+    init_transformer_weights(pointer, config.width)
+    return PointerEncoderDecoder(made.encoder, made.decoder, pointer, vocabulary)
 
 
-def make_restoring(
+def make_denoising_seq2seq(
     config: DenoisingConfig,
     vocabulary: Vocabulary,
-    objective: HiddenSource,
+    objective: DenoisingObjective,
     *,
-    kind: type[Restoring] = Restoring,
+    kind: type[DenoisingSeq2Seq] = DenoisingSeq2Seq,
     tokens: nn.Embedding | None = None,
-    backbone: EncoderDecoder | None = None,
-) -> Restoring:
+    backbone: TransformerEncoderDecoder | None = None,
+) -> DenoisingSeq2Seq:
     """The system and its window; a backbone that is given stands on the given tokens."""
-    tokens = tokens or make_tokens(config, vocabulary)
+    tokens = tokens or make_token_embedding(config, vocabulary)
     backbone = backbone or make_backbone(config, tokens)
-    system = (Continuing if isinstance(backbone, Copying) else kind)(
+    system = (DenoisingPointerGenerator if isinstance(backbone, PointerEncoderDecoder) else kind)(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),

@@ -9,12 +9,12 @@ from torch import nn
 from lmlab.core.errors import unknown_name
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.cosine_softmax import CosineSoftmax
 from lmlab.emissions.hamming import Hamming, HammingLowest
-from lmlab.emissions.mixture import Mixture, SphereStates, States
+from lmlab.emissions.mixture import CosineMixtureStates, MixtureEmission, MixtureStates
 from lmlab.emissions.mixture_of_softmaxes import MixtureOfSoftmaxes
 from lmlab.emissions.rbf import RadialBasis
 from lmlab.emissions.softmax import Softmax
-from lmlab.emissions.sphere import Sphere
 
 EmissionName = Literal[
     "softmax",
@@ -28,9 +28,9 @@ EmissionName = Literal[
 ]
 """The type of a config field `emission`."""
 EMISSIONS: tuple[EmissionName, ...] = get_args(EmissionName)
-SOFTMAXES = 10
+DEFAULT_SOFTMAXES = 10
 """Of a mixture of softmaxes, where no other number is asked for; Yang et al. 2018 take 15."""
-MOST_PARTS = 8
+MAX_PARTS = 8
 """Vectors of a word under hamming, where no other number is asked for: or the next lower divisor
 of the width."""
 
@@ -56,14 +56,16 @@ def build_emission(
         case "softmax":
             return Softmax(width, vocabulary, tied=tied, dropout=dropout)
         case "sphere":
-            return Sphere(width, vocabulary, tied=tied, dropout=dropout)
+            return CosineSoftmax(width, vocabulary, tied=tied, dropout=dropout)
         case "mixture":
-            return Mixture(width, States(states, width, vocabulary, tied=tied), dropout=dropout)
+            return MixtureEmission(
+                width, MixtureStates(states, width, vocabulary, tied=tied), dropout=dropout
+            )
         case "sphere-mixture":
-            on_sphere = SphereStates(states, width, vocabulary, tied=tied)
-            return Mixture(width, on_sphere, dropout=dropout)
+            on_sphere = CosineMixtureStates(states, width, vocabulary, tied=tied)
+            return MixtureEmission(width, on_sphere, dropout=dropout)
         case "mixture-of-softmaxes":
-            count = parts or SOFTMAXES
+            count = parts or DEFAULT_SOFTMAXES
             return MixtureOfSoftmaxes(width, count, vocabulary, tied=tied, dropout=dropout)
         case "hamming" | "hamming-min":
             kind = Hamming if name == "hamming" else HammingLowest
@@ -74,4 +76,4 @@ def build_emission(
 
 
 def _parts_of(width: int) -> int:
-    return max(count for count in range(1, MOST_PARTS + 1) if width % count == 0)
+    return max(count for count in range(1, MAX_PARTS + 1) if width % count == 0)

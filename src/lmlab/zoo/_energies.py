@@ -7,30 +7,38 @@ from typing import Literal
 
 from torch import nn
 
+from lmlab.backbones.pretrained_init import copy_encoder_weights
 from lmlab.backbones.transformer import Transformer
-from lmlab.backbones.warm_start import begin_as
-from lmlab.core.energies import EnergyEmission, Pooling
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.membership import KnownTexts
+from lmlab.data.membership import TextSet
+from lmlab.emissions.emission_interfaces import EnergyEmission
 from lmlab.emissions.energies import InnerProductEnergy, LinearEnergy, SquaredEnergy
-from lmlab.layers.initialising import initialise
-from lmlab.objectives.corruptions import (
-    Corruption,
-    EvenCorruption,
-    ProposedCorruption,
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.objectives.corruption_nce import (
+    BuildMembership,
+    ngram_membership,
+)
+from lmlab.objectives.energy_pooling import (
+    AllPositionsPooling,
+    BlanksPooling,
+    IsolatedTemplatePooling,
+)
+from lmlab.objectives.objective_interfaces import EnergyPooling
+from lmlab.objectives.token_corruption import (
+    MaskedLMCorruption,
+    TokenCorruption,
+    UniformCorruption,
     UnigramCorruption,
 )
-from lmlab.objectives.data_against_corruptions import Index, gram_index
-from lmlab.objectives.pooling import AllPlaces, BlanksOnly, TemplateStopped
 from lmlab.zoo._transformer import TransformerConfig, make_transformer
 
 EnergyName = Literal["inner-product", "linear", "squared"]
 CorruptionName = Literal["uniform", "unigram", "proposals"]
-KnownName = Literal["texts", "grams", "none"]
+MembershipName = Literal["texts", "grams", "none"]
 PoolingName = Literal["all", "blanks", "stopped"]
-Other = System | None
+OptionalSystem = System | None
 """Another system, trained before, where one is given."""
 
 
@@ -50,27 +58,27 @@ def make_encoder(config: EnergyConfig, tokens: nn.Embedding, encoder: System | N
     """What reads a whole text, with its first weights, or with those of a trained system."""
     backbone = make_transformer(config, tokens)
     if encoder is not None:
-        begin_as(backbone, encoder)
+        copy_encoder_weights(backbone, encoder)
     return backbone
 
 
-def make_energies(config: EnergyConfig, tokens: nn.Embedding) -> EnergyEmission:
+def make_energy_emission(config: EnergyConfig, tokens: nn.Embedding) -> EnergyEmission:
     """What the energy of a place is, with its first weights."""
     match config.energy:
         case "inner-product":
             emission: EnergyEmission = InnerProductEnergy(config.width, tokens)
-            initialise(emission, config.width)
+            init_transformer_weights(emission, config.width)
         case "linear":
             emission = LinearEnergy(config.width)  # which starts at zero
         case "squared":
             emission = SquaredEnergy(config.width)
-            initialise(emission, config.width)
+            init_transformer_weights(emission, config.width)
     return emission
 
 
 def make_corruption(
     name: CorruptionName, vocabulary: Vocabulary, base: System | None
-) -> Corruption:
+) -> TokenCorruption:
     """The law of corruptions; the base is a masked model whose proposals they are."""
     if name == "proposals":
         if base is None:
@@ -78,21 +86,21 @@ def make_corruption(
                 "corruption=proposals takes those of a masked model; give a run of one by --base, "
                 "or corruption=unigram."
             )
-        return ProposedCorruption(base)
+        return MaskedLMCorruption(base)
     if base is not None:
         raise UserError(
             f"corruption={name} has no use for --base; leave it out, or give corruption=proposals."
         )
-    return UnigramCorruption(vocabulary) if name == "unigram" else EvenCorruption(vocabulary)
+    return UnigramCorruption(vocabulary) if name == "unigram" else UniformCorruption(vocabulary)
 
 
-POOLINGS: dict[str, type[Pooling]] = {
-    "all": AllPlaces,
-    "blanks": BlanksOnly,
-    "stopped": TemplateStopped,
+POOLINGS: dict[str, type[EnergyPooling]] = {
+    "all": AllPositionsPooling,
+    "blanks": BlanksPooling,
+    "stopped": IsolatedTemplatePooling,
 }
 
 
-def make_index(name: KnownName, size: int) -> Index | None:
+def make_membership(name: MembershipName, size: int) -> BuildMembership | None:
     """By what corruptions are known as texts of the data."""
-    return {"texts": KnownTexts, "grams": gram_index(size), "none": None}[name]
+    return {"texts": TextSet, "grams": ngram_membership(size), "none": None}[name]

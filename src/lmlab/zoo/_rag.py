@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lmlab.backbones.encoder_decoder import EncoderDecoder
-from lmlab.backbones.reading_writing import Copying
-from lmlab.core.copying import CopyingWriter
+from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
+from lmlab.backbones.pointer_encoder_decoder import PointerEncoderDecoder
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.layers.initialising import initialise
 from lmlab.layers.pointer import Pointer
-from lmlab.objectives.given_source import NextTokenGivenSource
-from lmlab.objectives.marginal import Marginal
-from lmlab.retrieval.augmented import RetrievalAugmented
-from lmlab.retrieval.bi_encoders import BagOfWords, BiEncoder, Trained
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.pointer_generator import PointerGenerator
+from lmlab.models.rag import RAG
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.conditional_lm import ConditionalLM
+from lmlab.objectives.document_marginalisation import DocumentMarginal
+from lmlab.retrieval.bi_encoders import BiEncoder, RandomProjectionBM25, TrainedBiEncoder
+from lmlab.retrieval.dense_index import IndexKind
+from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Documents
-from lmlab.retrieval.index import Kind
-from lmlab.retrieval.memory import DocumentMemory
 from lmlab.zoo._transformer import (
     DecoderConfig,
     PositionName,
     make_encoder_decoder,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
 )
 
 
@@ -46,7 +46,7 @@ class RagConfig(DecoderConfig):
     (rotary), its words are copied far sooner than by learned places, which BART has."""
     retrieved: int = field(default=5, metadata={"at_least": 1})
     """Documents that are looked up for a question, K."""
-    index: Kind = "flat"
+    index: IndexKind = "flat"
     """How they are found: flat compares all vectors; ivf and hnsw, by FAISS, some of them, for
     documents by the hundred thousand."""
     document_length: int = field(default=48, metadata={"at_least": 3})
@@ -92,8 +92,8 @@ def make_rag(
     vocabulary: Vocabulary,
     documents: Documents,
     base: System | None,
-    marginal: Marginal,
-) -> RetrievalAugmented:
+    marginal: DocumentMarginal,
+) -> RAG:
     """A writer, and the trained retriever or one of words alone, under one of the two sums."""
     if config.document_length > config.length - 2:
         raise UserError(
@@ -101,14 +101,16 @@ def make_rag(
             f"document_length={config.document_length}; give a longer one by --set length=…"
         )
     retriever: BiEncoder = (
-        BagOfWords(vocabulary, config.retriever_width) if base is None else Trained(base)
+        RandomProjectionBM25(vocabulary, config.retriever_width)
+        if base is None
+        else TrainedBiEncoder(base)
     )
     retriever.check_length(config.document_length)
     if config.questions_encoder == "fixed":
         retriever.rest()
-    return RetrievalAugmented(
+    return RAG(
         vocabulary=vocabulary,
-        writer=make_writer(config, vocabulary),
+        writer=make_rag_generator(config, vocabulary),
         retriever=retriever,
         memory=DocumentMemory(
             documents,
@@ -122,27 +124,27 @@ def make_rag(
     )
 
 
-def make_writer(config: RagConfig, vocabulary: Vocabulary) -> SequenceToSequence:
+def make_rag_generator(config: RagConfig, vocabulary: Vocabulary) -> EncoderDecoderLM:
     """An encoder-decoder, which may copy."""
-    tokens = make_tokens(config, vocabulary)
+    tokens = make_token_embedding(config, vocabulary)
     backbone = make_encoder_decoder(config, tokens, decoder_layers=config.decoder_layers or None)
-    kind: type[SequenceToSequence] = SequenceToSequence
+    kind: type[EncoderDecoderLM] = EncoderDecoderLM
     if config.copies:
-        kind, backbone = CopyingWriter, make_copying(config, backbone, vocabulary)
+        kind, backbone = PointerGenerator, make_pointer_generator(config, backbone, vocabulary)
     writer = kind(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=NextTokenGivenSource(vocabulary),
+        objective=ConditionalLM(vocabulary),
     )
     # A source is read as a whole, with its start and its end.
     writer.window = config.length - 1
     return writer
 
 
-def make_copying(
-    config: RagConfig, backbone: EncoderDecoder, vocabulary: Vocabulary
-) -> EncoderDecoder:
+def make_pointer_generator(
+    config: RagConfig, backbone: TransformerEncoderDecoder, vocabulary: Vocabulary
+) -> TransformerEncoderDecoder:
     pointer = Pointer(config.width)
-    initialise(pointer, config.width)
-    return Copying(backbone.encoder, backbone.decoder, pointer, vocabulary)
+    init_transformer_weights(pointer, config.width)
+    return PointerEncoderDecoder(backbone.encoder, backbone.decoder, pointer, vocabulary)

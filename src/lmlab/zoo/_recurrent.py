@@ -10,19 +10,19 @@ from torch import nn
 
 from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.errors import UserError
-from lmlab.core.mixed_starts import MixedStarts
 from lmlab.core.parts import Emission
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import Cell
-from lmlab.layers.sphere import SphereEmbedding
+from lmlab.layers.recurrent_cells import RecurrentCell
+from lmlab.layers.sphere_embedding import SphereEmbedding
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.models.initial_state_mixture import InitialStateMixtureLM
 from lmlab.objectives.next_token import NextToken
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
 from lmlab.zoo._emissions import EmissionName, build_emission
-from lmlab.zoo._sampled import SampledConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(SampledConfig):
+class RecurrentConfig(NextTokenLossConfig):
     """Settings of a recurrent language model."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -110,10 +110,10 @@ RECURRENT_MIXTURE_RECIPES = {
 def build_recurrent(
     config: RecurrentConfig,
     vocabulary: Vocabulary,
-    cell: Callable[[int, int], Cell],
+    cell: Callable[[int, int], RecurrentCell],
     *,
     emission: Callable[[nn.Embedding | None], Emission] | None = None,
-) -> LeftToRight:
+) -> AutoregressiveLM:
     """Embedding → stacked cells → emission, trained to predict the next token.
 
     `emission` makes one, given the embedding where it is tied, in the place of the config's.
@@ -144,13 +144,13 @@ def build_recurrent(
         "objective": NextToken(),
     }
     if config.starts:
-        return MixedStarts(starts=config.starts, **parts)
-    if not all(each.leaves_zero for each in cells):
+        return InitialStateMixtureLM(starts=config.starts, **parts)
+    if not all(each.can_leave_zero for each in cells):
         raise UserError(
             "with these switches off a state that starts at zero stays there; learn the start "
             "(--set starts=1), or leave more on."
         )
-    return LeftToRight(**parts)
+    return AutoregressiveLM(**parts)
 
 
 def _embedding(config: RecurrentConfig, vocabulary: Vocabulary) -> nn.Embedding:

@@ -8,7 +8,7 @@ from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatesConfig:
+class StateMixtureConfig:
     """Settings of a model with K states, each a distribution of tokens."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -18,7 +18,7 @@ class StatesConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemixConfig(StatesConfig):
+class RemixConfig(StateMixtureConfig):
     """Settings of a model in which embeddings predict the weights of K states."""
 
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})

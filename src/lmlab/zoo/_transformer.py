@@ -8,36 +8,36 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from lmlab.backbones.encoder_decoder import EncoderDecoder
-from lmlab.backbones.transformer import Stack, Transformer
+from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
+from lmlab.backbones.transformer import Transformer, TransformerStack
 from lmlab.core.errors import UserError
+from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.whole_numbers import whole_number
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.attention import Attention, CosineScores, Scores
-from lmlab.layers.attention_positions import (
-    Alibi,
-    AttentionPositions,
-    RelativeBuckets,
-    Rotary,
-    ScoreBias,
-    ShawPositions,
-    exact_buckets,
-)
+from lmlab.layers.attention import CosineScores, DotProductScores, MultiHeadAttention
 from lmlab.layers.feed_forward import ActivationName, FeedForward, GatedFeedForward
-from lmlab.layers.initialising import initialise
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.positions import (
-    ConcatenatedPositions,
-    InputPositions,
-    LearnedPositions,
-    PairPositions,
-    SinusoidalPositions,
+from lmlab.layers.mlm_head import MLMHead
+from lmlab.layers.positional_embedding import (
+    ConcatenatedPositionalEmbedding,
+    LearnedPositionalEmbedding,
+    PairPositionalEmbedding,
+    PositionalEmbedding,
+    SinusoidalPositionalEmbedding,
 )
-from lmlab.layers.prediction_head import PredictionHead
-from lmlab.layers.relative_attention import RelativePositions
-from lmlab.layers.relative_sinusoids import RelativeSinusoids
-from lmlab.layers.transformer_block import Block, PostNorm, PreNorm, Residual
+from lmlab.layers.relative_positions import (
+    AlibiBias,
+    NezhaPositions,
+    PositionBias,
+    RelativePositionEncoding,
+    RotaryEmbedding,
+    ShawPositions,
+    T5RelativeBias,
+    TransformerXLPositions,
+    exact_bucket_count,
+)
+from lmlab.layers.transformer_block import PostNorm, PreNorm, ResidualConnection, TransformerBlock
+from lmlab.layers.weight_init import init_transformer_weights
 
 PositionName = Literal[
     "learned",
@@ -82,7 +82,7 @@ class TransformerConfig:
     """Distance beyond which Shaw's and NEZHA's positions are clipped."""
     buckets: int = field(default=32, metadata={"at_least": 4})
     """Buckets of distances, where positions are buckets."""
-    furthest: int = field(default=128, metadata={"at_least": 2})
+    max_distance: int = field(default=128, metadata={"at_least": 2})
     """Distance from which on all fall into the last bucket."""
     clip_distance: int = field(default=0, metadata={"at_least": 0})
     """Distance beyond which Transformer-XL's positions are all alike; 0 for none."""
@@ -118,12 +118,12 @@ class TransformerConfig:
     """Normalised queries and keys: attention by direction alone (001)."""
     temperature: float = field(default=1.0, metadata={"at_least": 0})
     """Divides attention's scores; 0 is the hard limit, all weight on the best."""
-    silent_layers: tuple[int, ...] = ()
+    disabled_layers: tuple[int, ...] = ()
     """Layers that are passed by, counted from 1."""
-    silent_heads: tuple[str, ...] = ()
+    disabled_heads: tuple[str, ...] = ()
     """Heads whose output counts as zero, as layer.head, each counted from 1: 2.4."""
 
-    places_are_pairs: ClassVar[bool] = False
+    two_dimensional_positions: ClassVar[bool] = False
     """Whether the objective tells each place by two numbers (GLM)."""
     has_decoder: ClassVar[bool] = False
     """Whether a stack of it looks back alone, so that all its buckets are for one direction."""
@@ -133,9 +133,9 @@ class TransformerConfig:
             raise UserError(
                 f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
             )
-        if self.places_are_pairs != (self.positions == "pairs"):
-            needed = "must be pairs" if self.places_are_pairs else "can't be pairs"
-            told = "two numbers" if self.places_are_pairs else "one number"
+        if self.two_dimensional_positions != (self.positions == "pairs"):
+            needed = "must be pairs" if self.two_dimensional_positions else "can't be pairs"
+            told = "two numbers" if self.two_dimensional_positions else "one number"
             raise UserError(
                 f"this system tells a place by {told}, so its positions {needed}, and "
                 f"{self.positions} came."
@@ -150,18 +150,18 @@ class TransformerConfig:
                 f"rotary positions turn the numbers of a head in pairs, and it has "
                 f"{head_width(self)}; give an even head_width."
             )
-        exact = exact_buckets(self.buckets, both_ways=not self.has_decoder)
-        if self.positions == "buckets" and self.furthest <= exact:
+        exact = exact_bucket_count(self.buckets, both_ways=not self.has_decoder)
+        if self.positions == "buckets" and self.max_distance <= exact:
             raise UserError(
-                f"with {self.buckets} buckets each distance below {exact} has its own, so furthest "
-                f"must be larger than {exact}, and {self.furthest} came; give a larger one, or "
+                f"with {self.buckets} buckets each distance below {exact} has its own, so max_distance "
+                f"must be larger than {exact}, and {self.max_distance} came; give a larger one, or "
                 "fewer buckets."
             )
 
     def _check_silent(self) -> None:
         """What is silenced must be there."""
-        heads = parse_heads(self.silent_heads)
-        for layer in (*self.silent_layers, *(layer for layer, _ in heads)):
+        heads = parse_heads(self.disabled_heads)
+        for layer in (*self.disabled_layers, *(layer for layer, _ in heads)):
             if not 1 <= layer <= self.layers:
                 raise UserError(f"there are layers 1 to {self.layers}, and {layer} came.")
         for _, head in heads:
@@ -189,7 +189,7 @@ TRANSFORMER_RECIPES = {
 }
 
 
-MULTI30K = {
+TRANSFORMER_MULTI30K = {
     # German to English on two cores: docs/translation.md has what it reaches.
     "width": 192,
     "layers": 3,
@@ -216,16 +216,16 @@ def make_norm(config: TransformerConfig, width: int | None = None) -> nn.Module:
 
 
 def make_attention(
-    config: TransformerConfig, positions: AttentionPositions | None = None
-) -> Attention:
+    config: TransformerConfig, positions: RelativePositionEncoding | None = None
+) -> MultiHeadAttention:
     """Attention by the config's scores."""
     size = head_width(config)
     scores = (
         CosineScores(size, temperature=config.temperature)
         if config.cosine
-        else Scores(size, temperature=config.temperature, scaled=config.scaled_scores)
+        else DotProductScores(size, temperature=config.temperature, scaled=config.scaled_scores)
     )
-    return Attention(
+    return MultiHeadAttention(
         config.width,
         config.heads,
         head_width=size,
@@ -240,10 +240,10 @@ def head_width(config: TransformerConfig) -> int:
     return config.head_width or config.width // config.heads
 
 
-def make_block(config: TransformerConfig, *, reads_source: bool = False) -> Block:
+def make_block(config: TransformerConfig, *, reads_source: bool = False) -> TransformerBlock:
     """One layer; with attention to a source where it is a decoder's."""
     feed = GatedFeedForward if config.gated else FeedForward
-    return Block(
+    return TransformerBlock(
         make_attention(config, attention_positions(config)),
         feed(
             config.width,
@@ -253,61 +253,61 @@ def make_block(config: TransformerConfig, *, reads_source: bool = False) -> Bloc
         ),
         make_residual(config),
         make_residual(config),
-        source_attention=make_attention(config) if reads_source else None,
-        around_source=make_residual(config) if reads_source else None,
+        cross_attention=make_attention(config) if reads_source else None,
+        cross_attention_residual=make_residual(config) if reads_source else None,
     )
 
 
-def make_residual(config: TransformerConfig) -> Residual:
+def make_residual(config: TransformerConfig) -> ResidualConnection:
     kind = PreNorm if config.pre_norm else PostNorm
     return kind(make_norm(config), config.dropout)
 
 
-def attention_positions(config: TransformerConfig) -> AttentionPositions | None:
+def attention_positions(config: TransformerConfig) -> RelativePositionEncoding | None:
     """What a layer's attention knows of positions."""
     each = head_width(config)
-    known: dict[PositionName, Callable[[], AttentionPositions]] = {
-        "rotary": lambda: Rotary(each),
+    known: dict[PositionName, Callable[[], RelativePositionEncoding]] = {
+        "rotary": lambda: RotaryEmbedding(each),
         "shaw": lambda: ShawPositions(each, reach=config.reach),
-        "nezha": lambda: RelativeSinusoids(each, reach=config.reach),
-        "transformer-xl": lambda: RelativePositions(
+        "nezha": lambda: NezhaPositions(each, reach=config.reach),
+        "transformer-xl": lambda: TransformerXLPositions(
             config.width,
             config.heads,
             each,
             segments=config.relative_segments,
-            furthest=config.clip_distance,
+            max_distance=config.clip_distance,
         ),
     }
     make = known.get(config.positions)
     return None if make is None else make()
 
 
-def score_bias(config: TransformerConfig, *, both_ways: bool) -> ScoreBias | None:
+def score_bias(config: TransformerConfig, *, both_ways: bool) -> PositionBias | None:
     """What all layers add to their scores."""
     match config.positions:
         case "alibi":
-            return Alibi(config.heads)
+            return AlibiBias(config.heads)
         case "buckets":
-            return RelativeBuckets(
+            return T5RelativeBias(
                 config.heads,
                 buckets=config.buckets,
-                furthest=config.furthest,
+                max_distance=config.max_distance,
                 both_ways=both_ways,
             )
     return None
 
 
-def input_positions(config: TransformerConfig, width: int) -> InputPositions | None:
+def input_positions(config: TransformerConfig, width: int) -> PositionalEmbedding | None:
     """What tells input vectors of `width` numbers where they stand."""
     match config.positions:
         case "learned":
-            return LearnedPositions(config.length, width)
+            return LearnedPositionalEmbedding(config.length, width)
         case "pairs":
-            return PairPositions(config.length, width)
+            return PairPositionalEmbedding(config.length, width)
         case "sinusoidal":
-            return SinusoidalPositions(width)
+            return SinusoidalPositionalEmbedding(width)
         case "concatenated":
-            return ConcatenatedPositions(width)
+            return ConcatenatedPositionalEmbedding(width)
     return None
 
 
@@ -328,22 +328,22 @@ def make_embedding(
     )
 
 
-def make_tokens(config: TransformerConfig, vocabulary: Vocabulary) -> nn.Embedding:
+def make_token_embedding(config: TransformerConfig, vocabulary: Vocabulary) -> nn.Embedding:
     return nn.Embedding(vocabulary.size, config.embedding_width or config.width)
 
 
 def make_stack(
     config: TransformerConfig, *, reads_source: bool = False, both_ways: bool = True
-) -> Stack:
+) -> TransformerStack:
     """All layers; one block many times over where they share their parameters."""
     count = 1 if config.shared_layers else config.layers
-    return Stack(
+    return TransformerStack(
         [make_block(config, reads_source=reads_source) for _ in range(count)],
         times=config.layers // count,
         bias=score_bias(config, both_ways=both_ways),
         norm=make_norm(config) if config.pre_norm else None,
-        silent_layers=config.silent_layers,
-        silent_heads=parse_heads(config.silent_heads),
+        disabled_layers=config.disabled_layers,
+        disabled_heads=parse_heads(config.disabled_heads),
     )
 
 
@@ -351,7 +351,7 @@ def parse_heads(heads: tuple[str, ...]) -> list[tuple[int, int]]:
     """`2.4` as layer 2, head 4."""
     found = []
     for text in heads:
-        layer, head = map(whole_number, str(text).partition(".")[::2])
+        layer, head = map(parse_integer, str(text).partition(".")[::2])
         if layer is None or head is None:
             raise UserError(f"a head is given as layer.head, such as 2.4, and {text!r} came.")
         found.append((layer, head))
@@ -364,7 +364,7 @@ def make_transformer(
     """An encoder (which looks both ways) or a decoder without a source, with its first weights."""
     stack = make_stack(config, both_ways=both_ways)
     backbone = Transformer(make_embedding(config, tokens), stack, width=config.width)
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     return backbone
 
 
@@ -376,7 +376,7 @@ def make_encoder_decoder(
     decoder_layers: int | None = None,
     shared: bool = False,
     scaled: bool = False,
-) -> EncoderDecoder:
+) -> TransformerEncoderDecoder:
     """Both, over one embedding, or with one of its own for the encoder (`source`).
 
     `shared`: the decoder's layers are the encoder's, but for looking at the source. `scaled`
@@ -394,18 +394,18 @@ def make_encoder_decoder(
     decoder = Transformer(
         make_embedding(config, tokens, scale=scale), decoder_stack, width=config.width
     )
-    backbone = EncoderDecoder(encoder, decoder)
-    initialise(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    backbone = TransformerEncoderDecoder(encoder, decoder)
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     return backbone
 
 
-def share_layers(encoder: Stack, decoder: Stack) -> None:
+def share_layers(encoder: TransformerStack, decoder: TransformerStack) -> None:
     """Let the decoder's layers use the encoder's attention and feed-forward parts."""
     for read, write in zip(encoder.blocks, decoder.blocks, strict=True):
-        assert isinstance(read, Block) and isinstance(write, Block)
+        assert isinstance(read, TransformerBlock) and isinstance(write, TransformerBlock)
         write.attention, write.feed_forward = read.attention, read.feed_forward
-        write.around_attention = read.around_attention
-        write.around_feed_forward = read.around_feed_forward
+        write.self_attention_residual = read.self_attention_residual
+        write.feed_forward_residual = read.feed_forward_residual
 
 
 def make_softmax(
@@ -420,7 +420,7 @@ def make_softmax(
     width = config.embedding_width or config.width
     transform: nn.Module | None = None
     if head:
-        transform = PredictionHead(
+        transform = MLMHead(
             config.width,
             width,
             activation=config.activation,
@@ -429,6 +429,6 @@ def make_softmax(
     elif width != config.width:
         transform = nn.Sequential(nn.Linear(config.width, width, bias=False))
     if transform is not None:
-        initialise(transform, config.width)
+        init_transformer_weights(transform, config.width)
     tied = tokens if config.tied else None
     return Softmax(width, vocabulary, tied=tied, bias=bias, transform=transform)

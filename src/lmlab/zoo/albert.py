@@ -13,10 +13,17 @@ from dataclasses import dataclass, field
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.span_masking import Spans, harmonic_lengths
-from lmlab.objectives.whole_units import Words
-from lmlab.zoo._masked import PairedConfig, PairName, build_masked
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masking.span_masking import (
+    SpanMasking,
+    harmonic_lengths,
+)
+from lmlab.objectives.masking.whole_word_masking import WordUnits
+from lmlab.zoo._masked_lm import (
+    SentencePairConfig,
+    SentencePairName,
+    build_masked_lm,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -35,10 +42,10 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PairedConfig):
+class Config(SentencePairConfig):
     """Settings of ALBERT."""
 
-    pairs: PairName = "order"
+    pairs: SentencePairName = "order"
     """next: does the second segment follow the first; order: are they swapped; none: one text."""
     shared_layers: bool = True
     """Whether all layers have the same parameters."""
@@ -66,8 +73,8 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    words = Words(vocabulary)
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    words = WordUnits(vocabulary)
     lengths = harmonic_lengths(config.longest)
-    choice = Spans(units=words, rate=config.rate, lengths=lengths)
-    return build_masked(config, vocabulary, choice, units=words)
+    choice = SpanMasking(units=words, rate=config.rate, lengths=lengths)
+    return build_masked_lm(config, vocabulary, choice, units=words)

@@ -15,14 +15,21 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.decoders import Through
-from lmlab.backbones.encoders import Projected
+from lmlab.backbones.latent_decoders import MappedLatentDecoder
+from lmlab.backbones.sentence_encoders import ProjectedEncoder
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.latent import Autoencoder, LatentVariable
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, BoundConfig, build_elbo
+from lmlab.models.latent_variable import (
+    Autoencoder,
+    VariationalAutoencoder,
+)
+from lmlab.zoo._sentence_autoencoders import (
+    AUTOENCODER_MULTI30K,
+    ELBOConfig,
+    build_elbo,
+)
 
 CARD = Card(
     family="autoencoder",
@@ -43,7 +50,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BoundConfig):
+class Config(ELBOConfig):
     """Settings of a VAE on the latents of an autoencoder."""
 
     inner: int = field(default=256, metadata={"at_least": 1})
@@ -55,20 +62,20 @@ SIZES = {
     "small": Config(),
     "base": Config(latent=64, inner=1024),
 }
-RECIPES = {"multi30k": MULTI30K}
+RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
 
 
-def build(config: Config, vocabulary: Vocabulary, base: System) -> LatentVariable:
+def build(config: Config, vocabulary: Vocabulary, base: System) -> VariationalAutoencoder:
     if not isinstance(base, Autoencoder):
         raise UserError("the base of autoencoder-vae must be an autoencoder; give a run of one.")
     frozen, inner, width = deepcopy(base), config.inner, base.decoder.latent
     # Latents have any size: its network is shown them at the same one.
     read = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh())
     write = nn.Sequential(nn.Linear(config.latent, inner), nn.Tanh(), nn.Linear(inner, width))
-    encoder = Projected(frozen.backbone.encoder, read, width=inner)
-    return LatentVariable(
+    encoder = ProjectedEncoder(frozen.backbone.encoder, read, width=inner)
+    return VariationalAutoencoder(
         vocabulary=vocabulary,
-        backbone=Through(write, frozen.decoder, latent=config.latent),
+        backbone=MappedLatentDecoder(write, frozen.decoder, latent=config.latent),
         emission=frozen.emission,
         objective=build_elbo(config, vocabulary, encoder),
         frozen=(frozen.backbone.encoder, frozen.decoder, frozen.emission),

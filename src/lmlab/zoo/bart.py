@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.denoising import Denoising, make_noise
-from lmlab.objectives.hidden_source import Restoring
-from lmlab.objectives.rewriting import RestoringWhole
+from lmlab.models.denoising_seq2seq import DenoisingSeq2Seq, InfillingDenoisingSeq2Seq
+from lmlab.objectives.denoising import BARTDenoising, make_noise
 from lmlab.zoo._denoising import (
-    PostNormConfig,
-    make_restoring,
-    make_sentences,
-    make_spelling,
+    PostNormDenoisingConfig,
+    make_denoising_seq2seq,
+    make_sentence_splitter,
+    make_special_tokens,
 )
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
@@ -40,7 +39,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PostNormConfig):
+class Config(PostNormDenoisingConfig):
     """Settings of BART."""
 
     noises: tuple[str, ...] = ("permutation", "infilling")
@@ -60,8 +59,11 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Restoring:
-    spelling, sentences = make_spelling(config, vocabulary), make_sentences(vocabulary)
+def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
+    spelling, sentences = (
+        make_special_tokens(config, vocabulary),
+        make_sentence_splitter(vocabulary),
+    )
     longest = config.length - sum(map(len, spelling.frame))
     noises = [
         make_noise(
@@ -69,5 +71,5 @@ def build(config: Config, vocabulary: Vocabulary) -> Restoring:
         )
         for name in config.noises
     ]
-    objective = Denoising(spelling, noises, sentences=sentences, whole=config.whole)
-    return make_restoring(config, vocabulary, objective, kind=RestoringWhole)
+    objective = BARTDenoising(spelling, noises, sentences=sentences, whole=config.whole)
+    return make_denoising_seq2seq(config, vocabulary, objective, kind=InfillingDenoisingSeq2Seq)

@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.masking import EachToken
-from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masking.token_masking import IndependentMasking
+from lmlab.zoo._masked_lm import (
+    SentencePairConfig,
+    build_masked_lm,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -34,7 +37,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PairedConfig):
+class Config(SentencePairConfig):
     """Settings of BERT."""
 
 
@@ -46,5 +49,5 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    return build_masked(config, vocabulary, EachToken(config.rate))
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    return build_masked_lm(config, vocabulary, IndependentMasking(config.rate))

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.whole_units import WholeUnits, Words
-from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeWordMasking,
+    WordUnits,
+)
+from lmlab.zoo._masked_lm import (
+    SentencePairConfig,
+    build_masked_lm,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -34,7 +40,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PairedConfig):
+class Config(SentencePairConfig):
     """Settings of BERT with whole-word masking."""
 
 
@@ -51,6 +57,6 @@ EXAMPLE = Example(
 """Words of several pieces, or there would be nothing to see."""
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    words = Words(vocabulary)
-    return build_masked(config, vocabulary, WholeUnits(words, config.rate), units=words)
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    words = WordUnits(vocabulary)
+    return build_masked_lm(config, vocabulary, WholeWordMasking(words, config.rate), units=words)

@@ -17,9 +17,16 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.word_scores import Pooled, SigmoidProduct
-from lmlab.objectives.negative_sampling import WordModel
-from lmlab.zoo._words import WORD_RECIPES, WordConfig, build_words
+from lmlab.emissions.word2vec_emission import (
+    PooledContext,
+    SigmoidProduct,
+)
+from lmlab.models.word2vec import Word2Vec
+from lmlab.zoo._word2vec import (
+    WORD2VEC_RECIPES,
+    Word2VecConfig,
+    build_word2vec,
+)
 
 CARD = Card(
     family="words",
@@ -40,7 +47,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(WordConfig):
+class Config(Word2VecConfig):
     """Settings of CBOW."""
 
     context: Literal["mean", "sum", "product"] = "mean"
@@ -54,11 +61,11 @@ SIZES = {
     "small": Config(),
     "base": Config(width=300),
 }
-RECIPES = {**WORD_RECIPES, "default": {**WORD_RECIPES["default"], "learning_rate": 0.05}}
+RECIPES = {**WORD2VEC_RECIPES, "default": {**WORD2VEC_RECIPES["default"], "learning_rate": 0.05}}
 
 
-def build(config: Config, vocabulary: Vocabulary) -> WordModel:
+def build(config: Config, vocabulary: Vocabulary) -> Word2Vec:
     if config.context == "product":
-        return build_words(config, vocabulary, SigmoidProduct())
-    joining = Pooled(mean=config.context == "mean", whole=config.whole_gradient)
-    return build_words(config, vocabulary, joining)
+        return build_word2vec(config, vocabulary, SigmoidProduct())
+    combination = PooledContext(mean=config.context == "mean", whole=config.whole_gradient)
+    return build_word2vec(config, vocabulary, combination)

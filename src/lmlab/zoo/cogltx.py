@@ -13,11 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from lmlab.core.card import Card
-from lmlab.core.recall import RecallSettings, check_recall
+from lmlab.core.memrecall_config import (
+    MemRecallConfig,
+    check_memrecall_config,
+)
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.masking import EachToken
-from lmlab.zoo._masked import PairedConfig, build_masked
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masking.token_masking import IndependentMasking
+from lmlab.zoo._masked_lm import (
+    SentencePairConfig,
+    build_masked_lm,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -41,12 +47,12 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PairedConfig, RecallSettings):
+class Config(SentencePairConfig, MemRecallConfig):
     """Settings of CogLTX."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_recall(self)
+        check_memrecall_config(self)
 
 
 SIZES = {
@@ -57,8 +63,8 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    system = build_masked(config, vocabulary, EachToken(config.rate))
-    own = {spec.name: getattr(config, spec.name) for spec in fields(RecallSettings)}
-    system.recall = RecallSettings(**own)
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    system = build_masked_lm(config, vocabulary, IndependentMasking(config.rate))
+    own = {spec.name: getattr(config, spec.name) for spec in fields(MemRecallConfig)}
+    system.recall = MemRecallConfig(**own)
     return system

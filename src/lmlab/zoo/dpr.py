@@ -19,11 +19,16 @@ from dataclasses import dataclass, field
 from lmlab.core.card import Card
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.in_batch import DualEncoder
-from lmlab.objectives.inverse_cloze import InverseCloze
-from lmlab.retrieval.hard_negatives import LexicalNegatives
-from lmlab.retrieval.warm_start import start_encoders
-from lmlab.zoo._retrieving import RETRIEVER_RECIPES, TINY, RetrieverConfig, make_encoders
+from lmlab.models.dual_encoder import DualEncoder
+from lmlab.models.retriever_warm_start import initialise_encoders
+from lmlab.objectives.inverse_cloze import InverseClozeTask
+from lmlab.retrieval.hard_negatives import BM25Negatives
+from lmlab.zoo._retrieval import (
+    RETRIEVER_RECIPES,
+    TINY,
+    RetrieverConfig,
+    make_encoders,
+)
 
 CARD = Card(
     family="retrieval",
@@ -66,8 +71,8 @@ RECIPES = RETRIEVER_RECIPES
 def build(config: Config, vocabulary: Vocabulary, *, base: System | None = None) -> DualEncoder:
     questions, documents = make_encoders(config, vocabulary)
     if base is not None:
-        start_encoders(questions, documents, base)
-    cloze = InverseCloze(vocabulary=vocabulary, keep=config.keep)
+        initialise_encoders(questions, documents, base)
+    cloze = InverseClozeTask(vocabulary=vocabulary, keep=config.keep)
     count = config.hard_negatives
     return DualEncoder(
         vocabulary=vocabulary,
@@ -75,5 +80,5 @@ def build(config: Config, vocabulary: Vocabulary, *, base: System | None = None)
         documents=documents,
         cloze=cloze,
         length=config.length,
-        negatives=LexicalNegatives(vocabulary, count=count) if count else None,
+        negatives=BM25Negatives(vocabulary, count=count) if count else None,
     )

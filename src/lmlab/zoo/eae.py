@@ -14,9 +14,13 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_models import EntityModel
-from lmlab.knowledge.knowledge import Knowledge
-from lmlab.zoo._entities import ENTITY_RECIPES, EntityConfig, build_eae
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.models.entity_memory import EntitiesAsExperts
+from lmlab.zoo._entity_memory import (
+    ENTITY_RECIPES,
+    EntityConfig,
+    build_eae,
+)
 
 CARD = Card(
     family="memory",
@@ -58,5 +62,5 @@ SIZES = {
 RECIPES = ENTITY_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary, *, knowledge: Knowledge) -> EntityModel:
+def build(config: Config, vocabulary: Vocabulary, *, knowledge: KnowledgeBase) -> EntitiesAsExperts:
     return build_eae(config, vocabulary, knowledge)

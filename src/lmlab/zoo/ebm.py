@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
-from lmlab.core.energies import EnergyModel
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.data_against_corruptions import DataAgainstCorruptions
+from lmlab.models.energy import EnergyBasedModel
+from lmlab.objectives.corruption_nce import CorruptionNCE
 from lmlab.zoo import _energies as parts
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_token_embedding
 
 CARD = Card(
     family="transformer",
@@ -47,7 +47,7 @@ class Config(parts.EnergyConfig):
     corruption: parts.CorruptionName = "uniform"
     """What takes a token's place: any (uniform), a frequent one (unigram), or what a masked model
     says (proposals), which alone takes a run of one by --base."""
-    known: parts.KnownName = "texts"
+    known: parts.MembershipName = "texts"
     """By what a corruption is found to be data, and left out: texts or (n-)grams; none: never."""
     gram: int = field(default=4, metadata={"at_least": 1})
     """n of those n-grams."""
@@ -62,19 +62,22 @@ RECIPES = TRANSFORMER_RECIPES
 
 
 def build(
-    config: Config, vocabulary: Vocabulary, base: parts.Other = None, encoder: parts.Other = None
-) -> EnergyModel:
-    tokens = make_tokens(config, vocabulary)
-    return EnergyModel(
+    config: Config,
+    vocabulary: Vocabulary,
+    base: parts.OptionalSystem = None,
+    encoder: parts.OptionalSystem = None,
+) -> EnergyBasedModel:
+    tokens = make_token_embedding(config, vocabulary)
+    return EnergyBasedModel(
         vocabulary=vocabulary,
         backbone=parts.make_encoder(config, tokens, encoder),
-        emission=parts.make_energies(config, tokens),
-        objective=DataAgainstCorruptions(
+        emission=parts.make_energy_emission(config, tokens),
+        objective=CorruptionNCE(
             vocabulary,
             parts.make_corruption(config.corruption, vocabulary, base),
             parts.POOLINGS[config.pooling](),
             negatives=config.negatives,
-            index=parts.make_index(config.known, config.gram),
+            index=parts.make_membership(config.known, config.gram),
         ),
         length=config.length,
     )

@@ -8,14 +8,109 @@ detector encodes; log_prob and fill are the generator's, since it alone knows of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from torch import nn
+
+from lmlab.backbones.transformer import Transformer
 from lmlab.core.card import Card
-from lmlab.core.detecting import Detecting
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.replaced_tokens import ReplacedTokens
-from lmlab.zoo._electra import LACKING, ElectraConfig, make_detection, make_generator
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens, make_transformer
+from lmlab.emissions.discriminator import Discriminator
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.models.token_detection import ReplacedTokenDetector
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskReplacement,
+)
+from lmlab.objectives.replaced_token_detection import ELECTRAObjective
+from lmlab.zoo._transformer import (
+    TRANSFORMER_RECIPES,
+    TransformerConfig,
+    make_softmax,
+    make_token_embedding,
+    make_transformer,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElectraConfig(TransformerConfig):
+    """Settings of ELECTRA; those of a Transformer are the detector's."""
+
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    embedding_norm: bool = True
+    """Whether a norm stands after the embedding."""
+    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
+    """What norms add to the variance."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that are hidden from the generator."""
+    detection_weight: float = field(default=50.0, metadata={"at_least": 0})
+    """What the detector's mean loss is multiplied by before the generator's is added."""
+    networks: Literal["both", "detector", "generator"] = "both"
+    """Which of its two networks have weights; a checkpoint of the Hub may have one alone."""
+    generator_width: int = field(default=0, metadata={"at_least": 0})
+    """Numbers in a hidden state of the generator; 0 for a quarter of the detector's."""
+    generator_layers: int = field(default=0, metadata={"at_least": 0})
+    """Blocks of the generator; 0 for as many as the detector's."""
+    generator_heads: int = field(default=0, metadata={"at_least": 0})
+    """Heads of the generator; 0 for a quarter of the detector's."""
+    generator_inner: int = field(default=0, metadata={"at_least": 0})
+    """Units of the generator's feed-forward layers; 0 for four times its width."""
+
+    @property
+    def generator(self) -> ElectraConfig:
+        """The settings of the generator: narrower layers over the same embedding, none silent."""
+        return replace(
+            self,
+            width=self.generator_width or max(1, self.width // 4),
+            layers=self.generator_layers or self.layers,
+            heads=self.generator_heads or max(1, self.heads // 4),
+            head_width=0,
+            inner=self.generator_inner,
+            embedding_width=self.embedding_width or self.width,
+            disabled_layers=(),
+            disabled_heads=(),
+        )
+
+
+def make_generator(
+    config: ElectraConfig, vocabulary: Vocabulary, tokens: nn.Embedding, detector: Transformer
+) -> MaskedLM:
+    """The small masked model; positions, segments and their norm are the detector's as well."""
+    small, choice = config.generator, IndependentMasking(config.rate)
+    # The paper hides all chosen tokens behind <mask>: the detector never sees that symbol.
+    replacement = MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0)
+    backbone, shared = make_transformer(small, tokens), detector.embedding
+    backbone.embedding.positions = shared.positions
+    backbone.embedding.segments = shared.segments
+    backbone.embedding.norm = shared.norm
+    # The tokens' first vectors are the detector's: the generator's width would make them longer.
+    init_transformer_weights(tokens, config.width)
+    return MaskedLM(
+        vocabulary=vocabulary,
+        backbone=backbone,
+        emission=make_softmax(small, vocabulary, tokens, bias=True, head=True),
+        objective=BERTObjective(vocabulary, choice, replacement),
+    )
+
+
+MISSING_NETWORK: dict[str, Literal["detector", "generator"] | None] = {
+    "both": None,
+    "detector": "generator",
+    "generator": "detector",
+}
+"""By the networks that have weights, the one that has none."""
+
+
+def make_discriminator_head(config: ElectraConfig) -> Discriminator:
+    """The detector's head, with its first weights."""
+    detection = Discriminator(config.width, activation=config.activation)
+    init_transformer_weights(detection, config.width)
+    return detection
+
 
 CARD = Card(
     family="transformer",
@@ -61,16 +156,16 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Detecting:
-    tokens = make_tokens(config, vocabulary)
+def build(config: Config, vocabulary: Vocabulary) -> ReplacedTokenDetector:
+    tokens = make_token_embedding(config, vocabulary)
     detector = make_transformer(config, tokens)
     generator = make_generator(config, vocabulary, tokens, detector)
-    system = Detecting(
+    system = ReplacedTokenDetector(
         vocabulary=vocabulary,
         backbone=detector,
-        emission=make_detection(config),
-        objective=ReplacedTokens(generator, weight=config.detection_weight),
+        emission=make_discriminator_head(config),
+        objective=ELECTRAObjective(generator, weight=config.detection_weight),
     )
     system.window = config.length - 1
-    system.lacks = LACKING[config.networks]
+    system.missing_network = MISSING_NETWORK[config.networks]
     return system

@@ -19,11 +19,15 @@ from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.layer_mix import LastLayer, LayerMix
-from lmlab.objectives.both_ways import BothWays, BothWaysModel
+from lmlab.layers.scalar_mix import (
+    LastLayer,
+    ScalarMix,
+)
+from lmlab.models.elmo import ELMo
+from lmlab.objectives.bidirectional_lm import BidirectionalLM
+from lmlab.objectives.sampled_loss_config import BidirectionalLossConfig
 from lmlab.zoo._cells import build_cell
 from lmlab.zoo._recurrent import RECURRENT_RECIPES
-from lmlab.zoo._sampled import BothWaysSampledConfig
 
 CARD = Card(
     family="recurrent",
@@ -38,7 +42,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(BothWaysSampledConfig):
+class Config(BidirectionalLossConfig):
     """Settings of ELMo."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -63,7 +67,7 @@ SIZES = {
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> BothWaysModel:
+def build(config: Config, vocabulary: Vocabulary) -> ELMo:
     words = nn.Embedding(vocabulary.size, config.width)
     nn.init.uniform_(words.weight, -0.1, 0.1)
 
@@ -71,10 +75,10 @@ def build(config: Config, vocabulary: Vocabulary) -> BothWaysModel:
         cells = [build_cell(config.cell, config.width, config.width) for _ in range(config.layers)]
         return Recurrent(words, cells, config.dropout)
 
-    return BothWaysModel(
+    return ELMo(
         vocabulary=vocabulary,
         backbone=direction(),
         emission=Softmax(config.width, vocabulary, tied=words if config.tied else None),
-        objective=BothWays(direction(), vocabulary),
-        mix=LayerMix(config.layers + 1) if config.mix == "layers" else LastLayer(),
+        objective=BidirectionalLM(direction(), vocabulary),
+        mix=ScalarMix(config.layers + 1) if config.mix == "layers" else LastLayer(),
     )

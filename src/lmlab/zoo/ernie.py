@@ -17,11 +17,17 @@ from functools import partial
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.objectives.lexicons import read_lexicon
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.mentions import Mentions
-from lmlab.objectives.whole_units import WholeUnits, Words
-from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masking.mention_units import MentionUnits
+from lmlab.objectives.masking.phrase_lexicons import read_lexicon
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeWordMasking,
+    WordUnits,
+)
+from lmlab.zoo._masked_lm import (
+    MaskedLMConfig,
+    build_masked_lm,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -31,7 +37,7 @@ CARD = Card(
     source="004 §1.3.3",
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked", "nce", "importance", "sampled-softmax"),
-    told_mentions=True,
+    uses_annotated_mentions=True,
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
         "sample": "it gives single tokens given all the others, and no way to draw a text",
@@ -41,7 +47,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MaskedConfig):
+class Config(MaskedLMConfig):
     """Settings of ERNIE."""
 
     mentions: str = "countries,wordnet"
@@ -71,6 +77,8 @@ EXAMPLE = Example("ice cream from New Zealand is sold in Paris , where it is hot
 """With names and a phrase of the lexicons."""
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    mentions = Mentions(partial(read_lexicon, config.mentions), Words(vocabulary))
-    return build_masked(config, vocabulary, WholeUnits(mentions, config.rate), units=mentions)
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    mentions = MentionUnits(partial(read_lexicon, config.mentions), WordUnits(vocabulary))
+    return build_masked_lm(
+        config, vocabulary, WholeWordMasking(mentions, config.rate), units=mentions
+    )

@@ -16,9 +16,13 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.fact_models import FactModel
-from lmlab.knowledge.knowledge import Knowledge
-from lmlab.zoo._entities import ENTITY_RECIPES, EntityConfig, build_fae
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.models.entity_memory import FactsAsExperts
+from lmlab.zoo._entity_memory import (
+    ENTITY_RECIPES,
+    EntityConfig,
+    build_fae,
+)
 
 CARD = Card(
     family="memory",
@@ -60,5 +64,5 @@ SIZES = {
 RECIPES = ENTITY_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary, *, knowledge: Knowledge) -> FactModel:
+def build(config: Config, vocabulary: Vocabulary, *, knowledge: KnowledgeBase) -> FactsAsExperts:
     return build_fae(config, vocabulary, knowledge)

@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.glm import (
+    GLM,
+    with_unpredictable_token,
+)
 from lmlab.objectives.blank_infilling import BlankInfilling, LongSpan, PoissonSpans, SpanMixture
-from lmlab.objectives.blank_writing import InfillingModel, never_written
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     PositionName,
     TransformerConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
     make_transformer,
 )
 
@@ -43,16 +46,16 @@ CARD = Card(
 class Config(TransformerConfig):
     """Settings of GLM."""
 
-    places_are_pairs = True
+    two_dimensional_positions = True
     positions: PositionName = "pairs"
     """pairs: the place in the text and the place in the blank."""
     rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
     """Share of a text that short spans take out."""
     mean: float = field(default=3.0, metadata={"above": 0, "at_most": 100})
     """Mean of the Poisson distribution of their lengths, of which 0 is left out."""
-    long_share: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
+    long_span_rate: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
     """How often one long span is taken out instead."""
-    long_least: float = field(default=0.5, metadata={"above": 0, "at_most": 1})
+    long_span_min_share: float = field(default=0.5, metadata={"above": 0, "at_most": 1})
     """The least share of the text that a long span takes out; the most is all."""
 
 
@@ -64,16 +67,16 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> InfillingModel:
+def build(config: Config, vocabulary: Vocabulary) -> GLM:
     start, extended = vocabulary.size, vocabulary.extended(1)
-    tokens = make_tokens(config, extended)
+    tokens = make_token_embedding(config, extended)
     short = PoissonSpans(rate=config.rate, mean=config.mean)
-    long = LongSpan(least=config.long_least)
-    spans = SpanMixture(first=short, second=long, share=config.long_share)
-    system = InfillingModel(
+    long = LongSpan(least=config.long_span_min_share)
+    spans = SpanMixture(first=short, second=long, share=config.long_span_rate)
+    system = GLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
-        emission=never_written(make_softmax(config, extended, tokens, bias=True), start),
+        emission=with_unpredictable_token(make_softmax(config, extended, tokens, bias=True), start),
         objective=BlankInfilling(vocabulary, spans, start=start, longest=config.length),
     )
     system.window = config.length - 1

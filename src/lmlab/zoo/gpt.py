@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import Writing
+from lmlab.models.causal_lm import CausalLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
     make_transformer,
 )
 
@@ -37,7 +37,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SampledConfig, DecoderConfig):
+class Config(NextTokenLossConfig, DecoderConfig):
     """Settings of GPT."""
 
 
@@ -49,9 +49,9 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Writing:
-    tokens = make_tokens(config, vocabulary)
-    system = Writing(
+def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
+    tokens = make_token_embedding(config, vocabulary)
+    system = CausalLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens, both_ways=False),
         # Without a bias the scores of rare tokens could not start low, as sampled objectives ask.

@@ -14,10 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lmlab.core.card import Card
-from lmlab.core.latent import LatentVariable
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.latent_variable import VariationalAutoencoder
 from lmlab.zoo._cells import CellName
-from lmlab.zoo._sentences import MULTI30K, VaeConfig, build_vae
+from lmlab.zoo._sentence_autoencoders import (
+    AUTOENCODER_MULTI30K,
+    VAEConfig,
+    build_vae,
+)
 
 CARD = Card(
     family="autoencoder",
@@ -37,7 +41,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(VaeConfig):
+class Config(VAEConfig):
     """Settings of a variational autoencoder with gated cells."""
 
     cell: CellName = "gru"
@@ -51,8 +55,8 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, latent=64, dropout=0.3),
 }
-RECIPES = {"multi30k": {**MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
+RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LatentVariable:
+def build(config: Config, vocabulary: Vocabulary) -> VariationalAutoencoder:
     return build_vae(config, vocabulary, config.cell, config.off)

@@ -15,8 +15,15 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.markov_tables import FreeTables, NeuralTables
-from lmlab.zoo._hidden_markov import HMM_RECIPES, HiddenMarkov, TableHiddenMarkov
+from lmlab.layers.hmm_parameters import (
+    NeuralHMMParameters,
+    TabularHMMParameters,
+)
+from lmlab.models.hmm import (
+    HMM_RECIPES,
+    HiddenMarkovModel,
+    TabularHiddenMarkovModel,
+)
 
 CARD = Card(
     family="latent",
@@ -55,11 +62,11 @@ SIZES = {
 RECIPES = HMM_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> HiddenMarkov:
+def build(config: Config, vocabulary: Vocabulary) -> HiddenMarkovModel:
     if config.fitting == "em":
-        free = FreeTables(config.states, vocabulary, blocks=config.blocks)
-        return TableHiddenMarkov(free, vocabulary)
-    tables = NeuralTables(
+        free = TabularHMMParameters(config.states, vocabulary, blocks=config.blocks)
+        return TabularHiddenMarkovModel(free, vocabulary)
+    tables = NeuralHMMParameters(
         config.states,
         config.width,
         vocabulary,
@@ -67,4 +74,4 @@ def build(config: Config, vocabulary: Vocabulary) -> HiddenMarkov:
         state_dropout=config.state_dropout,
         dropout=config.dropout,
     )
-    return HiddenMarkov(tables, vocabulary)
+    return HiddenMarkovModel(tables, vocabulary)

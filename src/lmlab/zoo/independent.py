@@ -11,15 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import Tensor
-
 from lmlab.backbones.window import NoContext
-from lmlab.core.batch import Batch
 from lmlab.core.card import Card
-from lmlab.core.parts import target_places
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture_table import MixtureTable
+from lmlab.emissions.unigram_mixture import UnigramMixture
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.models.unigram_mixture import UnigramMixtureLM
 from lmlab.objectives.next_token import NextToken
 
 CARD = Card(
@@ -49,25 +46,11 @@ class Config:
 SIZES = {"tiny": Config(states=3), "small": Config(), "base": Config(states=64)}
 
 
-class IndependentMixture(LeftToRight):
-    """The mixture with the two steps of EM."""
-
-    emission: MixtureTable
-
-    def expect(self, batch: Batch) -> dict[str, Tensor]:
-        view = self.objective.view(batch)
-        assert view.targets is not None
-        return {"counts": self.emission.expected_counts(view.targets[target_places(view)])}
-
-    def maximise(self, counts: dict[str, Tensor]) -> None:
-        self.emission.set_from_counts(counts["counts"])
-
-
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
-    return IndependentMixture(
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    return UnigramMixtureLM(
         vocabulary=vocabulary,
         backbone=NoContext(),
-        emission=MixtureTable(config.states, vocabulary),
+        emission=UnigramMixture(config.states, vocabulary),
         objective=NextToken(),
         fitting=config.fitting,
     )

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 from torch import nn
 
-from lmlab.backbones.decoders import EachPlace
-from lmlab.backbones.encoders import AllPlaces
+from lmlab.backbones.latent_decoders import ParallelDecoder
+from lmlab.backbones.sentence_encoders import FlattenedEncoder
 from lmlab.core.card import Card
-from lmlab.core.latent import Autoencoder
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, PlacesConfig, build_autoencoder, build_embedding
+from lmlab.models.latent_variable import Autoencoder
+from lmlab.zoo._sentence_autoencoders import (
+    AUTOENCODER_MULTI30K,
+    FixedLengthAutoencoderConfig,
+    build_autoencoder,
+    build_embedding,
+)
 
 CARD = Card(
     family="autoencoder",
@@ -35,22 +40,22 @@ CARD = Card(
     oracle="a matrix made by hand, in numpy: tests/parity/test_autoencoders.py",
 )
 
-Config = PlacesConfig
+Config = FixedLengthAutoencoderConfig
 SIZES = {
     "tiny": Config(width=12, latent=16, states=8, length=48),
     "small": Config(),
     "base": Config(width=512, latent=512, length=64),
 }
-RECIPES = {"multi30k": {**MULTI30K, "length": 20}}
+RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "length": 20}}
 
 
-def build(config: PlacesConfig, vocabulary: Vocabulary) -> Autoencoder:
+def build(config: FixedLengthAutoencoderConfig, vocabulary: Vocabulary) -> Autoencoder:
     places, width, latent = config.length - 1, config.width, config.latent
     read, write = nn.Linear(places * width, latent), nn.Linear(latent, places * width)
     embedding = build_embedding(config, vocabulary)
     return build_autoencoder(
         config,
         vocabulary,
-        AllPlaces(embedding, read, places=places, width=latent),
-        EachPlace(write, latent=latent, places=places, width=width),
+        FlattenedEncoder(embedding, read, places=places, width=latent),
+        ParallelDecoder(write, latent=latent, places=places, width=width),
     )

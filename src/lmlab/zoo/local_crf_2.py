@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from lmlab.backbones.local_states import TokenPosterior, TwoTokenStates
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import GivenStates, States
-from lmlab.layers.state_steps import TokenTransition
+from lmlab.emissions.mixture import MixtureStates, WeightedStates
+from lmlab.layers.state_transition import TokenStateTransition
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
 
@@ -33,13 +33,13 @@ SIZES = REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: RemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: RemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = small_embedding(vocabulary.size, config.width)
-    states = States(config.states, config.width, vocabulary, tied=embedding)
-    transition = TokenTransition(config.states, embedding, config.dropout)
-    return LeftToRight(
+    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
+    transition = TokenStateTransition(config.states, embedding, config.dropout)
+    return AutoregressiveLM(
         vocabulary=vocabulary,
         backbone=TwoTokenStates(TokenPosterior(states), transition),
-        emission=GivenStates(states),
+        emission=WeightedStates(states),
         objective=NextToken(),
     )

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from lmlab.backbones.local_states import LocalStates, TokenPosterior
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import GivenStates, States
-from lmlab.layers.state_steps import Transition
+from lmlab.emissions.mixture import MixtureStates, WeightedStates
+from lmlab.layers.state_transition import StateTransition
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import STATES_RECIPES, StatesConfig
+from lmlab.zoo._remix import STATES_RECIPES, StateMixtureConfig
 
 CARD = Card(
     family="latent",
@@ -27,7 +27,7 @@ CARD = Card(
     protocols=("LogProb", "Step"),
     oracle="brute force over pairs of states: tests/parity/test_remix.py",
 )
-Config = StatesConfig
+Config = StateMixtureConfig
 SIZES = {
     "tiny": Config(width=16, states=6),
     "small": Config(),
@@ -36,11 +36,11 @@ SIZES = {
 RECIPES = STATES_RECIPES
 
 
-def build(config: StatesConfig, vocabulary: Vocabulary) -> LeftToRight:
-    states = States(config.states, config.width, vocabulary)
-    return LeftToRight(
+def build(config: StateMixtureConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
+    states = MixtureStates(config.states, config.width, vocabulary)
+    return AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=LocalStates(TokenPosterior(states), Transition(config.states, config.width)),
-        emission=GivenStates(states),
+        backbone=LocalStates(TokenPosterior(states), StateTransition(config.states, config.width)),
+        emission=WeightedStates(states),
         objective=NextToken(),
     )

@@ -7,9 +7,9 @@ p(next) = softmax(E h' + b)
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import LSTMCell
+from lmlab.layers.recurrent_cells import LSTMCell
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import (
     RECURRENT_RECIPES,
     RECURRENT_SIZES,
@@ -33,5 +33,5 @@ SIZES = RECURRENT_SIZES
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     return build_recurrent(config, vocabulary, LSTMCell)

@@ -6,9 +6,9 @@ i, o = σ(W [h, x] + b);  g = tanh(W_g [h, x] + b_g);  c' = (1 - i)∘c + i∘g;
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import CoupledLSTMCell
+from lmlab.layers.recurrent_cells import CoupledLSTMCell
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import (
     RECURRENT_RECIPES,
     RECURRENT_SIZES,
@@ -32,5 +32,5 @@ SIZES = RECURRENT_SIZES
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     return build_recurrent(config, vocabulary, CoupledLSTMCell)

@@ -8,9 +8,9 @@ Gers and Schmidhuber's peepholes are diagonal; 002 writes full matrices, and so 
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import PeepholeLSTMCell
+from lmlab.layers.recurrent_cells import PeepholeLSTMCell
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import (
     RECURRENT_RECIPES,
     RECURRENT_SIZES,
@@ -34,5 +34,5 @@ SIZES = RECURRENT_SIZES
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: RecurrentConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: RecurrentConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     return build_recurrent(config, vocabulary, PeepholeLSTMCell)

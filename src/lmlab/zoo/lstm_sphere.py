@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.sphere import Sphere
-from lmlab.layers.cells import LSTMCell
+from lmlab.emissions.cosine_softmax import CosineSoftmax
+from lmlab.layers.recurrent_cells import LSTMCell
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._emissions import EmissionName
 from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 
@@ -49,10 +49,10 @@ SIZES = {
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
-    def sphere(tied: nn.Embedding | None) -> Sphere:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    def sphere(tied: nn.Embedding | None) -> CosineSoftmax:
         scale, dropout = config.scale, config.dropout
-        return Sphere(config.width, vocabulary, tied=tied, scale=scale, dropout=dropout)
+        return CosineSoftmax(config.width, vocabulary, tied=tied, scale=scale, dropout=dropout)
 
     own = sphere if config.emission == "sphere" else None
     return build_recurrent(config, vocabulary, LSTMCell, emission=own)

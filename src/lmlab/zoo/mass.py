@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.masked_span import MaskedSpan, OneSpan
-from lmlab.objectives.masking import Replacement
-from lmlab.objectives.span_generation import SpanGeneration
+from lmlab.models.denoising_seq2seq import MASS
+from lmlab.objectives.denoising_base import DenoisingSpecialTokens
+from lmlab.objectives.masked_span import ContiguousSpan, MASSObjective
+from lmlab.objectives.masking.token_masking import MaskReplacement
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,
     make_encoder_decoder,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
 )
 
 CARD = Card(
@@ -66,15 +66,17 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> SpanGeneration:
-    tokens = make_tokens(config, vocabulary)
-    span = OneSpan(share=config.share, tokens=config.tokens)
-    shown = Replacement(vocabulary=vocabulary, mask=config.masked, random=config.swapped)
-    system = SpanGeneration(
+def build(config: Config, vocabulary: Vocabulary) -> MASS:
+    tokens = make_token_embedding(config, vocabulary)
+    span = ContiguousSpan(share=config.share, tokens=config.tokens)
+    shown = MaskReplacement(vocabulary=vocabulary, mask=config.masked, random=config.swapped)
+    system = MASS(
         vocabulary=vocabulary,
         backbone=make_encoder_decoder(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=MaskedSpan(Spelling.of(vocabulary), span, shown, whole=config.whole),
+        objective=MASSObjective(
+            DenoisingSpecialTokens.of(vocabulary), span, shown, whole=config.whole
+        ),
     )
     system.watched, system.window = "loss", config.length - 1
     return system

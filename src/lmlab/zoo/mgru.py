@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.switch_cells import MGRU_SWITCHES
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._cells import build_cell
 from lmlab.zoo._recurrent import (
     RECURRENT_MIXTURE_RECIPES,
@@ -72,5 +72,5 @@ SIZES = {
 RECIPES = RECURRENT_MIXTURE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     return build_recurrent(config, vocabulary, partial(build_cell, "mgru", off=config.off))

@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.decoders import EachPlace
-from lmlab.backbones.encoders import AllPlaces
+from lmlab.backbones.latent_decoders import ParallelDecoder
+from lmlab.backbones.sentence_encoders import FlattenedEncoder
 from lmlab.core.card import Card
-from lmlab.core.latent import Autoencoder
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, PlacesConfig, build_autoencoder, build_embedding
+from lmlab.models.latent_variable import Autoencoder
+from lmlab.zoo._sentence_autoencoders import (
+    AUTOENCODER_MULTI30K,
+    FixedLengthAutoencoderConfig,
+    build_autoencoder,
+    build_embedding,
+)
 
 CARD = Card(
     family="autoencoder",
@@ -37,7 +42,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PlacesConfig):
+class Config(FixedLengthAutoencoderConfig):
     """Settings of the autoencoder with two layers."""
 
     inner: int = field(default=256, metadata={"at_least": 1})
@@ -49,7 +54,7 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, latent=512, length=64, inner=1024),
 }
-RECIPES = {"multi30k": {**MULTI30K, "length": 20}}
+RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "length": 20}}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
@@ -60,6 +65,6 @@ def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
     return build_autoencoder(
         config,
         vocabulary,
-        AllPlaces(embedding, read, places=places, width=latent),
-        EachPlace(write, latent=latent, places=places, width=width),
+        FlattenedEncoder(embedding, read, places=places, width=latent),
+        ParallelDecoder(write, latent=latent, places=places, width=width),
     )

@@ -12,17 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
-from lmlab.core.filling import Filling
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.permuted_masking import PermutedMasking
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.permuted_masking import MaskedPermutedLM
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     PositionName,
     TransformerConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
 )
-from lmlab.zoo._two_streams import make_compensated
+from lmlab.zoo._two_stream import make_mpnet_backbone
 
 CARD = Card(
     family="transformer",
@@ -63,13 +63,13 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Filling:
-    tokens = make_tokens(config, vocabulary)
-    system = Filling(
+def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
+    tokens = make_token_embedding(config, vocabulary)
+    system = MaskedLM(
         vocabulary=vocabulary,
-        backbone=make_compensated(config, tokens),
+        backbone=make_mpnet_backbone(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        objective=PermutedMasking(vocabulary, rate=config.rate),
+        objective=MaskedPermutedLM(vocabulary, rate=config.rate),
     )
     system.window = config.length - 1
     return system

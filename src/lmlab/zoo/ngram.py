@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from lmlab.backbones.window import Context
+from lmlab.backbones.window import NgramContext
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.count_table import CountTable
+from lmlab.emissions.ngram_table import NgramTable
 from lmlab.inference.backoff import MOST_ORDER
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.models.ngram import NgramModel
 from lmlab.objectives.next_token import NextToken
 
 CARD = Card(
@@ -43,29 +42,11 @@ class Config:
 SIZES = {"tiny": Config(order=3), "small": Config(order=5), "base": Config(order=5)}
 
 
-class CountedNgram(LeftToRight):
-    """The n-gram with its one pass of counting."""
-
-    emission: CountTable
-
-    @property
-    def parameter_count(self) -> int:
-        """Probabilities and backoff weights in its tables."""
-        return self.emission.table_log_probs.numel() + self.emission.table_log_backoffs.numel()
-
-    def fit_counts(self, tokens: np.ndarray, offsets: np.ndarray) -> str | None:
-        orders = self.emission.fit(tokens, offsets).fallback_orders
-        if not orders:
-            return None
-        which = ", ".join(map(str, orders))
-        return f"too little text to estimate the discounts of order {which}: 0.5, 1 and 1.5 serve."
-
-
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
-    return CountedNgram(
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
+    return NgramModel(
         vocabulary=vocabulary,
-        backbone=Context(config.order - 1),
-        emission=CountTable(config.order, vocabulary),
+        backbone=NgramContext(config.order - 1),
+        emission=NgramTable(config.order, vocabulary),
         objective=NextToken(),
         fitting="counting",
     )

@@ -14,16 +14,19 @@ from dataclasses import dataclass, field, replace
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.continuation import Continuation
-from lmlab.objectives.hidden_source import Restoring
-from lmlab.objectives.masking import EachToken, Replacement
-from lmlab.zoo._denoising import (
-    PostNormConfig,
-    make_reading_writing,
-    make_restoring,
-    make_spelling,
+from lmlab.models.denoising_seq2seq import DenoisingSeq2Seq
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskReplacement,
 )
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_softmax, make_tokens
+from lmlab.objectives.text_continuation import PALMObjective
+from lmlab.zoo._denoising import (
+    PostNormDenoisingConfig,
+    make_denoising_encoder_decoder,
+    make_denoising_seq2seq,
+    make_special_tokens,
+)
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_softmax, make_token_embedding
 
 CARD = Card(
     family="transformer",
@@ -40,7 +43,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(PostNormConfig):
+class Config(PostNormDenoisingConfig):
     """Settings of PALM."""
 
     stage_one_steps: int = field(default=1000, metadata={"at_least": 0})
@@ -64,17 +67,20 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Restoring:
-    tokens, spelling = make_tokens(config, vocabulary), make_spelling(config, vocabulary)
-    objective = Continuation(
+def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
+    tokens, spelling = (
+        make_token_embedding(config, vocabulary),
+        make_special_tokens(config, vocabulary),
+    )
+    objective = PALMObjective(
         spelling,
-        EachToken(config.rate),
-        Replacement(vocabulary=replace(vocabulary, mask=spelling.mask)),
+        IndependentMasking(config.rate),
+        MaskReplacement(vocabulary=replace(vocabulary, mask=spelling.mask)),
         make_softmax(config, vocabulary, tokens, bias=True, head=True),
         first=config.first,
         stage_one_steps=config.stage_one_steps,
         joint=config.joint,
         whole=config.whole,
     )
-    backbone = make_reading_writing(config, tokens, vocabulary, copies=config.copies)
-    return make_restoring(config, vocabulary, objective, tokens=tokens, backbone=backbone)
+    backbone = make_denoising_encoder_decoder(config, tokens, vocabulary, copies=config.copies)
+    return make_denoising_seq2seq(config, vocabulary, objective, tokens=tokens, backbone=backbone)

@@ -13,9 +13,14 @@ from dataclasses import dataclass, field
 
 from lmlab.backbones.window_mixtures import PermutedWindow
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.zoo._latent_choice import (
+    LATENT_CHOICE_RECIPES,
+    LatentChoiceConfig,
+    build_latent_choice_lm,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",
@@ -29,7 +34,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentConfig):
+class Config(LatentChoiceConfig):
     """Settings of the window in a latent order."""
 
     size: int = field(default=3, metadata={"at_least": 2, "at_most": 5})
@@ -41,10 +46,10 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, size=4, dropout=0.5),
 }
-RECIPES = LATENT_RECIPES
+RECIPES = LATENT_CHOICE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
     backbone = PermutedWindow(embedding, config.size, dropout=config.dropout)
-    return build_latent(backbone, embedding, vocabulary)
+    return build_latent_choice_lm(backbone, embedding, vocabulary)

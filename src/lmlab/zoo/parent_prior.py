@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.parents import LearnedPrior, Parents, Transitions
+from lmlab.backbones.latent_parents import (
+    LatentParents,
+    LearnedPrior,
+    TypedTransitions,
+)
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.zoo._latent_choice import (
+    LATENT_CHOICE_RECIPES,
+    LatentChoiceConfig,
+    build_latent_choice_lm,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",
@@ -27,7 +36,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentConfig):
+class Config(LatentChoiceConfig):
     """Settings of the model with one latent parent and a learned prior."""
 
     length: int = field(default=32, metadata={"at_least": 2})
@@ -39,15 +48,15 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, length=64, dropout=0.5),
 }
-RECIPES = LATENT_RECIPES
+RECIPES = LATENT_CHOICE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
-    backbone = Parents(
+    backbone = LatentParents(
         embedding,
         LearnedPrior(config.length),
-        Transitions(config.width),
+        TypedTransitions(config.width),
         dropout=config.dropout,
     )
-    return build_latent(backbone, embedding, vocabulary)
+    return build_latent_choice_lm(backbone, embedding, vocabulary)

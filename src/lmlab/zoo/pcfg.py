@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.grammar import NeuralGrammar
-from lmlab.zoo._trees import TreeModel
+from lmlab.layers.neural_pcfg import NeuralPCFG
+from lmlab.models.pcfg import PCFG
 
 CARD = Card(
     family="latent",
@@ -49,6 +49,6 @@ SIZES = {
 }
 
 
-def build(config: Config, vocabulary: Vocabulary) -> TreeModel:
-    grammar = NeuralGrammar(config.nonterminals, config.preterminals, config.width, vocabulary)
-    return TreeModel(grammar, vocabulary, longest=config.longest)
+def build(config: Config, vocabulary: Vocabulary) -> PCFG:
+    grammar = NeuralPCFG(config.nonterminals, config.preterminals, config.width, vocabulary)
+    return PCFG(grammar, vocabulary, longest=config.longest)

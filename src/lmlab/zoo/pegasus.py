@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
-from lmlab.objectives.gap_sentences import GapSentences, make_choice
-from lmlab.objectives.hidden_source import Restoring
+from lmlab.models.denoising_seq2seq import DenoisingSeq2Seq
+from lmlab.objectives.gap_sentences import GapSentenceGeneration, make_gap_selection
 from lmlab.zoo._denoising import (
     DenoisingConfig,
-    make_restoring,
-    make_sentences,
-    make_spelling,
+    make_denoising_seq2seq,
+    make_sentence_splitter,
+    make_special_tokens,
 )
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES, PositionName
 
@@ -67,13 +67,13 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Restoring:
-    objective = GapSentences(
-        make_spelling(config, vocabulary),
-        make_choice(config.choice),
-        sentences=make_sentences(vocabulary),
+def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
+    objective = GapSentenceGeneration(
+        make_special_tokens(config, vocabulary),
+        make_gap_selection(config.choice),
+        sentences=make_sentence_splitter(vocabulary),
         rate=config.rate,
         stretch=config.stretch,
         whole=config.whole,
     )
-    return make_restoring(config, vocabulary, objective)
+    return make_denoising_seq2seq(config, vocabulary, objective)

@@ -13,13 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmlab.backbones.previous import Previous
+from lmlab.backbones.previous_token import PreviousToken
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import Mixture, States
-from lmlab.emissions.product import ProductOfMixtures
-from lmlab.objectives.lower_bound import LowerBound
+from lmlab.emissions.mixture import MixtureEmission, MixtureStates
+from lmlab.emissions.product_of_mixtures import ProductOfMixtures
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.objectives.lower_bound import LowerBoundObjective
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, RemixConfig, small_embedding
 
@@ -55,15 +55,15 @@ SIZES = {
 RECIPES = REMIX_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = small_embedding(vocabulary.size, config.width)
     tables = [
-        States(config.states, config.width, vocabulary, tied=embedding)
+        MixtureStates(config.states, config.width, vocabulary, tied=embedding)
         for _ in range(config.factors)
     ]
-    return LeftToRight(
+    return AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=Previous(embedding, config.dropout),
-        emission=ProductOfMixtures([Mixture(config.width, table) for table in tables]),
-        objective=LowerBound() if config.objective == "lower-bound" else NextToken(),
+        backbone=PreviousToken(embedding, config.dropout),
+        emission=ProductOfMixtures([MixtureEmission(config.width, table) for table in tables]),
+        objective=LowerBoundObjective() if config.objective == "lower-bound" else NextToken(),
     )

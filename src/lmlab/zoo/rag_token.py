@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from lmlab.core.card import Card
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.marginal import EachTokenItsOwn
-from lmlab.retrieval.augmented import RetrievalAugmented
+from lmlab.models.rag import RAG
+from lmlab.objectives.document_marginalisation import RAGTokenMarginal
 from lmlab.retrieval.documents import Documents
 from lmlab.zoo._rag import LARGE, TINY, RagConfig, make_rag
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
@@ -48,5 +48,5 @@ def build(
     *,
     documents: Documents,
     base: System | None = None,
-) -> RetrievalAugmented:
-    return make_rag(config, vocabulary, documents, base, EachTokenItsOwn())
+) -> RAG:
+    return make_rag(config, vocabulary, documents, base, RAGTokenMarginal())

@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.parents import LearnedPrior, Parents
+from lmlab.backbones.latent_parents import (
+    LatentParents,
+    LearnedPrior,
+)
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import Mixture, States
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.emissions.mixture import MixtureEmission, MixtureStates
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.zoo._latent_choice import (
+    LATENT_CHOICE_RECIPES,
+    LatentChoiceConfig,
+    build_latent_choice_lm,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",
@@ -30,7 +38,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentConfig):
+class Config(LatentChoiceConfig):
     """Settings of the remix with alignment."""
 
     states: int = field(default=400, metadata={"at_least": 2})
@@ -44,11 +52,13 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, states=1024, length=64, dropout=0.5),
 }
-RECIPES = LATENT_RECIPES
+RECIPES = LATENT_CHOICE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
-    backbone = Parents(embedding, LearnedPrior(config.length), dropout=config.dropout)
-    states = States(config.states, config.width, vocabulary, tied=embedding)
-    return build_latent(backbone, embedding, vocabulary, Mixture(config.width, states))
+    backbone = LatentParents(embedding, LearnedPrior(config.length), dropout=config.dropout)
+    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
+    return build_latent_choice_lm(
+        backbone, embedding, vocabulary, MixtureEmission(config.width, states)
+    )

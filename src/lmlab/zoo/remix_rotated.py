@@ -9,12 +9,12 @@ rarely used. R is any matrix, which the notes call a rotation. One embedding ser
 
 from __future__ import annotations
 
-from lmlab.backbones.previous import Previous
+from lmlab.backbones.previous_token import PreviousToken
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import States
+from lmlab.emissions.mixture import MixtureStates
 from lmlab.emissions.rotated_mixture import RotatedMixture
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding
 
@@ -32,12 +32,12 @@ SIZES = REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: RemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: RemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = small_embedding(vocabulary.size, config.width)
-    states = States(config.states, config.width, vocabulary, tied=embedding)
-    return LeftToRight(
+    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
+    return AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=Previous(embedding, config.dropout),
+        backbone=PreviousToken(embedding, config.dropout),
         emission=RotatedMixture(config.width, states),
         objective=NextToken(),
     )

@@ -10,12 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmlab.backbones.parents import Parents, Transitions, UniformPrior
+from lmlab.backbones.latent_parents import (
+    LatentParents,
+    TypedTransitions,
+    UniformPrior,
+)
 from lmlab.backbones.renewal import Renewal
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.zoo._latent_choice import (
+    LATENT_CHOICE_RECIPES,
+    LatentChoiceConfig,
+    build_latent_choice_lm,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",
@@ -29,7 +38,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentConfig):
+class Config(LatentChoiceConfig):
     """Settings of the renewal model."""
 
     learned_weight: bool = False
@@ -41,13 +50,13 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = LATENT_RECIPES
+RECIPES = LATENT_CHOICE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
-    previous = Parents(
-        embedding, UniformPrior(reach=1), Transitions(config.width), dropout=config.dropout
+    previous = LatentParents(
+        embedding, UniformPrior(reach=1), TypedTransitions(config.width), dropout=config.dropout
     )
     backbone = Renewal(previous, learned=config.learned_weight)
-    return build_latent(backbone, embedding, vocabulary)
+    return build_latent_choice_lm(backbone, embedding, vocabulary)

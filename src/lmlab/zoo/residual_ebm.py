@@ -14,12 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
-from lmlab.core.residual import LanguageModelBase, Residual
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.data_against_samples import DataAgainstSamples
-from lmlab.zoo._energies import EnergyConfig, EnergyName, make_encoder, make_energies
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_tokens
+from lmlab.models.residual_energy import ResidualEnergyModel
+from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualNCE
+from lmlab.zoo._energies import EnergyConfig, EnergyName, make_encoder, make_energy_emission
+from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_token_embedding
 
 CARD = Card(
     family="transformer",
@@ -62,14 +62,14 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(
     config: Config, vocabulary: Vocabulary, base: System, encoder: System | None = None
-) -> Residual:
-    tokens = make_tokens(config, vocabulary)
-    model = LanguageModelBase(base, longest=config.length - 1)
-    return Residual(
+) -> ResidualEnergyModel:
+    tokens = make_token_embedding(config, vocabulary)
+    model = FrozenBaseLM(base, longest=config.length - 1)
+    return ResidualEnergyModel(
         vocabulary=vocabulary,
         backbone=make_encoder(config, tokens, encoder),
-        emission=make_energies(config, tokens),
-        objective=DataAgainstSamples(model, negatives=config.negatives),
+        emission=make_energy_emission(config, tokens),
+        objective=ResidualNCE(model, negatives=config.negatives),
         draws=config.draws,
         candidates=config.candidates,
         length=config.length,

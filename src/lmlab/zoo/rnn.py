@@ -13,9 +13,12 @@ from functools import partial
 from typing import Literal
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import LinearCell, TanhCell
+from lmlab.layers.recurrent_cells import (
+    LinearCell,
+    TanhCell,
+)
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 
 CARD = Card(
@@ -48,6 +51,6 @@ SIZES = {
 RECIPES = RECURRENT_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     cell = TanhCell if config.activation == "tanh" else LinearCell
     return build_recurrent(config, vocabulary, partial(cell, radius=config.radius))

@@ -10,9 +10,13 @@ the autoencoders: what a tanh network keeps of a sentence is its last few words.
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.latent import Autoencoder
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, SentenceConfig, build_recurrent_autoencoder
+from lmlab.models.latent_variable import Autoencoder
+from lmlab.zoo._sentence_autoencoders import (
+    AUTOENCODER_MULTI30K,
+    SentenceAutoencoderConfig,
+    build_recurrent_autoencoder,
+)
 
 CARD = Card(
     family="autoencoder",
@@ -31,14 +35,14 @@ CARD = Card(
     oracle="torch.nn.RNN with the same weights: tests/parity/test_autoencoders.py",
 )
 
-Config = SentenceConfig
+Config = SentenceAutoencoderConfig
 SIZES = {
     "tiny": Config(width=16, latent=16, states=8),
     "small": Config(),
     "base": Config(width=512, latent=512),
 }
-RECIPES = {"multi30k": MULTI30K}
+RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
 
 
-def build(config: SentenceConfig, vocabulary: Vocabulary) -> Autoencoder:
+def build(config: SentenceAutoencoderConfig, vocabulary: Vocabulary) -> Autoencoder:
     return build_recurrent_autoencoder(config, vocabulary, "rnn")

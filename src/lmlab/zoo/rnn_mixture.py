@@ -10,9 +10,9 @@ sum is taken exactly.
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.cells import TanhCell
+from lmlab.layers.recurrent_cells import TanhCell
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import (
     RECURRENT_MIXTURE_RECIPES,
     RECURRENT_MIXTURE_SIZES,
@@ -36,5 +36,5 @@ SIZES = RECURRENT_MIXTURE_SIZES
 RECIPES = RECURRENT_MIXTURE_RECIPES
 
 
-def build(config: RecurrentMixtureConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: RecurrentMixtureConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     return build_recurrent(config, vocabulary, TanhCell)

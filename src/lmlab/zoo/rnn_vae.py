@@ -11,9 +11,13 @@ without the latent. `anneal_steps`, `free_bits` and `word_dropout` are the known
 from __future__ import annotations
 
 from lmlab.core.card import Card
-from lmlab.core.latent import LatentVariable
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._sentences import MULTI30K, VaeConfig, build_vae
+from lmlab.models.latent_variable import VariationalAutoencoder
+from lmlab.zoo._sentence_autoencoders import (
+    AUTOENCODER_MULTI30K,
+    VAEConfig,
+    build_vae,
+)
 
 CARD = Card(
     family="autoencoder",
@@ -31,14 +35,14 @@ CARD = Card(
     oracle="ELBO ≤ importance-weighted ≤ exact by quadrature: tests/parity/test_vae.py",
 )
 
-Config = VaeConfig
+Config = VAEConfig
 SIZES = {
     "tiny": Config(width=12, latent=3, states=8, samples=16),
     "small": Config(),
     "base": Config(width=512, latent=64, dropout=0.3),
 }
-RECIPES = {"multi30k": {**MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
+RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "dropout": 0.3, "learning_rate": 4e-3}}
 
 
-def build(config: VaeConfig, vocabulary: Vocabulary) -> LatentVariable:
+def build(config: VAEConfig, vocabulary: Vocabulary) -> VariationalAutoencoder:
     return build_vae(config, vocabulary, "rnn")

@@ -14,9 +14,12 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.masking import EachToken
-from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masking.token_masking import IndependentMasking
+from lmlab.zoo._masked_lm import (
+    MaskedLMConfig,
+    build_masked_lm,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -35,7 +38,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MaskedConfig):
+class Config(MaskedLMConfig):
     """Settings of RoBERTa."""
 
     masking: Literal["static", "dynamic"] = "dynamic"
@@ -63,5 +66,5 @@ RECIPES = {
 }
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    return build_masked(config, vocabulary, EachToken(config.rate))
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    return build_masked_lm(config, vocabulary, IndependentMasking(config.rate))

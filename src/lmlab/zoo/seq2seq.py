@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmlab.backbones.writers import Writer
+from lmlab.backbones.rnn_decoders import RNNDecoder
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.zoo._translating import MULTI30K, TranslatingConfig, build_translating
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.zoo._recurrent_seq2seq import (
+    SEQ2SEQ_MULTI30K,
+    RecurrentSeq2SeqConfig,
+    build_recurrent_seq2seq,
+)
 
 CARD = Card(
     family="recurrent",
@@ -31,7 +35,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TranslatingConfig):
+class Config(RecurrentSeq2SeqConfig):
     """Settings of the sequence-to-sequence model."""
 
     everywhere: bool = False
@@ -43,16 +47,16 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=2, cell="lstm", reversed=True),
 }
-RECIPES = {"multi30k": {**MULTI30K, "width": 384, "reversed": True, "epochs": 10}}
+RECIPES = {"multi30k": {**SEQ2SEQ_MULTI30K, "width": 384, "reversed": True, "epochs": 10}}
 
 
 def build(
     config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
-) -> SequenceToSequence:
-    return build_translating(
+) -> EncoderDecoderLM:
+    return build_recurrent_seq2seq(
         config,
         vocabulary,
-        lambda embedding, cells: Writer(
+        lambda embedding, cells: RNNDecoder(
             embedding, cells, dropout=config.dropout, everywhere=config.everywhere
         ),
         joined=config.everywhere,

@@ -5,7 +5,7 @@
     after (Luong):           h_t = f(e(s_{t-1}), h_{t-1}),  q_t = h_t
     p(s_t | …) = softmax(E tanh(A [h_t, c_t] + a) + b)
 
-`score` is dot (002's), scaled, general or additive; `feeding` is Luong's input feeding.
+`score` is dot (002's), scaled, general or additive; `input_feeding` is Luong's input feeding.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ from typing import Literal
 
 from torch import nn
 
-from lmlab.backbones.writers import LookingAfter, LookingBefore, LookingWriter
+from lmlab.backbones.rnn_decoders import (
+    AttentionDecoder,
+    BahdanauDecoder,
+    LuongDecoder,
+)
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.layers.cells import Cell
-from lmlab.layers.glances import GLANCES, GlanceName
-from lmlab.zoo._translating import MULTI30K, TranslatingConfig, build_translating
+from lmlab.layers.recurrent_cells import RecurrentCell
+from lmlab.layers.rnn_attention import (
+    RNN_ATTENTIONS,
+    AttentionScoreName,
+)
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.zoo._recurrent_seq2seq import (
+    SEQ2SEQ_MULTI30K,
+    RecurrentSeq2SeqConfig,
+    build_recurrent_seq2seq,
+)
 
 CARD = Card(
     family="recurrent",
@@ -38,41 +49,45 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TranslatingConfig):
+class Config(RecurrentSeq2SeqConfig):
     """Settings of the sequence-to-sequence model with attention."""
 
     both_ways: bool = True
     """Whether the reader reads both ways, half of the width each."""
     looks: Literal["before", "after"] = "before"
     """before: the last state asks, and the context joins the input; after: the new state asks."""
-    score: GlanceName = "dot"
+    score: AttentionScoreName = "dot"
     """dot, scaled, general or additive."""
-    feeding: bool = False
+    input_feeding: bool = False
     """Whether what was asked last joins the next input; where it looks after."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.feeding and self.looks == "before":
+        if self.input_feeding and self.looks == "before":
             raise UserError("feeding is for looks=after; looking before, a context is fed anyhow.")
 
 
 SIZES = {
     "tiny": Config(width=16, dropout=0.0),
     "small": Config(),
-    "base": Config(width=512, layers=2, cell="lstm", looks="after", score="general", feeding=True),
+    "base": Config(
+        width=512, layers=2, cell="lstm", looks="after", score="general", input_feeding=True
+    ),
 }
-RECIPES = {"multi30k": {**MULTI30K, "width": 256, "score": "general", "epochs": 12}}
+RECIPES = {"multi30k": {**SEQ2SEQ_MULTI30K, "width": 256, "score": "general", "epochs": 12}}
 
 
 def build(
     config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
-) -> SequenceToSequence:
-    def writer(embedding: nn.Embedding, cells: list[Cell]) -> LookingWriter:
-        glance = GLANCES[config.score](config.width)
+) -> EncoderDecoderLM:
+    def writer(embedding: nn.Embedding, cells: list[RecurrentCell]) -> AttentionDecoder:
+        glance = RNN_ATTENTIONS[config.score](config.width)
         if config.looks == "before":
-            return LookingBefore(embedding, cells, glance, dropout=config.dropout)
-        feeding = config.feeding
-        return LookingAfter(embedding, cells, glance, dropout=config.dropout, feeding=feeding)
+            return BahdanauDecoder(embedding, cells, glance, dropout=config.dropout)
+        input_feeding = config.input_feeding
+        return LuongDecoder(
+            embedding, cells, glance, dropout=config.dropout, input_feeding=input_feeding
+        )
 
-    joined = config.looks == "before" or config.feeding
-    return build_translating(config, vocabulary, writer, joined=joined, source=source)
+    joined = config.looks == "before" or config.input_feeding
+    return build_recurrent_seq2seq(config, vocabulary, writer, joined=joined, source=source)

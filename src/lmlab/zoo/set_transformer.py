@@ -9,15 +9,82 @@ states of permuted words are the permuted hidden states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from torch import nn
+
+from lmlab.backbones.set_transformer import SetTransformer
 from lmlab.core.card import Card
-from lmlab.core.filling import Filling
+from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masked import MaskedTokens
-from lmlab.objectives.masking import EachToken, Replacement
-from lmlab.zoo._inducing import SetConfig, make_set_transformer
-from lmlab.zoo._transformer import TRANSFORMER_RECIPES, make_softmax, make_tokens
+from lmlab.layers.inducing_points import InducedSetAttentionBlock
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskReplacement,
+)
+from lmlab.objectives.sampled_loss_config import MaskedLossConfig
+from lmlab.zoo._transformer import (
+    TRANSFORMER_RECIPES,
+    TransformerConfig,
+    make_block,
+    make_embedding,
+    make_norm,
+    make_softmax,
+    make_token_embedding,
+)
+
+SET_POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
+"""Those that inputs carry: attention's own would ask where a point stands, and it is nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetConfig(MaskedLossConfig, TransformerConfig):
+    """Settings of the Set Transformer."""
+
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    embedding_norm: bool = True
+    """Whether a norm stands after the embedding, so that words are as long as points."""
+    points: int = field(default=16, metadata={"at_least": 1})
+    """Inducing points of each layer."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that are hidden and predicted."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions not in SET_POSITIONS:
+            raise UserError(
+                f"inducing points stand nowhere, so positions are {', '.join(SET_POSITIONS)}, and "
+                f"{self.positions} came."
+            )
+        for name in ("disabled_layers", "disabled_heads", "shared_layers"):
+            if getattr(self, name):
+                raise UserError(
+                    "all layers and heads of the Set Transformer speak, with parameters of their "
+                    f"own, and {name} came; leave it out."
+                )
+
+
+def make_set_transformer(config: SetConfig, tokens: nn.Embedding) -> SetTransformer:
+    """The backbone with its first weights."""
+    backbone = SetTransformer(
+        make_embedding(config, tokens),
+        [make_induced_set_attention_block(config) for _ in range(config.layers)],
+        norm=make_norm(config) if config.pre_norm else None,
+        width=config.width,
+    )
+    init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
+    return backbone
+
+
+def make_induced_set_attention_block(config: SetConfig) -> InducedSetAttentionBlock:
+    """One layer: the points gather, and the words read what they gathered."""
+    gather, spread = make_block(config), make_block(config)
+    return InducedSetAttentionBlock(gather, spread, points=config.points, width=config.width)
+
 
 CARD = Card(
     family="transformer",
@@ -49,14 +116,14 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Filling:
-    tokens = make_tokens(config, vocabulary)
-    choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
-    system = Filling(
+def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
+    tokens = make_token_embedding(config, vocabulary)
+    choice, replacement = IndependentMasking(config.rate), MaskReplacement(vocabulary=vocabulary)
+    system = MaskedLM(
         vocabulary=vocabulary,
         backbone=make_set_transformer(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=MaskedTokens(vocabulary, choice, replacement),
+        objective=BERTObjective(vocabulary, choice, replacement),
     )
     system.window = config.length - 1
     return system

@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.word_scores import Each
-from lmlab.objectives.negative_sampling import WordModel
-from lmlab.zoo._words import WORD_RECIPES, WordConfig, build_words
+from lmlab.emissions.word2vec_emission import EachContextWord
+from lmlab.models.word2vec import Word2Vec
+from lmlab.zoo._word2vec import (
+    WORD2VEC_RECIPES,
+    Word2VecConfig,
+    build_word2vec,
+)
 
 CARD = Card(
     family="words",
@@ -37,7 +41,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(WordConfig):
+class Config(Word2VecConfig):
     """Settings of skip-gram."""
 
     random_contexts: int = field(default=0, metadata={"at_least": 0})
@@ -49,8 +53,10 @@ SIZES = {
     "small": Config(),
     "base": Config(width=300),
 }
-RECIPES = WORD_RECIPES
+RECIPES = WORD2VEC_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> WordModel:
-    return build_words(config, vocabulary, Each(), random_contexts=config.random_contexts)
+def build(config: Config, vocabulary: Vocabulary) -> Word2Vec:
+    return build_word2vec(
+        config, vocabulary, EachContextWord(), random_contexts=config.random_contexts
+    )

@@ -12,13 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.parents import LearnedPrior
+from lmlab.backbones.latent_parents import LearnedPrior
 from lmlab.backbones.slots import Slots
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.zoo._latent_choice import (
+    LATENT_CHOICE_RECIPES,
+    LatentChoiceConfig,
+    build_latent_choice_lm,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",
@@ -33,7 +38,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SampledConfig, LatentConfig):
+class Config(NextTokenLossConfig, LatentChoiceConfig):
     """Settings of the slots."""
 
     slots: int = field(default=5, metadata={"at_least": 1})
@@ -47,11 +52,11 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, length=64, dropout=0.5),
 }
-RECIPES = LATENT_RECIPES
+RECIPES = LATENT_CHOICE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
     priors = [LearnedPrior(config.length) for _ in range(config.slots)]
     backbone = Slots(embedding, priors, dropout=config.dropout)
-    return build_latent(backbone, embedding, vocabulary)
+    return build_latent_choice_lm(backbone, embedding, vocabulary)

@@ -12,19 +12,79 @@ n (K² + K V). With one state blanks are independent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from lmlab.core.card import Card
-from lmlab.core.joint import JointFilling
+from lmlab.core.errors import unknown_name
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.joint_blanks import AnyNumber, JointBlanks
-from lmlab.zoo._span_joint import SpanJointConfig, make_ties
+from lmlab.emissions.emission_interfaces import JointEmission
+from lmlab.emissions.joint_states import JointStates
+from lmlab.emissions.pairwise_gaussian import PairwiseGaussian
+from lmlab.emissions.potts import PottsEmission
+from lmlab.emissions.softmax import Softmax
+from lmlab.layers.pairwise_potentials import ParentSelection
+from lmlab.models.joint_masked_lm import JointMaskedLM
+from lmlab.objectives.joint_masking import (
+    JointMaskedLMObjective,
+    UniformCountMasking,
+)
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
+    TransformerConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
     make_transformer,
 )
+
+DependencyName = Literal["chain", "tree", "potts", "gaussian"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanJointConfig(TransformerConfig):
+    """Settings of a masked model that fills its blanks in together."""
+
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    embedding_norm: bool = True
+    """Whether a norm stands after the embedding."""
+    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
+    """What norms add to the variance."""
+    ties: DependencyName = "chain"
+    """chain: each blank to the one before it, by states; tree: to an earlier one that is chosen;
+    potts: every pair, token by token, by pseudo-likelihood; gaussian: every pair, by a Gaussian
+    over tokens' vectors."""
+    states: int = field(default=128, metadata={"at_least": 1, "at_most": 4096})
+    """K, hidden states of a blank; with one the blanks are independent."""
+    rank: int = field(default=32, metadata={"at_least": 1})
+    """Numbers in the vector of a state (or token), and rows of the matrices Q and K."""
+    most: float = field(default=1.0, metadata={"above": 0, "at_most": 1})
+    """Greatest share of a text's tokens that is hidden in training."""
+    spans: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
+    """Share of the texts where what is hidden are neighbours."""
+
+
+def make_joint_emission(
+    config: SpanJointConfig, vocabulary: Vocabulary, unary: Softmax
+) -> JointEmission:
+    """The emission of the config's kind, over a softmax's scores of each blank."""
+    match config.ties:
+        case "potts":
+            return PottsEmission(config.width, config.rank, vocabulary, unary=unary)
+        case "gaussian":
+            return PairwiseGaussian(config.width, config.rank, config.rank, vocabulary)
+        case "chain" | "tree":
+            tree = config.ties == "tree"
+            return JointStates(
+                config.width,
+                config.states,
+                config.rank,
+                vocabulary,
+                unary=unary,
+                parents=ParentSelection(config.width, config.rank) if tree else None,
+            )
+    raise unknown_name("way to tie blanks", config.ties, get_args(DependencyName))
+
 
 CARD = Card(
     family="transformer",
@@ -66,14 +126,16 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> JointFilling:
-    tokens = make_tokens(config, vocabulary)
+def build(config: Config, vocabulary: Vocabulary) -> JointMaskedLM:
+    tokens = make_token_embedding(config, vocabulary)
     unary = make_softmax(config, vocabulary, tokens, bias=True, head=True)
-    system = JointFilling(
+    system = JointMaskedLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),
-        emission=make_ties(config, vocabulary, unary),
-        objective=JointBlanks(vocabulary, AnyNumber(most=config.most, spans=config.spans)),
+        emission=make_joint_emission(config, vocabulary, unary),
+        objective=JointMaskedLMObjective(
+            vocabulary, UniformCountMasking(most=config.most, spans=config.spans)
+        ),
     )
     system.window = config.length - 1
     return system

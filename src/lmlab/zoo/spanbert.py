@@ -14,10 +14,16 @@ from typing import Literal
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
-from lmlab.objectives.masked import MaskedModel
-from lmlab.objectives.span_masking import Spans, geometric_lengths
-from lmlab.objectives.whole_units import Words
-from lmlab.zoo._masked import MaskedConfig, build_masked
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masking.span_masking import (
+    SpanMasking,
+    geometric_lengths,
+)
+from lmlab.objectives.masking.whole_word_masking import WordUnits
+from lmlab.zoo._masked_lm import (
+    MaskedLMConfig,
+    build_masked_lm,
+)
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -37,7 +43,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(MaskedConfig):
+class Config(MaskedLMConfig):
     """Settings of SpanBERT."""
 
     masking: Literal["static", "dynamic"] = "dynamic"
@@ -61,10 +67,10 @@ EXAMPLE = Example("the cat sat on the mat . it was warm , so it slept there .")
 """Long enough for a span of several words."""
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskedModel:
-    words, lengths = Words(vocabulary), geometric_lengths(config.stop, config.longest)
-    choice = Spans(units=words, rate=config.rate, lengths=lengths)
-    return build_masked(
+def build(config: Config, vocabulary: Vocabulary) -> BERT:
+    words, lengths = WordUnits(vocabulary), geometric_lengths(config.stop, config.longest)
+    choice = SpanMasking(units=words, rate=config.rate, lengths=lengths)
+    return build_masked_lm(
         config,
         vocabulary,
         choice,

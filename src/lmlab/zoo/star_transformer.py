@@ -11,18 +11,83 @@ reads off to classify a text, is not made, since no hidden word would read it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
+from lmlab.backbones.star_transformer import (
+    StarLayer,
+    StarTransformer,
+)
 from lmlab.core.card import Card
-from lmlab.core.filling import Filling
+from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.objectives.masked import MaskedTokens
-from lmlab.objectives.masking import EachToken, Replacement
-from lmlab.zoo._star import StarConfig, make_star
+from lmlab.layers.attention import MultiHeadAttention
+from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.positional_embedding import LearnedPositionalEmbedding
+from lmlab.layers.star_attention import (
+    RelayAttention,
+    RingAttention,
+)
+from lmlab.layers.weight_init import init_transformer_weights
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskReplacement,
+)
+from lmlab.objectives.sampled_loss_config import MaskedLossConfig
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class StarConfig(MaskedLossConfig):
+    """Settings of the Star-Transformer."""
+
+    width: int = field(default=256, metadata={"at_least": 1})
+    """Numbers in a hidden state."""
+    layers: int = field(default=4, metadata={"at_least": 1})
+    """Rounds in which the words and then the relay are updated."""
+    heads: int = field(default=4, metadata={"at_least": 1})
+    """Attention functions side by side in each layer."""
+    reach: int = field(default=1, metadata={"at_least": 0})
+    """Neighbours on each side that a word looks at."""
+    length: int = field(default=128, metadata={"at_least": 2})
+    """The longest input that it takes at once."""
+    dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
+    """Share of embeddings and of attention's outputs set to zero in training."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that are hidden and predicted."""
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise UserError(
+                f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
+            )
+
+
+def make_star(config: StarConfig, tokens: nn.Embedding) -> StarTransformer:
+    """The backbone with its first weights; the last layer has no relay of its own."""
+    positions = LearnedPositionalEmbedding(config.length, config.width)
+    embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
+    layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
+    backbone = StarTransformer(embedding, layers, width=config.width)
+    init_transformer_weights(backbone, config.width)
+    return backbone
+
+
+def make_layer(config: StarConfig, *, relay: bool) -> StarLayer:
+    """One round; `relay` says whether the relay is updated after the words."""
+    width, heads = config.width, config.heads
+    return StarLayer(
+        RingAttention(MultiHeadAttention(width, heads), reach=config.reach),
+        nn.LayerNorm(width),
+        relay=RelayAttention(MultiHeadAttention(width, heads)) if relay else None,
+        relay_norm=nn.LayerNorm(width) if relay else None,
+        dropout=config.dropout,
+    )
+
 
 CARD = Card(
     family="transformer",
@@ -52,14 +117,14 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Filling:
+def build(config: Config, vocabulary: Vocabulary) -> MaskedLM:
     tokens = nn.Embedding(vocabulary.size, config.width)
-    choice, replacement = EachToken(config.rate), Replacement(vocabulary=vocabulary)
-    system = Filling(
+    choice, replacement = IndependentMasking(config.rate), MaskReplacement(vocabulary=vocabulary)
+    system = MaskedLM(
         vocabulary=vocabulary,
         backbone=make_star(config, tokens),
         emission=Softmax(config.width, vocabulary, tied=tokens),
-        objective=MaskedTokens(vocabulary, choice, replacement),
+        objective=BERTObjective(vocabulary, choice, replacement),
     )
     system.window = config.length - 1
     return system

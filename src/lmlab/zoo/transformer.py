@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.core.writing import SequenceToSequence
-from lmlab.objectives.given_source import NextTokenGivenSource
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.conditional_lm import ConditionalLM
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
 from lmlab.zoo._transformer import (
-    MULTI30K,
+    TRANSFORMER_MULTI30K,
     TRANSFORMER_RECIPES,
     DecoderConfig,
     PositionName,
     make_encoder_decoder,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
 )
 
 CARD = Card(
@@ -38,7 +38,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SampledConfig, DecoderConfig):
+class Config(NextTokenLossConfig, DecoderConfig):
     """Settings of the encoder-decoder."""
 
     positions: PositionName = "sinusoidal"
@@ -58,22 +58,22 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, layers=6, heads=8, length=512, activation="relu"),
 }
-RECIPES = {**TRANSFORMER_RECIPES, "multi30k": MULTI30K}
+RECIPES = {**TRANSFORMER_RECIPES, "multi30k": TRANSFORMER_MULTI30K}
 
 
 def build(
     config: Config, vocabulary: Vocabulary, *, source: Vocabulary | None = None
-) -> SequenceToSequence:
-    tokens = make_tokens(config, vocabulary)
-    read = None if source is None else make_tokens(config, source)
+) -> EncoderDecoderLM:
+    tokens = make_token_embedding(config, vocabulary)
+    read = None if source is None else make_token_embedding(config, source)
     backbone = make_encoder_decoder(
         config, tokens, source=read, shared=config.shared, scaled=config.scaled
     )
-    system = SequenceToSequence(
+    system = EncoderDecoderLM(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=NextTokenGivenSource(vocabulary, source=source, smoothing=config.smoothing),
+        objective=ConditionalLM(vocabulary, source=source, smoothing=config.smoothing),
     )
     # A source is fed as a whole, with its start and its end.
     system.window = config.length - 1

@@ -12,13 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmlab.backbones.parents import LearnedPrior, UniformPrior
-from lmlab.backbones.two_parents import HalvedParents
+from lmlab.backbones.latent_parents import (
+    LearnedPrior,
+    UniformPrior,
+)
+from lmlab.backbones.two_parents import FactoredParents
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.pair_softmax import PairSoftmax
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.zoo._latent_choice import (
+    LATENT_CHOICE_RECIPES,
+    LatentChoiceConfig,
+    build_latent_choice_lm,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",
@@ -32,7 +40,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentConfig):
+class Config(LatentChoiceConfig):
     """Settings of the model with two latent parents."""
 
     reach: int = field(default=5, metadata={"at_least": 2})
@@ -46,13 +54,13 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = LATENT_RECIPES
+RECIPES = LATENT_CHOICE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
     kind = LearnedPrior if config.prior == "learned" else UniformPrior
     first, second = kind(config.reach), kind(config.reach)
-    backbone = HalvedParents(embedding, first, second, dropout=config.dropout)
+    backbone = FactoredParents(embedding, first, second, dropout=config.dropout)
     emission = PairSoftmax(config.width, vocabulary, reach=config.reach, tied=embedding)
-    return build_latent(backbone, embedding, vocabulary, emission)
+    return build_latent_choice_lm(backbone, embedding, vocabulary, emission)

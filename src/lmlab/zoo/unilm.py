@@ -14,13 +14,17 @@ from dataclasses import dataclass, field, replace
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.four_masks import SEGMENTS, FourMasks, ShortSpans
-from lmlab.objectives.mask_writing import MaskWriting
+from lmlab.models.unilm import UniLM
+from lmlab.objectives.unified_lm import (
+    SEGMENT_COUNT,
+    NgramMasking,
+    UniLMObjective,
+)
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,
     make_softmax,
-    make_tokens,
+    make_token_embedding,
     make_transformer,
 )
 
@@ -64,15 +68,15 @@ SIZES = {
 RECIPES = TRANSFORMER_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> MaskWriting:
-    tokens = make_tokens(config, vocabulary)
-    return MaskWriting(
+def build(config: Config, vocabulary: Vocabulary) -> UniLM:
+    tokens = make_token_embedding(config, vocabulary)
+    return UniLM(
         vocabulary=vocabulary,
-        backbone=make_transformer(replace(config, segments=SEGMENTS), tokens),
+        backbone=make_transformer(replace(config, segments=SEGMENT_COUNT), tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True, head=True),
-        objective=FourMasks(
+        objective=UniLMObjective(
             vocabulary,
-            ShortSpans(rate=config.rate),
+            NgramMasking(rate=config.rate),
             shares=config.shares,
             target_rate=config.target_rate,
             longest=config.length,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.window import Window
+from lmlab.backbones.window import LinearWindow
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._sampled import SampledConfig
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
 
 CARD = Card(
     family="window",
@@ -32,7 +32,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SampledConfig):
+class Config(NextTokenLossConfig):
     """Settings of the window model."""
 
     width: int = field(default=128, metadata={"at_least": 1})
@@ -61,12 +61,12 @@ RECIPES = {
 }
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = nn.Embedding(vocabulary.size, config.width)
     nn.init.normal_(embedding.weight, std=config.width**-0.5)
-    return LeftToRight(
+    return AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=Window(embedding, config.size, config.dropout),
+        backbone=LinearWindow(embedding, config.size, config.dropout),
         emission=Softmax(config.width, vocabulary, tied=embedding),
         objective=NextToken(),
     )

@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 
 from lmlab.backbones.window_mixtures import WindowMixture
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.zoo._latent import LATENT_RECIPES, LatentConfig, build_latent, new_embedding
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.zoo._latent_choice import (
+    LATENT_CHOICE_RECIPES,
+    LatentChoiceConfig,
+    build_latent_choice_lm,
+    new_embedding,
+)
 
 CARD = Card(
     family="latent",
@@ -27,7 +32,7 @@ CARD = Card(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(LatentConfig):
+class Config(LatentChoiceConfig):
     """Settings of the mixture of windows."""
 
     size: int = field(default=5, metadata={"at_least": 1})
@@ -41,10 +46,10 @@ SIZES = {
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
-RECIPES = LATENT_RECIPES
+RECIPES = LATENT_CHOICE_RECIPES
 
 
-def build(config: Config, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
     backbone = WindowMixture(embedding, config.size, config.windows, dropout=config.dropout)
-    return build_latent(backbone, embedding, vocabulary)
+    return build_latent_choice_lm(backbone, embedding, vocabulary)

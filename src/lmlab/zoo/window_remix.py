@@ -8,11 +8,11 @@ One embedding serves both sides. 003 finds it very prone to overfitting.
 
 from __future__ import annotations
 
-from lmlab.backbones.window import Window
+from lmlab.backbones.window import LinearWindow
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import Mixture, States
+from lmlab.emissions.mixture import MixtureEmission, MixtureStates
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import (
     REMIX_RECIPES,
@@ -35,12 +35,12 @@ SIZES = WINDOW_REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = small_embedding(vocabulary.size, config.width)
-    states = States(config.states, config.width, vocabulary, tied=embedding)
-    return LeftToRight(
+    states = MixtureStates(config.states, config.width, vocabulary, tied=embedding)
+    return AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=Window(embedding, config.size, config.dropout),
-        emission=Mixture(config.width, states),
+        backbone=LinearWindow(embedding, config.size, config.dropout),
+        emission=MixtureEmission(config.width, states),
         objective=NextToken(),
     )

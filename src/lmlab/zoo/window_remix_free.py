@@ -5,11 +5,11 @@ P(s | z) = softmax_s(o(s) · v_z), o free;  P(z | last words) as in window-remix
 
 from __future__ import annotations
 
-from lmlab.backbones.window import Window
+from lmlab.backbones.window import LinearWindow
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import Mixture, States
+from lmlab.emissions.mixture import MixtureEmission, MixtureStates
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import (
     REMIX_RECIPES,
@@ -32,11 +32,13 @@ SIZES = WINDOW_REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = small_embedding(vocabulary.size, config.width)
-    return LeftToRight(
+    return AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=Window(embedding, config.size, config.dropout),
-        emission=Mixture(config.width, States(config.states, config.width, vocabulary)),
+        backbone=LinearWindow(embedding, config.size, config.dropout),
+        emission=MixtureEmission(
+            config.width, MixtureStates(config.states, config.width, vocabulary)
+        ),
         objective=NextToken(),
     )

@@ -8,12 +8,12 @@
 
 from __future__ import annotations
 
-from lmlab.backbones.window import Window
+from lmlab.backbones.window import LinearWindow
 from lmlab.core.card import Card
-from lmlab.core.system import LeftToRight
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import Mixture, SphereStates
-from lmlab.layers.sphere import SphereEmbedding
+from lmlab.emissions.mixture import CosineMixtureStates, MixtureEmission
+from lmlab.layers.sphere_embedding import SphereEmbedding
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig
 
@@ -31,12 +31,12 @@ SIZES = WINDOW_REMIX_SIZES
 RECIPES = REMIX_RECIPES
 
 
-def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> LeftToRight:
+def build(config: WindowRemixConfig, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = SphereEmbedding(vocabulary.size, config.width)
-    states = SphereStates(config.states, config.width, vocabulary, tied=embedding)
-    return LeftToRight(
+    states = CosineMixtureStates(config.states, config.width, vocabulary, tied=embedding)
+    return AutoregressiveLM(
         vocabulary=vocabulary,
-        backbone=Window(embedding, config.size, config.dropout),
-        emission=Mixture(config.width, states),
+        backbone=LinearWindow(embedding, config.size, config.dropout),
+        emission=MixtureEmission(config.width, states),
         objective=NextToken(),
     )

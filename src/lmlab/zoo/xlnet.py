@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from lmlab.core.asking import Asking
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.permutation import Permutation
+from lmlab.models.two_stream import TwoStreamLM
+from lmlab.objectives.permutation_lm import PermutationLM
 from lmlab.zoo import _transformer as parts
-from lmlab.zoo._two_streams import check_relative, make_remembering
+from lmlab.zoo._two_stream import (
+    check_relative,
+    make_xlnet_backbone,
+)
 
 CARD = Card(
     family="transformer",
@@ -66,14 +69,14 @@ SENTENCES = {**parts.TRANSFORMER_RECIPES["glosses"], "left_to_right": 0.1}
 RECIPES = {**parts.TRANSFORMER_RECIPES, "sentences": SENTENCES}
 
 
-def build(config: Config, vocabulary: Vocabulary) -> Asking:
-    tokens, length = parts.make_tokens(config, vocabulary), config.length
+def build(config: Config, vocabulary: Vocabulary) -> TwoStreamLM:
+    tokens, length = parts.make_token_embedding(config, vocabulary), config.length
     one_in, shown = config.one_in, config.left_to_right
-    system = Asking(
+    system = TwoStreamLM(
         vocabulary=vocabulary,
-        backbone=make_remembering(config, tokens, config.memory),
+        backbone=make_xlnet_backbone(config, tokens, config.memory),
         emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
-        objective=Permutation(vocabulary, one_in=one_in, left_to_right=shown, stretch=length),
+        objective=PermutationLM(vocabulary, one_in=one_in, left_to_right=shown, stretch=length),
     )
-    system.stretch, system.remembers = length, config.memory
+    system.stretch, system.memory_length = length, config.memory
     return system

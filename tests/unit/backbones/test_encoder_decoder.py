@@ -39,8 +39,8 @@ def build(**options):
 
 
 def pairs(rows: list[int]) -> Batch:
-    condition = Batch.from_sequences([SOURCES[row] for row in rows], pad=0)
-    return Batch.from_sequences([TEXTS[row] for row in rows], pad=0, condition=condition)
+    condition = Batch.collate([SOURCES[row] for row in rows], pad=0)
+    return Batch.collate([TEXTS[row] for row in rows], pad=0, condition=condition)
 
 
 @EACH
@@ -100,7 +100,7 @@ def test_shared_layers_are_the_same_but_for_looking_at_the_source(pre_norm: bool
         shared.backbone.encoder.stack.blocks, shared.backbone.decoder.stack.blocks, strict=True
     ):
         assert write.attention is read.attention
-        assert write.source_attention is not read.attention
+        assert write.cross_attention is not read.attention
 
 
 def test_shared_layers_are_trained_by_both_sides():
@@ -130,8 +130,10 @@ def test_concatenated_positions_by_hand():
     with torch.no_grad():
         found = embedding(tokens, torch.arange(3)[None])[0]
         for place in range(3):
-            waves = [place, place / 100]
-            sines = [math.sin(angle) for angle in waves] + [math.cos(angle) for angle in waves]
+            sinusoid_table = [place, place / 100]
+            sines = [math.sin(angle) for angle in sinusoid_table] + [
+                math.cos(angle) for angle in sinusoid_table
+            ]
             vector = torch.cat([2 * embedding.tokens.weight[tokens[0, place]], torch.tensor(sines)])
             expected = embedding.projection.weight @ vector + embedding.projection.bias
             torch.testing.assert_close(found[place], expected, atol=1e-6, rtol=0)

@@ -8,18 +8,23 @@ import pytest
 import torch
 from torch import nn
 
-from lmlab.backbones.parents import LearnedPrior, Parents, Transitions, UniformPrior
+from lmlab.backbones.latent_parents import (
+    LatentParents,
+    LearnedPrior,
+    TypedTransitions,
+    UniformPrior,
+)
 from lmlab.backbones.renewal import Renewal
-from lmlab.backbones.two_parents import HalvedParents, TwoParents
+from lmlab.backbones.two_parents import FactoredParents, TwoLatentParents
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.registry import system_module
-from lmlab.core.system import LeftToRight
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.pair_softmax import PairSoftmax
 from lmlab.emissions.softmax import Softmax
+from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 
 SYSTEMS = {
@@ -41,7 +46,7 @@ TEXT = [2, 5, 6, 8, 5, 7, 1, 6, 3, 5, 5, 8]
 LIKE = torch.zeros(())
 
 
-def build(name: str, **settings) -> LeftToRight:
+def build(name: str, **settings) -> AutoregressiveLM:
     """With random weights, so that no prior is uniform by its start."""
     module = system_module(name)
     config = module.Config(width=4, dropout=0.0, **{**SYSTEMS[name], **settings})
@@ -54,12 +59,12 @@ def build(name: str, **settings) -> LeftToRight:
 
 
 def batch_of(*rows: list[int]) -> Batch:
-    return Batch.from_sequences(rows, pad=0)
+    return Batch.collate(rows, pad=0)
 
 
 def view_of(*rows: list[int]) -> View:
     batch = batch_of(*rows)
-    return View(inputs=batch.tokens, lengths=batch.lengths, visibility=Causal())
+    return View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
 
 
 def test_a_uniform_prior_shares_alike_among_the_tokens_that_are_there():
@@ -171,7 +176,7 @@ def test_no_gradient_is_lost_or_infinite(name):
 def test_pairs_are_shared_by_all_places_that_see_them():
     """Of 3 · 3 pairs a place only 5 are new: 5 · S, less those that stick out at both ends."""
     embedding = nn.Embedding(9, 4)
-    backbone = TwoParents(embedding, UniformPrior(3), UniformPrior(3))
+    backbone = TwoLatentParents(embedding, UniformPrior(3), UniformPrior(3))
     hidden = backbone(view_of(TEXT))
     assert hidden.values.shape == (1, 5 * len(TEXT) - 2 * (1 + 2), 4)
     assert hidden.log_weights is not None
@@ -179,10 +184,12 @@ def test_pairs_are_shared_by_all_places_that_see_them():
     assert seen == [1, 4] + [9] * (len(TEXT) - 2)
 
 
-def two_parents(backbone: type[TwoParents], emission: type[Softmax], **words) -> LeftToRight:
+def two_parents(
+    backbone: type[TwoLatentParents], emission: type[Softmax], **words
+) -> AutoregressiveLM:
     torch.manual_seed(0)
     vocabulary, embedding = Vocabulary(size=9), nn.Embedding(9, 4)
-    return LeftToRight(
+    return AutoregressiveLM(
         vocabulary=vocabulary,
         backbone=backbone(embedding, LearnedPrior(3), LearnedPrior(3)),
         emission=emission(4, vocabulary, tied=embedding, **words),
@@ -192,8 +199,8 @@ def two_parents(backbone: type[TwoParents], emission: type[Softmax], **words) ->
 
 def test_pairs_normalised_by_factors_equal_pairs_normalised_one_by_one():
     """The fast version beside the clear one: the same probabilities and the same gradients."""
-    clear = two_parents(TwoParents, Softmax)
-    fast = two_parents(HalvedParents, PairSoftmax, reach=3)
+    clear = two_parents(TwoLatentParents, Softmax)
+    fast = two_parents(FactoredParents, PairSoftmax, reach=3)
     fast.load_state_dict(clear.state_dict())
     batch = batch_of([2, *TEXT[1:]], [2, 3])
     for system in (clear, fast):
@@ -207,7 +214,9 @@ def test_pairs_normalised_by_factors_equal_pairs_normalised_one_by_one():
 def test_fresh_starts_go_with_any_parents():
     """λ of a renewal is what it takes from all its parents, kinds and places together."""
     embedding = nn.Embedding(9, 4)
-    backbone = Renewal(Parents(embedding, LearnedPrior(4), Transitions(4, 2)), learned=True)
+    backbone = Renewal(
+        LatentParents(embedding, LearnedPrior(4), TypedTransitions(4, 2)), learned=True
+    )
     with torch.no_grad():
         backbone.balance.copy_(torch.tensor([0.2, 0.8]).log())
     hidden = backbone(view_of(TEXT))
@@ -240,7 +249,7 @@ PICTURES = {
 @EVERY
 def test_what_it_reveals_are_distributions(name):
     """Every latent choice has a picture; each of them sums to one over what is chosen."""
-    captures = build(name).reveal(batch_of(TEXT, TEXT[:5]))
+    captures = build(name).capture_internals(batch_of(TEXT, TEXT[:5]))
     assert set(captures) == PICTURES[name]
     for title, capture in captures.items():
         sums = capture.values.sum(-1)
@@ -254,16 +263,16 @@ def test_sources_in_pictures_are_places_of_the_text():
     """Not pairs, kinds or fresh starts: rows and columns are the words of the sentence."""
     time = len(TEXT) - 1
     for name in ("parent", "parent-typed", "remix-aligned"):
-        shown = build(name).reveal(batch_of(TEXT))["posterior"]
+        shown = build(name).capture_internals(batch_of(TEXT))["posterior"]
         assert shown.axes[-1] == "source" and shown.values.shape == (1, time, time)
-    renewal: Capture = build("renewal-typed").reveal(batch_of(TEXT))["posterior"]
+    renewal: Capture = build("renewal-typed").capture_internals(batch_of(TEXT))["posterior"]
     assert renewal.axes[-1] == "choice" and renewal.values.shape == (1, time, 1 + 3)
 
 
 def test_posteriors_of_two_parents_are_marginals_of_the_pairs():
     """By hand where a place sees the tokens 0 and 1: the pairs (0,0), (0,1), (1,0), (1,1)."""
     embedding = nn.Embedding(9, 4)
-    backbone = TwoParents(embedding, UniformPrior(3), UniformPrior(3))
+    backbone = TwoLatentParents(embedding, UniformPrior(3), UniformPrior(3))
     a, b = backbone.pairs(2)
     assert list(zip(a.tolist(), b.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     told = backbone.explain(torch.tensor([[[1.0, 0.0, 0.0, 0.0], [0.1, 0.2, 0.3, 0.4]]]))

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from lmlab.backbones.recurrent import Recurrent
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.zoo._cells import build_cell
 
 WIDTH = 5
@@ -91,13 +91,13 @@ def backbone_of(name: str, layers: int = 1) -> Recurrent:
 
 def view_of(tokens: torch.Tensor) -> View:
     lengths = torch.full((len(tokens),), tokens.shape[1])
-    return View(inputs=tokens, lengths=lengths, visibility=Causal())
+    return View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_gates_and_outputs_equal_the_formula(name):
     backbone = backbone_of(name)
-    captures = backbone.reveal(view_of(TOKENS))
+    captures = backbone.capture_internals(view_of(TOKENS))
     outputs = backbone(view_of(TOKENS)).values.detach().numpy()
     cell = backbone.cells[0]
     weights = {n.rpartition(".")[2]: p.detach().numpy() for n, p in cell.named_parameters()}
@@ -116,7 +116,7 @@ def test_gates_and_outputs_equal_the_formula(name):
 
 def test_layers_are_told_apart_and_the_second_reads_the_first():
     backbone = backbone_of("gru", layers=2)
-    captures = backbone.reveal(view_of(TOKENS))
+    captures = backbone.capture_internals(view_of(TOKENS))
     assert list(captures)[:2] == ["layer 1 reset gate", "layer 1 update gate"]
     first, second = backbone.cells
     zeros = (torch.zeros(2, WIDTH, dtype=torch.double),)
@@ -126,12 +126,12 @@ def test_layers_are_told_apart_and_the_second_reads_the_first():
 
 
 def test_a_cell_without_gates_reveals_none():
-    assert backbone_of("rnn").reveal(view_of(TOKENS)) == {}
+    assert backbone_of("rnn").capture_internals(view_of(TOKENS)) == {}
 
 
 def test_gates_go_on_from_a_state():
     backbone = backbone_of("lstm")
-    whole = backbone.reveal(view_of(TOKENS))["forget gate"].values
+    whole = backbone.capture_internals(view_of(TOKENS))["forget gate"].values
     state = backbone(view_of(TOKENS[:, :2])).state
-    rest = backbone.reveal(view_of(TOKENS[:, 2:]), state)["forget gate"].values
+    rest = backbone.capture_internals(view_of(TOKENS[:, 2:]), state)["forget gate"].values
     torch.testing.assert_close(rest, whole[:, 2:])

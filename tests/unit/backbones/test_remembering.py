@@ -8,15 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmlab.backbones.remembering import RememberingTransformer
-from lmlab.core.memory import HiddenMemory, Recalled
-from lmlab.core.mentions import told_spans
+from lmlab.backbones.memory_transformer import MemoryTransformer
+from lmlab.core.attention_mask import FullMask
+from lmlab.core.entity_mentions import annotated_spans
+from lmlab.core.hidden_memory import (
+    HiddenMemory,
+    MemoryOutput,
+)
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.importance import silenced
+from lmlab.inspection.head_importance import disabled_parts
 from lmlab.zoo import bert
-from lmlab.zoo._transformer import make_tokens, make_transformer
+from lmlab.zoo._transformer import make_token_embedding, make_transformer
 
 VOCABULARY = Vocabulary(size=20)
 CONFIG = replace(bert.SIZES["tiny"], layers=3)
@@ -29,25 +32,25 @@ class Adding(HiddenMemory):
         super().__init__()
         self.amount = amount
 
-    def forward(self, values: Tensor, view: View) -> Recalled:
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
         added = torch.zeros_like(values)
         if view.spans is not None:
             added[view.spans.rows, view.spans.first] = self.amount
-        return Recalled(values=values + added, found={"before": values})
+        return MemoryOutput(values=values + added, found={"before": values})
 
 
 def plain_and_remembering(memories: dict[int, HiddenMemory]):
     torch.manual_seed(0)
-    plain = make_transformer(CONFIG, make_tokens(CONFIG, VOCABULARY)).eval()
+    plain = make_transformer(CONFIG, make_token_embedding(CONFIG, VOCABULARY)).eval()
     width = CONFIG.width
-    with_memory = RememberingTransformer(plain.embedding, plain.stack, memories, width=width)
+    with_memory = MemoryTransformer(plain.embedding, plain.stack, memories, width=width)
     return plain, with_memory.eval()
 
 
 def make_view(told: list[list[int]] | None = None) -> View:
     inputs = torch.randint(5, 20, (2, 6), generator=torch.Generator().manual_seed(1))
-    spans = None if told is None else told_spans(torch.tensor(told))
-    return View(inputs=inputs, lengths=torch.tensor([6, 4]), visibility=Full(), spans=spans)
+    spans = None if told is None else annotated_spans(torch.tensor(told))
+    return View(inputs=inputs, lengths=torch.tensor([6, 4]), attention_mask=FullMask(), spans=spans)
 
 
 @torch.no_grad()
@@ -77,7 +80,7 @@ def test_what_it_adds_is_seen_by_the_layers_after_it(layer: int):
 def test_each_memory_finds_what_the_layer_before_it_gave():
     plain, remembering = plain_and_remembering({1: Adding(0.0), 2: Adding(0.0)})
     view = make_view([[-1, 3, 3, -1, -1, -1], [-1] * 6])
-    record = plain.reveal(view)
+    record = plain.capture_internals(view)
     for layer in (1, 2):
         found = remembering(view).recalled[layer]["before"]
         # Attention that is shown is computed in steps, so the last digits differ.
@@ -88,7 +91,7 @@ def test_each_memory_finds_what_the_layer_before_it_gave():
 def test_a_memory_behind_a_silent_layer_finds_what_passed_it_by():
     _, remembering = plain_and_remembering({1: Adding(0.0), 2: Adding(0.0), 3: Adding(2.0)})
     view = make_view([[-1, 3, 3, -1, -1, -1], [-1] * 6])
-    with silenced(remembering.stack, layers=[2, 3]):
+    with disabled_parts(remembering.stack, layers=[2, 3]):
         after = remembering(view)
     found = {layer: each["before"] for layer, each in after.recalled.items()}
     assert set(found) == {1, 2, 3}

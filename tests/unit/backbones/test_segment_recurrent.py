@@ -8,19 +8,22 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.scoring.score import Scorer
-from lmlab.training.runs import RunFolder
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.scoring.scorer import Scorer
+from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import train
 from lmlab.zoo import transformer_xl
-from lmlab.zoo._segments import RELATIVE
+from lmlab.zoo.transformer_xl import RELATIVE_POSITIONS
 
 VOCABULARY = Vocabulary(size=20)
 ABSOLUTE = ("learned", "sinusoidal", "concatenated", "pairs")
@@ -39,7 +42,7 @@ def draw(rows: int, time: int, seed: int = 1) -> torch.Tensor:
 
 def show(tokens: torch.Tensor, lengths=None, window: int | None = None) -> View:
     told = torch.full((len(tokens),), tokens.shape[1]) if lengths is None else lengths
-    return View(inputs=tokens, lengths=told, visibility=Causal(window))
+    return View(inputs=tokens, lengths=told, attention_mask=CausalMask(window))
 
 
 def read(system, tokens, state=None, lengths=None, window=None):
@@ -152,11 +155,11 @@ def test_no_place_at_all_leaves_the_memory_as_it_was():
 # Positions ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("positions", RELATIVE)
+@pytest.mark.parametrize("positions", RELATIVE_POSITIONS)
 def test_every_scheme_of_distances_steps_as_it_reads(positions: str):
     """80 tokens with a memory of 5: the state of stepping forgets twice on the way."""
     system, tokens = build(positions=positions, memory_evaluation=5), draw(2, 80)
-    batch = Batch.from_sequences([[2, *row] for row in tokens.tolist()], pad=0)
+    batch = Batch.collate([[2, *row] for row in tokens.tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
         state, stepped = system.start(2), []
@@ -175,7 +178,7 @@ def test_positions_that_count_from_a_segments_start_are_refused(positions: str):
 
 def test_layers_share_their_biases_unless_told():
     for untied, count in ((False, 1), (True, 3)):
-        system = build(layers=3, untied_biases=untied)
+        system = build(layers=3, untied_position_biases=untied)
         biases = [block.attention.positions.content_bias for block in system.backbone.stack.blocks]
         assert len({id(each) for each in biases}) == count
 
@@ -204,12 +207,12 @@ def test_a_state_of_stepping_is_bounded_and_older_ones_stay_what_they_were():
 def test_what_beam_search_writes_has_the_log_prob_that_scoring_gives_it():
     """Texts longer than the memory, whose rows are reordered on the way."""
     system = build(vocabulary=Vocabulary(size=8), memory_evaluation=2)
-    found = beam_search(system, Beam(width=5, best=5, length_penalty=3.0, max_length=9))[0]
+    found = beam_search(system, BeamConfig(width=5, best=5, length_penalty=3.0, max_length=9))[0]
     assert len(found) >= 3 and max(len(each.tokens) for each in found) > 3
     ends = [[3] if each.finished else [] for each in found]
     texts = [[2, *each.tokens, *end] for each, end in zip(found, ends, strict=True)]
     with torch.no_grad():
-        log_probs = system.log_prob(Batch.from_sequences(texts, pad=0)).totals
+        log_probs = system.log_prob(Batch.collate(texts, pad=0)).totals
     assert [each.log_prob for each in found] == pytest.approx(log_probs.tolist(), abs=1e-5)
 
 

@@ -7,13 +7,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    ExplicitMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import sample
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.sampling.decoding import sample_sequences
 from lmlab.training.config import apply_settings
 from lmlab.zoo import bert, glm, gpt
 
@@ -30,9 +37,9 @@ def tokens(rows: int = 2, time: int = 9) -> torch.Tensor:
     return torch.randint(5, 20, (rows, time), generator=torch.Generator().manual_seed(1))
 
 
-def hidden(system, inputs: torch.Tensor, visibility=None) -> torch.Tensor:
+def hidden(system, inputs: torch.Tensor, attention_mask=None) -> torch.Tensor:
     lengths = torch.full((len(inputs),), inputs.shape[1])
-    view = View(inputs=inputs, lengths=lengths, visibility=visibility or Causal())
+    view = View(inputs=inputs, lengths=lengths, attention_mask=attention_mask or CausalMask())
     with torch.no_grad():
         return system.hidden(view).values
 
@@ -41,7 +48,7 @@ def hidden(system, inputs: torch.Tensor, visibility=None) -> torch.Tensor:
 @pytest.mark.parametrize("cosine", [False, True], ids=["products", "cosines"])
 def test_every_scheme_steps_as_it_reads(positions: str, cosine: bool):
     system = build(positions=positions, cosine=cosine)
-    batch = Batch.from_sequences([[2, *row] for row in tokens().tolist()], pad=0)
+    batch = Batch.collate([[2, *row] for row in tokens().tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
         state = system.start(2)
@@ -61,8 +68,8 @@ def test_every_scheme_tells_orders_apart(positions: str):
         swapped = inputs.clone()
         swapped[0, [2, 4]] = inputs[0, [4, 2]]
         first, second = (
-            hidden(system, inputs, Full())[0, -1],
-            hidden(system, swapped, Full())[0, -1],
+            hidden(system, inputs, FullMask())[0, -1],
+            hidden(system, swapped, FullMask())[0, -1],
         )
         assert torch.allclose(first, second, atol=1e-5) != differs
 
@@ -71,7 +78,7 @@ def test_explicit_causal_is_causal():
     system, inputs = build(), tokens()
     allowed = torch.ones(2, 9, 9, dtype=torch.bool).tril()
     torch.testing.assert_close(
-        hidden(system, inputs, Explicit(allowed)), hidden(system, inputs), atol=1e-5, rtol=0
+        hidden(system, inputs, ExplicitMask(allowed)), hidden(system, inputs), atol=1e-5, rtol=0
     )
 
 
@@ -83,7 +90,7 @@ def test_several_new_places_at_once_are_one_after_another():
     with torch.no_grad():
         for low, high in ((0, 4), (4, 5), (5, 9)):
             lengths = torch.full((2,), high - low)
-            view = View(inputs=inputs[:, low:high], lengths=lengths, visibility=Causal())
+            view = View(inputs=inputs[:, low:high], lengths=lengths, attention_mask=CausalMask())
             step = system.backbone(view, state)
             state = step.state
             found.append(step.values)
@@ -100,7 +107,7 @@ def test_shared_layers_are_one_block_and_count_once():
 
 def test_a_silent_layer_is_passed_by():
     system = build(layers=3)
-    silent = build(layers=3, silent_layers=(2,))
+    silent = build(layers=3, disabled_layers=(2,))
     silent.load_state_dict(system.state_dict())
     two = build(layers=2)
     kept = {
@@ -113,18 +120,18 @@ def test_a_silent_layer_is_passed_by():
 
 
 def test_a_silent_head_is_told_as_layer_and_head():
-    system = build(silent_heads=("2.1",))
-    assert system.backbone.stack.silent_heads == {(2, 1)}
+    system = build(disabled_heads=("2.1",))
+    assert system.backbone.stack.disabled_heads == {(2, 1)}
     with pytest.raises(UserError, match=r"layer\.head"):
-        build(silent_heads=("7",))
+        build(disabled_heads=("7",))
 
 
 def test_what_is_not_there_can_not_be_silenced():
     """A tiny one has two layers of two heads."""
     for settings, told in (
-        ({"silent_layers": (3,)}, "layers 1 to 2, and 3"),
-        ({"silent_heads": ("3.1",)}, "layers 1 to 2, and 3"),
-        ({"silent_heads": ("1.0",)}, "heads 1 to 2, and 0"),
+        ({"disabled_layers": (3,)}, "layers 1 to 2, and 3"),
+        ({"disabled_heads": ("3.1",)}, "layers 1 to 2, and 3"),
+        ({"disabled_heads": ("1.0",)}, "heads 1 to 2, and 0"),
     ):
         with pytest.raises(UserError, match=told):
             build(**settings)
@@ -151,8 +158,8 @@ def test_a_width_that_heads_cannot_share_is_refused():
 
 def test_everything_inside_is_told_by_name_only_where_asked():
     system = build()
-    batch = Batch.from_sequences([[2, 7, 8, 3]], pad=0)
-    captures = system.reveal(batch)
+    batch = Batch.collate([[2, 7, 8, 3]], pad=0)
+    captures = system.capture_internals(batch)
     for layer in (1, 2):
         weights = captures[f"layer {layer} attention"]
         assert weights.axes == ("batch", "head", "time", "source")
@@ -168,7 +175,7 @@ def test_segments_are_told_apart():
     torch.manual_seed(0)
     system = bert.build(bert.SIZES["tiny"], VOCABULARY).eval()
     assert system.backbone.embedding.segments is not None
-    one = Batch.from_sequences([[2, 7, 3, 8, 3]], pad=0)
+    one = Batch.collate([[2, 7, 3, 8, 3]], pad=0)
     with torch.no_grad():
         told = system.encode_tokens(one)
         view = system.objective.fill_view(one, torch.zeros_like(one.tokens, dtype=torch.bool))
@@ -178,11 +185,11 @@ def test_segments_are_told_apart():
 
 def test_it_writes_no_further_than_it_can_see():
     system = build(length=8)
-    drawn = sample(system, 4, max_length=100, generator=torch.Generator().manual_seed(0))
+    drawn = sample_sequences(system, 4, max_length=100, generator=torch.Generator().manual_seed(0))
     assert max(len(one.tokens) for one in drawn) <= 8
-    [[best]] = beam_search(system, Beam(width=2, max_length=100), prefix=[7, 8])
+    [[best]] = beam_search(system, BeamConfig(width=2, max_length=100), prefix=[7, 8])
     assert len(best.tokens) <= 8
     with pytest.raises(UserError, match="prefix has 9"):
-        sample(system, 1, max_length=5, prefix=[7] * 9)
+        sample_sequences(system, 1, max_length=5, prefix=[7] * 9)
     with pytest.raises(UserError, match="knows 8 positions"):
         hidden(system, tokens(1, 9))

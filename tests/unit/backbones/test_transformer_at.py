@@ -7,8 +7,12 @@ import dataclasses
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    ExplicitMask,
+    FullMask,
+)
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Explicit, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import albert, bert, gpt, mpnet, unilm
 
@@ -19,8 +23,8 @@ LENGTHS = torch.tensor([7, 4, 2])
 def seen(kind: str):
     if kind == "explicit":
         drawn = torch.rand(3, 7, 7, generator=torch.Generator().manual_seed(0)) < 0.6
-        return Explicit(drawn | torch.eye(7, dtype=torch.bool))
-    return Full() if kind == "full" else Causal()
+        return ExplicitMask(drawn | torch.eye(7, dtype=torch.bool))
+    return FullMask() if kind == "full" else CausalMask()
 
 
 @torch.no_grad()
@@ -33,7 +37,7 @@ def test_some_places_alone(zoo, kind):
     view = View(
         inputs=tokens,
         lengths=LENGTHS,
-        visibility=seen(kind),
+        attention_mask=seen(kind),
         segments=(tokens % 2) if zoo is bert else None,
     )
     places = torch.tensor([[0, 1, 1, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0, 0], [0] * 7]).bool()
@@ -55,7 +59,9 @@ def test_copies_of_one_text(zoo, told):
     places = torch.eye(9, dtype=torch.bool)
     tokens = text.repeat(9, 1).masked_fill(places, 4)
     segments = (torch.arange(9) // 5).repeat(9, 1) if told else None
-    view = View(inputs=tokens, lengths=torch.full((9,), 9), visibility=Full(), segments=segments)
+    view = View(
+        inputs=tokens, lengths=torch.full((9,), 9), attention_mask=FullMask(), segments=segments
+    )
     embedded: list[int] = []
     backbone.embedding.register_forward_pre_hook(lambda _, given: embedded.append(given[0].numel()))
     found = backbone.at(view, places)
@@ -72,7 +78,7 @@ def test_what_is_dropped_in_training_differs():
     view = View(
         inputs=torch.randint(5, 19, (1, 6)).repeat(4, 1),
         lengths=torch.full((4,), 6),
-        visibility=Full(),
+        attention_mask=FullMask(),
     )
     places = torch.zeros(4, 6, dtype=torch.bool)
     places[:, 2] = True
@@ -88,7 +94,7 @@ def test_the_last_layer_is_fed_forward_for_them_alone():
             lambda _, given: counts.append(given[0].shape[:2].numel())
         )
     view = View(
-        inputs=torch.randint(5, 19, (2, 9)), lengths=torch.tensor([9, 9]), visibility=Full()
+        inputs=torch.randint(5, 19, (2, 9)), lengths=torch.tensor([9, 9]), attention_mask=FullMask()
     )
     places = torch.zeros(2, 9, dtype=torch.bool)
     places[0, 3] = places[1, 8] = True

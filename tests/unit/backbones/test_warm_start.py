@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 VOCABULARY = Vocabulary(size=9)
 SIZES = {"width": 12, "layers": 2, "heads": 2, "length": 16, "dropout": 0.0}
 BERT = SIZES | {"pre_norm": False, "embedding_norm": True, "segments": 2, "norm_epsilon": 1e-12}
-TEXTS = Batch.from_sequences([[2, 5, 6, 7, 8, 3], [2, 8, 5, 3]], pad=VOCABULARY.pad)
+TEXTS = Batch.collate([[2, 5, 6, 7, 8, 3], [2, 8, 5, 3]], pad=VOCABULARY.pad)
 NAMES = ["ebm", "residual-ebm"]
 
 
@@ -35,7 +38,7 @@ def begun(name: str, encoder, **settings) -> Assembly:
 
 
 def read(system: Assembly) -> torch.Tensor:
-    view = View(inputs=TEXTS.tokens, lengths=TEXTS.lengths, visibility=Full())
+    view = View(inputs=TEXTS.tokens, lengths=TEXTS.lengths, attention_mask=FullMask())
     with torch.no_grad():
         return system.eval().hidden(view).values[TEXTS.mask()]
 
@@ -75,7 +78,7 @@ def test_what_is_dropped_may_differ():
     ("settings", "told"),
     [
         ({"width": 24}, "(embedding.norm.bias is (12,) there and (24,) here)"),
-        ({"layers": 1}, "(stack.blocks.1 itself is Block there and missing here)"),
+        ({"layers": 1}, "(stack.blocks.1 itself is TransformerBlock there and missing here)"),
         ({"segments": 0}, "(embedding.segments itself is Embedding there and missing here)"),
         ({"pre_norm": True}, "is PostNorm there and PreNorm here"),
         # These have the same parameters, and would read otherwise.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.cli.arguments import spread
+from lmlab.cli.arguments import repeat_options
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ from lmlab.cli.arguments import spread
     ],
 )
 def test_values_that_follow_belong_to_the_option_before_them(written, understood) -> None:
-    assert spread(written.split()) == understood.split()
+    assert repeat_options(written.split()) == understood.split()
 
 
 def test_a_file_is_not_one_more_text(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("a\n")
-    assert spread(["score", "RUN", "--text", "a", str(file)])[3:] == ["a", str(file)]
+    assert repeat_options(["score", "RUN", "--text", "a", str(file)])[3:] == ["a", str(file)]

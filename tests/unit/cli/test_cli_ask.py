@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 
 import lmlab as laboratory
-from lmlab.cli.ask import print_asked
+from lmlab.cli.ask import print_answers
 from lmlab.core.answers import Answer
 from lmlab.core.errors import UserError
-from lmlab.diagnostics.revealing import LISTED, capture_family
-from lmlab.diagnostics.subjects import make_subject
-from lmlab.sampling.asking import Asked
-from lmlab.training.runs import load_run
+from lmlab.inspection.capture_collection import (
+    COMPARED_SENTENCES,
+    collected_capture_figures,
+)
+from lmlab.inspection.inspected_models import make_inspected_model
+from lmlab.sampling.question_answering import AnsweredQuestion
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 from .conftest import Command
@@ -67,8 +70,8 @@ def test_an_answer_comes_with_its_probability_and_what_it_rests_on(lmlab: Comman
 def test_an_empty_answer_is_said_and_an_empty_line_stays_one(
     lmlab: Command, run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
-    empty = Asked(question="why", answers=(Answer(text=" ", log_prob=math.log(0.25)),))
-    print_asked([empty, None, Asked(question="who", answers=())], evidence=False)
+    empty = AnsweredQuestion(question="why", answers=(Answer(text=" ", log_prob=math.log(0.25)),))
+    print_answers([empty, None, AnsweredQuestion(question="who", answers=())], evidence=False)
     assert capfd.readouterr().out == "0.2500\t(no answer)\n\n(no answer)\n"
     file = write(tmp_path / "questions.txt", ["where is bob", "", "where is eve"])
     answers = [line.split("\t")[-1] for line in lmlab("ask", run, file).out.splitlines()]
@@ -202,10 +205,10 @@ def test_who_can_not_answer_says_who_can(lmlab: Command, runs: dict[str, Path]):
 
 
 def test_pictures_name_documents_by_the_question_they_were_found_for(run: Path):
-    subject = make_subject(load_run(run))
-    pictures = {picture.name: picture for picture in capture_family(subject)}
+    subject = make_inspected_model(load_run(run))
+    pictures = {picture.name: picture for picture in collected_capture_figures(subject)}
     [grid] = pictures["retrieved-documents"].draw.keywords["grids"]
-    sentences = (*subject.sentences, *subject.sample)[:LISTED]
+    sentences = (*subject.sentences, *subject.sample)[:COMPARED_SENTENCES]
     assert grid.rows.labels == tuple(each.condition for each in sentences)
     assert set(grid.rows.labels) <= {f"where is {name}" for name in NAMES}
 

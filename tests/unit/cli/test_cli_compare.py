@@ -132,7 +132,7 @@ def test_a_model_from_elsewhere_is_compared_with_ours(lmlab, runs, tmp_path: Pat
 
 def test_on_a_narrow_screen_no_column_vanishes(lmlab, runs, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setattr("lmlab.cli.output.WIDE", 30)
+    monkeypatch.setattr("lmlab.cli.output.MAX_COLUMNS", 30)
     told = lmlab("compare", runs["ngram"], runs["lstm"]).out
     assert "lstm" in told
     assert "…" not in told.replace(" … ", " ")  # but for that of the intervals

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lmlab.data.builtin import builtin_descriptions
-from lmlab.data.protocols import PROTOCOLS
+from lmlab.data.builtin_corpora import builtin_descriptions
+from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
 
 
 def test_list_names_every_corpus_and_protocol(lmlab) -> None:
     names = [line.split()[0] for line in lmlab("data", "list").out.splitlines()[1:] if line]
     own = ("contiguous:PATH", "parallel:DE-EN:FOLDER", "parallel:FILE,FILE")
-    for name in (*builtin_descriptions(), *(f"{name}:PATH" for name in PROTOCOLS), *own):
+    for name in (*builtin_descriptions(), *(f"{name}:PATH" for name in CORPUS_PROTOCOLS), *own):
         assert name in names
 
 

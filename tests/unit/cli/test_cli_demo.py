@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.cli.demo import PLAN, Exhibit, run_demo
+from lmlab.cli.demo import DEMO_RUNS, DemoRun, run_demo
 from lmlab.core.errors import UserError
 
 TINY = (
-    Exhibit(corpus="markov", system="ngram"),
-    Exhibit(corpus="markov", system="window", settings={"width": 8, "steps": 3}),
+    DemoRun(corpus="markov", system="ngram"),
+    DemoRun(corpus="markov", system="window", settings={"width": 8, "steps": 3}),
 )
 
 
 def test_the_plan_has_five_systems_on_each_of_two_corpora() -> None:
     by_corpus = {
-        corpus: {each.system for each in PLAN if each.corpus == corpus}
-        for corpus in {each.corpus for each in PLAN}
+        corpus: {each.system for each in DEMO_RUNS if each.corpus == corpus}
+        for corpus in {each.corpus for each in DEMO_RUNS}
     }
     assert len(by_corpus) == 2
     assert {len(systems) for systems in by_corpus.values()} == {5}
@@ -53,9 +53,9 @@ def test_ctrl_c_in_a_training_ends_all_of_it(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.chdir(tmp_path)
     begun = []
 
-    def interrupted(system: str, **words: object) -> training.RunResult:
+    def interrupted(system: str, **words: object) -> training.TrainingResult:
         begun.append(system)
-        return training.RunResult(
+        return training.TrainingResult(
             path=tmp_path,
             reason="interrupted",
             steps=1,

@@ -9,53 +9,60 @@ import sys
 
 import pytest
 
-from lmlab.core import search_entries
-from lmlab.core.search import Index, search, stem, stems
-from lmlab.core.search_entries import GLOSSARY, PACKAGE, verbs
+import lmlab.core.search as search_module
+from lmlab.core.search import (
+    GLOSSARY,
+    PACKAGE,
+    SearchIndex,
+    search,
+    stem,
+    stems,
+    verbs,
+)
 
 EXPECTED = {
-    "vanishing gradient": "diagnostics/gradients.py",
-    "beam search": "sampling/beam.py",
+    "vanishing gradient": "inspection/gradient_flow.py",
+    "beam search": "sampling/beam_search.py",
     "gated recurrence": "lstm",
     "self-attention": "layers/attention.py",
     "cross-attention": "layers/transformer_block.py",
-    "attention mask": "core/visibility.py",
-    "KV cache": "layers/key_values.py",
+    "attention mask": "core/attention_mask.py",
+    "KV cache": "layers/kv_cache.py",
     "layer norm": "layers/transformer_block.py",
-    "positional embedding": "layers/positions.py",
-    "rotary": "layers/attention_positions.py",
+    "positional embedding": "layers/positional_embedding.py",
+    "rotary": "layers/relative_positions.py",
     "special token": "core/vocabulary.py",
     "BPTT": "training/config.py",
     "gradient accumulation": "training/config.py",
     "gradient clipping": "training/config.py",
     "early stopping": "training/config.py",
     "learning rate": "training/config.py",
-    "label smoothing": "zoo/_translating.py",
+    "label smoothing": "zoo/_recurrent_seq2seq.py",
     "dropout": "dropout",
     "cross-entropy": "core/loss.py",
-    "teacher forcing": "objectives/given_source.py",
-    "masked language model": "objectives/masked.py",
-    "permutation language model": "objectives/permutation.py",
-    "span corruption": "objectives/sentinel_spans.py",
-    "replaced token detection": "objectives/replaced_tokens.py",
+    "teacher forcing": "objectives/conditional_lm.py",
+    "masked language model": "objectives/masked_language_modelling.py",
+    "permutation language model": "objectives/permutation_lm.py",
+    "span corruption": "objectives/span_corruption.py",
+    "replaced token detection": "objectives/replaced_token_detection.py",
     "nucleus sampling": "sampling/truncation.py",
-    "greedy decoding": "sampling/decode.py",
-    "MCMC": "sampling/chains.py",
-    "effective sample size": "sampling/chain_mixing.py",
+    "greedy decoding": "sampling/decoding.py",
+    "MCMC": "sampling/mcmc/sampler.py",
+    "effective sample size": "sampling/mcmc/diagnostics.py",
     "perplexity": "perplexity",
     "surprisal": "surprisal",
-    "pseudo-log-likelihood": "scoring/masked.py",
+    "pseudo-log-likelihood": "scoring/pseudo_log_likelihood.py",
     "minimal pairs": "lmlab pairs",
     "Kneser-Ney": "inference/kneser_ney.py",
-    "forward-backward": "layers/markov_inference.py",
-    "Viterbi": "inference/chain.py",
+    "forward-backward": "layers/hmm_posterior.py",
+    "Viterbi": "inference/linear_chain.py",
     "inside algorithm": "inference/inside.py",
     "ELBO": "objectives/elbo.py",
     "posterior collapse": "lmlab doctor",
     "noise-contrastive estimation": "objectives/nce.py",
     "word2vec": "skipgram",
     "mixture of softmaxes": "emissions/mixture_of_softmaxes.py",
-    "in-batch negatives": "objectives/in_batch.py",
+    "in-batch negatives": "models/dual_encoder.py",
     "retrieval-augmented generation": "rag-token",
     "entity linking": "lmlab link",
     "few-shot": "lmlab prompt",
@@ -67,31 +74,33 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
     """Of what a wheel holds: the pages of docs/ are not there."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_entries, "DOCS", tmp_path_factory.mktemp("no-docs"))
-        return Index(search_entries.entries(lambda source: True))
+        patch.setattr(search_module, "DOCS", tmp_path_factory.mktemp("no-docs"))
+        return SearchIndex(search_module.entries(lambda source: True))
 
 
 @pytest.mark.parametrize("query", EXPECTED)
-def test_a_term_of_the_field_finds_where_it_is_in_three_results(index: Index, query: str) -> None:
+def test_a_term_of_the_field_finds_where_it_is_in_three_results(
+    index: SearchIndex, query: str
+) -> None:
     top = index.search(query, limit=3)
     assert any(EXPECTED[query] in f"{hit.name} {hit.where} {hit.excerpt}" for hit in top), top
 
 
 def test_skipping_files_without_the_words_loses_nothing(monkeypatch, tmp_path, index) -> None:
-    monkeypatch.setattr(search_entries, "DOCS", tmp_path)
+    monkeypatch.setattr(search_module, "DOCS", tmp_path)
     for query in ("vanishing gradient", "beam search", "gated recurrence"):
         quick = [(hit.name, hit.where) for hit in search(query, limit=3)]
         assert quick == [(hit.name, hit.where) for hit in index.search(query, limit=3)]
 
 
-def test_code_that_is_named_so_is_among_the_first_two(index: Index) -> None:
+def test_code_that_is_named_so_is_among_the_first_two(index: SearchIndex) -> None:
     assert "beam_search" in [hit.name for hit in index.search("beam search", limit=2)]
 
 
-def test_nothing_is_found_for_no_word(index: Index) -> None:
+def test_nothing_is_found_for_no_word(index: SearchIndex) -> None:
     assert index.search("…") == []
 
 
@@ -123,12 +132,12 @@ def test_json_has_the_same_results(lmlab) -> None:
 def test_pages_of_a_checkout_are_searched_by_section(monkeypatch, tmp_path) -> None:
     page = "# Wombats\n\nBurrows.\n\n## Their food\n\nEucalyptus is what quokkas do not eat.\n"
     (tmp_path / "animals.md").write_text(page, encoding="utf-8")
-    monkeypatch.setattr(search_entries, "DOCS", tmp_path)
+    monkeypatch.setattr(search_module, "DOCS", tmp_path)
     [hit] = search("quokka")
     assert (hit.kind, hit.name, hit.where) == ("docs", "Their food", "docs/animals.md")
 
 
-def test_options_of_a_verb_are_searched_with_it(index: Index) -> None:
+def test_options_of_a_verb_are_searched_with_it(index: SearchIndex) -> None:
     assert "lmlab sample" in [hit.name for hit in index.search("width of the beam")]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.cli.index import shortened, sized
+from lmlab.cli.index import format_size, shorten_text
 from lmlab.cli.main import main
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 
 pytest.importorskip("bm25s")
 pytestmark = pytest.mark.xdist_group("cli-index")  # its run and its indexes are made once
@@ -107,7 +107,7 @@ def test_an_approximate_index_says_where_the_recall_was_not_reached(
     lmlab, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("faiss")
-    monkeypatch.setattr("lmlab.retrieval.approximate.share_found", lambda found, truth: 0.9)
+    monkeypatch.setattr("lmlab.retrieval.faiss_index.recall_at_k", lambda found, truth: 0.9)
     built = ("--encoder", made / "bert", "--out", tmp_path / "i", "--kind", "hnsw")
     found = lmlab("index", "build", made / "docs.jsonl", *built)
     assert found.code == 0 and "recall: 90.0% of the ten nearest" in found.out
@@ -150,13 +150,13 @@ def test_one_document_is_one_and_little_is_not_nothing(lmlab, tmp_path: Path):
         "index", "build", tmp_path / "one.txt", "--encoder", "bm25", "--out", tmp_path / "i"
     )
     assert ": 1 document, bm25, " in found.out and " KiB on the disk" in found.out
-    assert (sized(2**10), sized(3 * 2**20)) == ("1.0 KiB", "3.0 MiB")
+    assert (format_size(2**10), format_size(3 * 2**20)) == ("1.0 KiB", "3.0 MiB")
 
 
 def test_long_texts_are_shown_short():
-    assert shortened("a  b\nc", 10) == "a b c"
-    assert shortened("one two three four", 12) == "one two …"
-    assert shortened("x" * 30, 10) == "x" * 9 + "…"
+    assert shorten_text("a  b\nc", 10) == "a b c"
+    assert shorten_text("one two three four", 12) == "one two …"
+    assert shorten_text("x" * 30, 10) == "x" * 9 + "…"
 
 
 def test_rows_that_are_left_out_are_counted(lmlab, tmp_path: Path):

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmlab.objectives.linked_masking import LinkedModel
-from lmlab.training.runs import RunFolder, load_run
+from lmlab.models.knowbert import KnowBERT
+from lmlab.training.run_folder import (
+    RunFolder,
+    load_run,
+)
 from lmlab.training.train import train
 
 from .conftest import Command
@@ -134,7 +137,7 @@ def test_the_linker_is_trained_alone_first(folder: Path, base: Path):
 
 def test_the_way_back_is_set_when_the_linker_is_trained(run: Path):
     system = load_run(run).system
-    assert isinstance(system, LinkedModel)
+    assert isinstance(system, KnowBERT)
     system.begin_step(0)
     trained = {name for name, p in system.named_parameters() if p.requires_grad}
     assert all(".project." in name or ".linker." in name for name in trained)
@@ -149,7 +152,7 @@ def test_the_way_back_is_set_when_the_linker_is_trained(run: Path):
 def test_a_run_resumed_and_loaded_has_the_entities_it_was_trained_with(run: Path, base: Path):
     """Vectors of glosses are made of the base's weights, which a loaded run has no more."""
     one, other = load_run(run).system, load_run(run).system
-    assert isinstance(one, LinkedModel) and isinstance(other, LinkedModel)
+    assert isinstance(one, KnowBERT) and isinstance(other, KnowBERT)
     vectors = one.memory.linker.entities.vectors
     assert torch.equal(vectors, other.memory.linker.entities.vectors)
     assert vectors.abs().sum() > 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lmlab.cli.main import main
+from lmlab.core.atomic_files import new_folder
 from lmlab.core.errors import UserError
-from lmlab.core.files import new_folder
 from lmlab.core.locks import lock_folder
 
 WRITERS = {

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lmlab.cli.output import print_json_lines
-from lmlab.sampling.translating import Translator
-from lmlab.scoring.translations import make_metric
+from lmlab.sampling.translation import Translator
+from lmlab.scoring.translation_metrics import make_metric
 from lmlab.tasks.finetune import finetune
 from lmlab.training.train import train
 
@@ -357,7 +357,7 @@ def test_weights_are_kept_by_bleu_and_sources_have_their_own_words(lmlab: Comman
     lines += ["eins\t" + "one " * 30] * 9
     data, out = tmp_path / "pairs.tsv", tmp_path / "run"
     data.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    settings = ("keep_by=bleu", "most_ratio=4", "learning_rate=0.1", "evaluate_every=5")
+    settings = ("select_by=bleu", "max_length_ratio=4", "learning_rate=0.1", "evaluate_every=5")
     options = ("--size", "tiny", "--steps", 25, "--source-tokenizer", "word", "--set", *settings)
     trained = lmlab("train", "seq2seq", "--data", data, "--out", out, *options)
     assert trained.code == 0 and "training pairs of too uneven lengths" in trained.err

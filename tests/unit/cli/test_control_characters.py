@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 import lmlab.cli
-from lmlab.core.control_characters import csv_text, visible, visible_in_json
+from lmlab.core.control_characters import (
+    escape_control_characters,
+    escape_control_characters_in_json,
+    escape_csv_cell,
+)
 
 from .conftest import Command
 
@@ -20,11 +24,11 @@ HIDDEN = ("\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\x7f")
 
 
 def test_hidden_characters_are_shown_as_escapes() -> None:
-    assert visible("a\x1b[1m\tb\n\r\x00\x7f\x9b\u202e\u2069é中") == (
+    assert escape_control_characters("a\x1b[1m\tb\n\r\x00\x7f\x9b\u202e\u2069é中") == (
         "a\\x1b[1m\tb\n\\x0d\\x00\\x7f\\x9b\\u202e\\u2069é中"
     )
     # Every C0 and C1 control but tab and line feed, DEL, and the eleven bidirectional ones.
-    hidden = [code for code in range(0x3000) if visible(chr(code)) != chr(code)]
+    hidden = [code for code in range(0x3000) if escape_control_characters(chr(code)) != chr(code)]
     bidirectional = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
     c0 = [code for code in range(32) if code not in (9, 10)]
     assert hidden == [*c0, *range(0x7F, 0xA0), *bidirectional]
@@ -32,15 +36,15 @@ def test_hidden_characters_are_shown_as_escapes() -> None:
 
 def test_json_holds_the_same_values_without_hidden_characters() -> None:
     document = json.dumps({HOSTILE: [HOSTILE]}, ensure_ascii=False)
-    safe = visible_in_json(document)
+    safe = escape_control_characters_in_json(document)
     assert json.loads(safe) == {HOSTILE: [HOSTILE]}
     assert not any(character in safe for character in HIDDEN)
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
 def test_a_cell_is_no_formula(begin: str) -> None:
-    assert csv_text(f"{begin}cmd|x").startswith("'")
-    assert csv_text(f"a{begin}b")[:2] == visible(f"a{begin}")[:2]
+    assert escape_csv_cell(f"{begin}cmd|x").startswith("'")
+    assert escape_csv_cell(f"a{begin}b")[:2] == escape_control_characters(f"a{begin}")[:2]
 
 
 def test_no_verb_prints_control_characters(lmlab: Command, runs, tmp_path: Path) -> None:

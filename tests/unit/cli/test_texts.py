@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from lmlab.cli.main import main
-from lmlab.cli.texts import texts_from, texts_from_arguments
+from lmlab.cli.text_inputs import (
+    read_text_arguments,
+    read_texts,
+)
 from lmlab.core.errors import UserError
 
 from .conftest import Command
@@ -38,12 +41,12 @@ def task(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lines_of(content: bytes, path: Path, **options: bool) -> list[tuple[int | None, str]]:
     path.write_bytes(content)
-    return [(line.line, line.text) for line in texts_from(str(path), [], "strict", **options).lines]
+    return [(line.line, line.text) for line in read_texts(str(path), [], "strict", **options).lines]
 
 
 def piped(content: bytes, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int | None, str]]:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-    return [(line.line, line.text) for line in texts_from("-", [], "strict").lines]
+    return [(line.line, line.text) for line in read_texts("-", [], "strict").lines]
 
 
 @pytest.mark.parametrize(
@@ -75,20 +78,20 @@ def test_a_named_pipe_is_read_once(tmp_path: Path) -> None:
     if os.fork() == 0:  # the writer
         pipe.write_bytes(b"dog\n\ncat\n")
         os._exit(0)
-    assert [line.text for line in texts_from(str(pipe), [], "strict").lines] == ["dog", "", "cat"]
+    assert [line.text for line in read_texts(str(pipe), [], "strict").lines] == ["dog", "", "cat"]
     os.wait()
 
 
 def test_an_argument_is_a_file_where_there_is_one(tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("dog\ncat\n")
-    assert [*texts_from_arguments([str(file)], [], None, "strict").texts] == ["dog", "cat"]
-    assert [*texts_from_arguments(["dog x", "cat"], [], None, "strict").texts] == ["dog x", "cat"]
-    assert [*texts_from_arguments([], ["dog"], None, "strict").texts] == ["dog"]
+    assert [*read_text_arguments([str(file)], [], None, "strict").texts] == ["dog", "cat"]
+    assert [*read_text_arguments(["dog x", "cat"], [], None, "strict").texts] == ["dog x", "cat"]
+    assert [*read_text_arguments([], ["dog"], None, "strict").texts] == ["dog"]
     with pytest.raises(UserError, match=r"there is no file no-such\.txt"):
-        texts_from_arguments(["no-such.txt"], [], None, "strict")
+        read_text_arguments(["no-such.txt"], [], None, "strict")
     with pytest.raises(UserError, match="exactly one of"):
-        texts_from_arguments(["dog"], ["cat"], None, "strict")
+        read_text_arguments(["dog"], ["cat"], None, "strict")
 
 
 @pytest.fixture(scope="module")

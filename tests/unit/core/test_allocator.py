@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lmlab.core.allocator import keep_memory
+from lmlab.core.allocator import retain_freed_memory
 
 GLIBC = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
 
@@ -18,14 +18,14 @@ def no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_glibc_takes_the_settings() -> None:
-    assert keep_memory() is GLIBC
+    assert retain_freed_memory() is GLIBC
 
 
 def test_settings_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1")
-    assert keep_memory() is False
+    assert retain_freed_memory() is False
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert keep_memory() is False
+    assert retain_freed_memory() is False

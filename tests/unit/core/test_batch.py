@@ -9,9 +9,9 @@ from lmlab.core.batch import Batch
 
 
 def make() -> Batch:
-    condition = Batch.from_sequences([[2, 9], [2, 8, 8], [2]], pad=0)
+    condition = Batch.collate([[2, 9], [2, 8, 8], [2]], pad=0)
     sequences = [[2, 5, 6, 3], np.array([2, 7, 3], dtype=np.uint16), [2]]
-    return Batch.from_sequences(sequences, 0, rows=[10, 20, 30], condition=condition)
+    return Batch.collate(sequences, 0, rows=[10, 20, 30], condition=condition)
 
 
 def test_sequences_are_padded_at_the_end() -> None:
@@ -47,12 +47,12 @@ def test_moving_keeps_everything() -> None:
 
 
 def test_no_sequences_make_an_empty_batch() -> None:
-    batch = Batch.from_sequences([], pad=0)
+    batch = Batch.collate([], pad=0)
     assert (len(batch), batch.count, tuple(batch.tokens.shape)) == (0, 0, (0, 0))
 
 
 def test_the_callers_rows_are_not_shared() -> None:
     rows = np.array([1])
-    batch = Batch.from_sequences([[2, 3]], 0, rows=rows)
+    batch = Batch.collate([[2, 3]], 0, rows=rows)
     rows[0] = 7
     assert batch.rows.tolist() == [1]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.beginnings import Beginnings
-from lmlab.core.view import left_to_right
+from lmlab.core.prefix_sharing import PrefixIndex
+from lmlab.core.view import causal_view
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import gpt, lstm, parent
 
@@ -26,13 +26,13 @@ TEXTS = [
 
 
 def batch() -> Batch:
-    return Batch.from_sequences(TEXTS, pad=0)
+    return Batch.collate(TEXTS, pad=0)
 
 
 @torch.no_grad()
 def test_they_are_those_of_a_set_of_tuples():
     given = batch()
-    found = Beginnings.of(given.tokens, given.lengths)
+    found = PrefixIndex.of(given.tokens, given.lengths)
     assert found is not None
     every = [[tuple(text[: place + 1]) for place in range(len(text))] for text in TEXTS]
     different = {beginning for row in every for beginning in row}
@@ -53,7 +53,7 @@ def test_padding_is_no_token_even_where_it_is_one():
     """A row that ends where another goes on by the padding's own number."""
     tokens = torch.tensor([[2, 5, 0, 0], [2, 5, 0, 0]])
     with torch.no_grad():
-        found = Beginnings.of(tokens, torch.tensor([2, 4]))
+        found = PrefixIndex.of(tokens, torch.tensor([2, 4]))
     assert found is not None and len(found.firsts) == 4
 
 
@@ -61,9 +61,9 @@ def test_nothing_is_shared_where_little_is_alike_or_gradients_are_wanted():
     different = torch.arange(12).view(3, 4)
     lengths = torch.full((3,), 4)
     with torch.no_grad():
-        assert Beginnings.of(different, lengths) is None
-        assert Beginnings.of(different[:1].repeat(3, 1), lengths) is not None
-    assert Beginnings.of(different[:1].repeat(3, 1), lengths) is None
+        assert PrefixIndex.of(different, lengths) is None
+        assert PrefixIndex.of(different[:1].repeat(3, 1), lengths) is not None
+    assert PrefixIndex.of(different[:1].repeat(3, 1), lengths) is None
 
 
 @pytest.mark.parametrize("positions", ["learned", "buckets", "shaw", "alibi", "rotary"])
@@ -75,7 +75,7 @@ def test_a_transformer_reads_each_once(positions: str):
         block.feed_forward.register_forward_pre_hook(
             lambda _, given: fed.append(given[0].shape[:2].numel())
         )
-    view = left_to_right(batch())
+    view = causal_view(batch())
     with torch.no_grad():
         found = system.hidden(view).values
     clear = system.hidden(view).values
@@ -91,13 +91,13 @@ def test_what_comes_after_the_same_is_asked_once(zoo):
     torch.manual_seed(0)
     system = zoo.build(zoo.SIZES["tiny"], VOCABULARY).eval()
     asked: list[tuple[int, int]] = []
-    inner = system.emission.log_prob_given_some
+    inner = system.emission.log_prob_by_index
 
     def counted(hidden, which, targets):
         asked.append((len(hidden), len(targets)))
         return inner(hidden, which, targets)
 
-    system.emission.log_prob_given_some = counted
+    system.emission.log_prob_by_index = counted
     with torch.no_grad():
         found = system.log_prob(batch()).per_token
     clear = system.log_prob(batch()).per_token
@@ -110,7 +110,7 @@ def test_what_comes_after_the_same_is_asked_once(zoo):
 def test_a_token_that_cannot_come_leaves_no_trace_at_padding():
     """log 0 stays where it is: padding counts nothing, whatever its number points at."""
     system = gpt.build(gpt.SIZES["tiny"], VOCABULARY).eval()
-    given = Batch.from_sequences([[2, 5, 2, 3], [2, 5, 2, 3], [2, 5]], pad=0)
+    given = Batch.collate([[2, 5, 2, 3], [2, 5, 2, 3], [2, 5]], pad=0)
     with torch.no_grad():
         found = system.log_prob(given).per_token
     assert found[:2, 1].tolist() == [-torch.inf] * 2

@@ -14,7 +14,7 @@ import pytest
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from lmlab.core.children import start_child
+from lmlab.core.child_processes import start_child
 folder = Path(sys.argv[1])
 with (folder / "log").open("wb") as log:
     job = start_child(
@@ -26,7 +26,7 @@ time.sleep(60)
 CHILD = """
 import signal, sys, time
 from pathlib import Path
-from lmlab.core.children import end_with_parent
+from lmlab.core.child_processes import end_with_parent
 folder, asked = Path(sys.argv[1]), []
 signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
 end_with_parent()

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.core.errors import UserError
-from lmlab.core.files import (
+from lmlab.core.atomic_files import (
     TEMPORARY,
     advising_resume,
     disk_error,
@@ -27,6 +26,7 @@ from lmlab.core.files import (
     replaced_folder,
     write_text,
 )
+from lmlab.core.errors import UserError
 from lmlab.core.locks import LOCK_FILE, lock_folder
 
 
@@ -117,7 +117,7 @@ def test_an_error_leaves_what_was_there(folder: Path, failure: type[BaseExceptio
 WRITERS = """
 import sys, time
 from pathlib import Path
-from lmlab.core.files import new_file, new_folder
+from lmlab.core.atomic_files import new_file, new_folder
 folder = Path(sys.argv[1])
 with new_file(folder / "a") as file, new_folder(folder / "b") as partial:
     (partial / "part").write_text("half")
@@ -146,7 +146,7 @@ def test_without_locks_only_what_is_old_is_removed(
     def unsupported(descriptor: int) -> None:
         raise OSError(errno.ENOLCK, "no locks")
 
-    monkeypatch.setattr("lmlab.core.files.lock_descriptor", unsupported)
+    monkeypatch.setattr("lmlab.core.atomic_files.lock_descriptor", unsupported)
     new, old = (folder / f"{TEMPORARY}{digit * 16}" for digit in "ab")
     for path in (new, old):
         path.write_text("half")

@@ -11,14 +11,14 @@ from typing import Literal
 import pytest
 import torch
 
+from lmlab.core.dataclass_parsing import parse_dataclass
 from lmlab.core.errors import UserError
+from lmlab.core.gzip_data import unpack_gzip
+from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.json_text import parse_json
 from lmlab.core.limits import LIMITS, check_limit, limit, set_limit, set_limits
 from lmlab.core.memory_budget import available_memory, memory_budget
-from lmlab.core.records import record_of
 from lmlab.core.seeds import check_seed
-from lmlab.core.unpacking import unpack_gzip
-from lmlab.core.whole_numbers import whole_number
 
 
 def test_a_limit_holds_until_it_is_raised():
@@ -92,7 +92,7 @@ def test_a_gzip_bomb_is_refused_and_damage_is_a_value_error():
     [("12", 12), ("", None), ("²", None), ("٣", None), ("-1", None), ("9" * 5000, None)],
 )
 def test_whole_numbers(text, number):
-    assert whole_number(text) == number
+    assert parse_integer(text) == number
 
 
 @pytest.mark.parametrize("seed", [-1, 2**31, True, 1.0, "0", None])
@@ -130,11 +130,11 @@ class Shape:
 )
 def test_a_record_of_wrong_values_is_refused(values):
     with pytest.raises(ValueError):
-        record_of(Shape, values)
+        parse_dataclass(Shape, values)
 
 
 def test_a_record_of_right_values():
-    found = record_of(Shape, {"width": 3, "rate": 1, "kind": "b", "heads": [1], "cut": None})
+    found = parse_dataclass(Shape, {"width": 3, "rate": 1, "kind": "b", "heads": [1], "cut": None})
     assert (found.width, found.rate, found.kind, found.cut) == (3, 1, "b", None)
 
 

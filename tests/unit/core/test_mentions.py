@@ -8,19 +8,25 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    annotated_spans,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.mentions import NO_ENTITY, told_spans
-from lmlab.data.batches import split_rows
+from lmlab.data.batches import shard_rows
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
+from lmlab.data.corpus_encoding import encoded_chunks
 from lmlab.data.dataset import TokenDataset
-from lmlab.data.encoding import encoded_chunks
 from lmlab.data.readers import Example, Mention
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
-from lmlab.knowledge.knowledge import Entity, Knowledge
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    KnowledgeBase,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import training_data
+from lmlab.training.data_loaders import training_data
 
-KNOWLEDGE = Knowledge(entities=tuple(Entity(name=name) for name in ("cat", "york", "dog")))
+KNOWLEDGE = KnowledgeBase(entities=tuple(Entity(name=name) for name in ("cat", "york", "dog")))
 ROWS = [
     {"text": "the cat of new york", "mentions": [[4, 7, "cat"], [11, 19, "york"]]},
     {"text": " dog dog", "mentions": [[1, 4, "dog"], [5, 8, "cat"]]},
@@ -67,19 +73,19 @@ def test_a_batch_carries_them_and_its_parts_do(tmp_path: Path):
     assert batch.entities is not None and batch.entities.shape == batch.tokens.shape
     by_row = {int(row): batch.entities[place] for place, row in enumerate(batch.rows)}
     assert by_row[0].tolist() == [-1, -1, 0, -1, 1, 1, -1]
-    short = split_rows(batch.select([list(by_row).index(1)]), 0, 1)
+    short = shard_rows(batch.select([list(by_row).index(1)]), 0, 1)
     assert short.entities is not None and short.entities.tolist() == [[-1, 2, 0, -1]]
 
 
 def test_spans_are_read_off_with_both_ends():
     told = torch.tensor([[-1, 4, 4, 5, -1, 4], [-1, -1, -1, -1, -1, -1], [7, -1, 7, 7, -1, -1]])
-    spans = told_spans(told)
+    spans = annotated_spans(told)
     assert spans.rows.tolist() == [0, 0, 0, 2, 2]
     assert spans.first.tolist() == [1, 3, 5, 0, 2]
     assert spans.last.tolist() == [2, 3, 5, 0, 3]
     assert spans.entities.tolist() == [4, 5, 4, 7, 7]
     assert len(spans) == 5 and spans.candidates.shape == (5, 0)
-    assert len(told_spans(torch.full((2, 3), NO_ENTITY))) == 0
+    assert len(annotated_spans(torch.full((2, 3), NO_ENTITY))) == 0
 
 
 def test_an_entity_that_the_knowledge_lacks_is_named(tmp_path: Path):

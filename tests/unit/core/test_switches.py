@@ -8,7 +8,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
-from lmlab.core.switches import parse_switch_sets, parse_switches, switch_words
+from lmlab.core.switches import describe_switches, parse_switch_sets, parse_switches
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.training.config import apply_settings
 
@@ -57,5 +57,5 @@ def test_a_start_that_can_never_be_left_is_refused():
 def test_several_sets():
     assert parse_switch_sets("2; 0,beta;;beta,0", NAMES) == [(2,), (0, 1), ()]
     assert parse_switches("intact", NAMES) == ()
-    assert switch_words((0, 2), NAMES) == "0 alpha, 2 gamma"
-    assert switch_words((), NAMES) == "intact"
+    assert describe_switches((0, 2), NAMES) == "0 alpha, 2 gamma"
+    assert describe_switches((), NAMES) == "intact"

@@ -11,7 +11,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.data import batches
-from lmlab.data.batches import LengthBatches, MixedBatches, StreamBatches, split_rows
+from lmlab.data.batches import LengthBatches, MixedBatches, StreamBatches, shard_rows
 from lmlab.data.corpus import Layout, Split
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.readers import Example
@@ -41,7 +41,7 @@ def same(first: list[Batch], second: list[Batch]) -> bool:
 @pytest.fixture(params=[2**20, 64])
 def shard(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Datasets smaller than a shard, and of several shards."""
-    monkeypatch.setattr(batches, "SHARD", request.param)
+    monkeypatch.setattr(batches, "SHUFFLE_SHARD", request.param)
     return int(request.param)
 
 
@@ -228,7 +228,7 @@ def test_more_lanes_than_tokens() -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 50])
 def test_processes_share_a_batch_without_loss(world: int) -> None:
     for batch in LengthBatches(dataset(100), tokens_per_batch=50).epoch(0):
-        parts = [split_rows(batch, rank, world) for rank in range(world)]
+        parts = [shard_rows(batch, rank, world) for rank in range(world)]
         assert sum(part.count for part in parts) == batch.count
         rows = sorted(row for part in parts if part.count for row in part.rows.tolist())
         assert rows == sorted(batch.rows.tolist())

@@ -13,8 +13,8 @@ from lmlab.core.limits import set_limit
 from lmlab.data.babi import Babi
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Fasta
-from lmlab.interop.arpa import read_arpa
-from lmlab.retrieval.documents import open_documents
+from lmlab.interop.arpa_format import read_arpa
+from lmlab.retrieval.documents import load_documents
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def test_a_story_that_never_ends(tmp_path: Path, limits: None) -> None:
 def test_documents_that_unpack_to_too_much(tmp_path: Path, limits: None) -> None:
     content = b"a document\n" * 200
     (tmp_path / "plain.txt").write_bytes(content)
-    assert len(open_documents(tmp_path / "plain.txt")) == 200
+    assert len(load_documents(tmp_path / "plain.txt")) == 200
     (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(content))
     with pytest.raises(UserError, match=r"packed\.txt\.gz must be at most 1,000.*unpacked=NUMBER"):
-        open_documents(tmp_path / "packed.txt.gz")
+        load_documents(tmp_path / "packed.txt.gz")
 
 
 def test_an_arpa_file_of_one_endless_line(tmp_path: Path, limits: None) -> None:

@@ -8,7 +8,11 @@ import sys
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.data.builtin import _description, builtin_descriptions, open_builtin
+from lmlab.data.builtin_corpora import (
+    _description,
+    builtin_descriptions,
+    open_builtin,
+)
 from lmlab.data.corpus import open_corpus
 
 
@@ -45,7 +49,7 @@ def test_helper_modules_are_no_corpora() -> None:
 
 def test_reading_and_describing_need_no_torch() -> None:
     program = (
-        "import sys, lmlab.data.describe, lmlab.data.opening, lmlab.data.dataset; "
+        "import sys, lmlab.data.corpus_summary, lmlab.data.load_corpus, lmlab.data.dataset; "
         "print('torch' in sys.modules)"
     )
     done = subprocess.run(

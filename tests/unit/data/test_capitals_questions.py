@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lmlab.data.corpus import open_corpus
-from lmlab.data.languages._countries import pairs
+from lmlab.data.countries import country_table
 from lmlab.data.languages.capitals_questions import QUESTIONS
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.retrieval.documents import open_documents
+from lmlab.retrieval.documents import load_documents
 
 
 def test_every_fifth_country_is_asked_for_outside_training_alone():
@@ -15,14 +15,14 @@ def test_every_fifth_country_is_asked_for_outside_training_alone():
     asked = {name: [example.condition for example in corpus.splits[name]] for name in corpus.splits}
     counts = {name: len(rows) / len(QUESTIONS) for name, rows in asked.items()}
     assert counts == {"train": 186 - 37, "validation": 18, "test": 19}
-    held_out = {each.country_en for each in pairs()[4::5]}
+    held_out = {each.country_en for each in country_table()[4::5]}
     outside = {*asked["validation"], *asked["test"]}
     assert outside == {q.format(country=country) for country in held_out for q in QUESTIONS}
     assert not outside & {*asked["train"]}
 
 
 def test_a_document_answers_each_question_in_words_that_are_known():
-    corpus, documents = open_corpus("capitals-questions"), open_documents("capitals")
+    corpus, documents = open_corpus("capitals-questions"), load_documents("capitals")
     tokenizer = tokenizer_for(corpus)
     told = {each.text for each in documents}
     for split in corpus.splits.values():

@@ -6,10 +6,14 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.data.countries import country_table
 from lmlab.data.languages import capitals_told
-from lmlab.data.languages._countries import pairs
-from lmlab.data.languages.capitals_told import questions, stated, unstated
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.data.languages.capitals_told import (
+    capital_questions,
+    countries_with_capital_stated,
+    countries_with_capital_unstated,
+)
+from lmlab.knowledge.load_knowledge import load_knowledge
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +22,7 @@ def corpus() -> Corpus:
 
 
 def test_every_mention_is_told_where_its_words_stand(corpus: Corpus):
-    known = open_knowledge("capitals").numbers
+    known = load_knowledge("capitals").numbers
     for split in corpus.splits.values():
         for example in split:
             assert example.mentions
@@ -28,7 +32,7 @@ def test_every_mention_is_told_where_its_words_stand(corpus: Corpus):
 
 
 def test_no_text_but_the_test_split_has_an_unstated_country_beside_its_capital(corpus: Corpus):
-    held_out = {(each.country_en, each.capital_en) for each in unstated()}
+    held_out = {(each.country_en, each.capital_en) for each in countries_with_capital_unstated()}
     for name in ("train", "validation"):
         for example in corpus.splits[name]:
             named = {mention.entity for mention in example.mentions}
@@ -44,14 +48,16 @@ def test_training_knows_every_word_of_the_test(corpus: Corpus):
 
 
 def test_the_knowledge_of_the_texts_lacks_just_the_unstated_capitals():
-    whole, told = open_knowledge("capitals"), open_knowledge("capitals-told")
+    whole, told = load_knowledge("capitals"), load_knowledge("capitals-told")
     assert whole.entities == told.entities and whole.relations == told.relations
     missing = {
         (whole.entities[f.subject].name, whole.relations[f.relation], whole.entities[f.object].name)
         for f in set(whole.facts) - set(told.facts)
     }
-    expected = {(e.country_en, "capital", e.capital_en) for e in unstated()}
-    expected |= {(e.capital_en, "capital of", e.country_en) for e in unstated()}
+    expected = {(e.country_en, "capital", e.capital_en) for e in countries_with_capital_unstated()}
+    expected |= {
+        (e.capital_en, "capital of", e.country_en) for e in countries_with_capital_unstated()
+    }
     assert missing == expected and set(told.facts) < set(whole.facts)
     paris = whole.objects[whole.number("France"), whole.relation("capital")]
     assert [whole.entities[number].name for number in paris] == ["Paris"]
@@ -61,7 +67,7 @@ def test_the_knowledge_of_the_texts_lacks_just_the_unstated_capitals():
 
 
 def test_questions_hide_the_capital():
-    asked = questions(pairs()[:1])
+    asked = capital_questions(country_table()[:1])
     assert [each.text for each in asked] == [
         "the capital of China is <mask>",
         "<mask> is the capital of China",
@@ -71,7 +77,9 @@ def test_questions_hide_the_capital():
     assert {(each.subject, each.relation, each.answer) for each in asked} == {
         ("China", "capital", "Beijing")
     }
-    assert len(stated()) + len(unstated()) == len(pairs())
+    assert len(countries_with_capital_stated()) + len(countries_with_capital_unstated()) == len(
+        country_table()
+    )
 
 
 def test_numbers_out_of_range_are_told():

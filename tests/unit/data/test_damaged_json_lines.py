@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from lmlab.cli.rows import rows_from
+from lmlab.cli.predict import read_input_rows
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import JsonLines
-from lmlab.knowledge.opening import open_knowledge
-from lmlab.retrieval.documents import open_documents
-from lmlab.scoring.pairs import read_pairs
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.hops.rows import read_paragraphs
-from lmlab.tasks.rows import read_rows
+from lmlab.knowledge.load_knowledge import load_knowledge
+from lmlab.retrieval.documents import load_documents
+from lmlab.scoring.minimal_pairs import read_minimal_pairs
+from lmlab.tasks.classification import Classification
+from lmlab.tasks.multihop.multihop_rows import read_paragraphs
+from lmlab.tasks.task_rows import read_rows
 
 LINES = {
     "nesting": '{"text": ' + "[" * 200_000,
@@ -28,12 +28,12 @@ LINES = {
 }
 READERS: dict[str, Callable[[Path], Any]] = {
     "corpus": lambda path: list(JsonLines(path=path).read(ReadingReport())),
-    "documents": open_documents,
-    "pairs": lambda path: list(read_pairs([path])),
-    "rows": lambda path: list(read_rows(path, Classify)),
-    "rows to predict": lambda path: rows_from("classify", str(path), [], "strict"),
+    "documents": load_documents,
+    "pairs": lambda path: list(read_minimal_pairs([path])),
+    "rows": lambda path: list(read_rows(path, Classification)),
+    "rows to predict": lambda path: read_input_rows("classify", str(path), [], "strict"),
     "paragraphs": read_paragraphs,
-    "knowledge": lambda path: open_knowledge(str(path.parent)),
+    "knowledge": lambda path: load_knowledge(str(path.parent)),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data import encoding
+from lmlab.data import corpus_encoding
 from lmlab.data.corpus import Layout, Split, open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.readers import Example, PlainText
@@ -104,7 +104,7 @@ def test_files_and_memory_hold_the_same_whatever_the_chunks(
     layout = Layout(kind=kind)  # type: ignore[arg-type]
     split = listed(*(Example(text, condition=text[::-1]) for text in TEXTS * 5))
     memory = build(split, layout)
-    monkeypatch.setattr(encoding, "CHUNK_EXAMPLES", 4)
+    monkeypatch.setattr(corpus_encoding, "CHUNK_EXAMPLES", 4)
     files = build(split, layout, cache=tmp_path / "c", in_memory=10)
     assert len(list((tmp_path / "c").iterdir())) == 1
     assert rows(files) == rows(memory)
@@ -171,7 +171,7 @@ def test_an_error_while_building_leaves_no_cache(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "CHUNK_EXAMPLES", 256)
+    monkeypatch.setattr(corpus_encoding, "CHUNK_EXAMPLES", 256)
     peaks = []
     for size in (2_000, 40_000):
         text = tmp_path / f"{size}.txt"
@@ -203,10 +203,13 @@ def test_a_line_of_ten_million_characters_is_one_sequence(tmp_path: Path) -> Non
 
 def test_frames_of_tokenisers_from_elsewhere() -> None:
     gpt = Vocabulary(size=5, pad=4, unknown=None, start=None, end=3, mask=None)
-    assert encoding.frame(gpt, Layout()) == ([3], [3])  # the end stands before a text too
+    assert corpus_encoding.special_tokens_around(gpt, Layout()) == (
+        [3],
+        [3],
+    )  # the end stands before a text too
     bare = Vocabulary(size=5, unknown=None, start=None, end=None, mask=None)
     with pytest.raises(UserError, match="no start or end symbol"):
-        encoding.frame(bare, Layout())
+        corpus_encoding.special_tokens_around(bare, Layout())
 
 
 def test_progress_goes_to_standard_error(

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lmlab.data import encoding
+from lmlab.data import corpus_encoding
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
-from lmlab.data.describe import Bin, describe, histogram
+from lmlab.data.corpus_summary import (
+    HistogramBin,
+    length_histogram,
+    summarise_corpus,
+)
 from lmlab.data.duplicates import DuplicateCounter
 from lmlab.data.readers import Example
 
@@ -36,8 +40,8 @@ def corpus(**parts: list[str]) -> Corpus:
 
 @pytest.mark.parametrize("chunk", [1, 4096])
 def test_sizes_unknown_and_duplicates_by_hand(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(encoding, "CHUNK_EXAMPLES", chunk)
-    made = describe(corpus(train=["a b", "a b", "c", "a b"], test=["c", "x y", "x y"]))
+    monkeypatch.setattr(corpus_encoding, "CHUNK_EXAMPLES", chunk)
+    made = summarise_corpus(corpus(train=["a b", "a b", "c", "a b"], test=["c", "x y", "x y"]))
     train, test = made.splits["train"], made.splits["test"]
     assert made.vocabulary == 5 + 3
     assert (train.examples, train.tokens, train.characters) == (4, 3 * 3 + 2, 3 * 3 + 1)
@@ -52,7 +56,7 @@ def test_sizes_unknown_and_duplicates_by_hand(monkeypatch: pytest.MonkeyPatch, c
 @pytest.mark.parametrize("kind", ["sentences", "contiguous"])
 def test_layouts_predict_alike(kind: str) -> None:
     hand = corpus(train=["a b", "c"])
-    made = describe(
+    made = summarise_corpus(
         Corpus(name="x", splits=hand.splits, layout=Layout(kind=kind))  # type: ignore[arg-type]
     )
     assert made.splits["train"].tokens == 5
@@ -61,7 +65,7 @@ def test_layouts_predict_alike(kind: str) -> None:
 
 def test_the_entropy_of_a_known_truth() -> None:
     hand = corpus(train=["h", "t"])
-    made = describe(Corpus(name="coin", splits=hand.splits, truth=CoinTruth()))
+    made = summarise_corpus(Corpus(name="coin", splits=hand.splits, truth=CoinTruth()))
     assert made.entropy == math.log(2)
     assert made.entropy_per_token == math.log(2) / 2
 
@@ -69,7 +73,7 @@ def test_the_entropy_of_a_known_truth() -> None:
 def test_it_can_be_written_as_json_with_the_reading_report(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone two\r\n\r\nthree\r\n")
-    made = json.loads(json.dumps(describe(open_corpus(path), "char").as_dict()))
+    made = json.loads(json.dumps(summarise_corpus(open_corpus(path), "char").as_dict()))
     train = made["splits"]["train"]
     assert made["tokenizer"] == "char"
     assert train["report"]["crlf_lines"] == 3
@@ -81,16 +85,16 @@ def test_it_can_be_written_as_json_with_the_reading_report(tmp_path: Path) -> No
 def test_a_histogram_has_round_bars_and_a_tail() -> None:
     # 99 of 100 are at most 20 long: bars of 2, the last one up to the longest.
     lengths = Counter(dict.fromkeys(range(1, 20), 5) | {20: 4, 500: 1})
-    bars = histogram(lengths)
-    assert bars[0] == Bin(low=0, high=1, examples=5)
-    assert bars[1] == Bin(low=2, high=3, examples=10)
-    assert bars[-1] == Bin(low=20, high=500, examples=5)
+    bars = length_histogram(lengths)
+    assert bars[0] == HistogramBin(low=0, high=1, examples=5)
+    assert bars[1] == HistogramBin(low=2, high=3, examples=10)
+    assert bars[-1] == HistogramBin(low=20, high=500, examples=5)
     assert sum(bar.examples for bar in bars) == lengths.total() == 100
 
 
 @pytest.mark.parametrize("lengths", [{1: 1}, {7: 3}, {10**7: 1}, {1: 1000, 10**7: 1}])
 def test_histograms_of_odd_lengths(lengths: dict[int, int]) -> None:
-    bars = histogram(Counter(lengths))
+    bars = length_histogram(Counter(lengths))
     assert sum(bar.examples for bar in bars) == sum(lengths.values())
     assert bars[0].low <= min(lengths)
     assert bars[-1].high >= max(lengths)
@@ -122,7 +126,7 @@ def test_many_texts_are_estimated_in_bounded_memory() -> None:
 
 def test_reports_are_of_each_split(write: Callable[[str, str], Path]) -> None:
     write("c/train.txt", "a\n\nb\n")
-    made = describe(open_corpus(write("c/test.txt", "a\n").parent))
+    made = summarise_corpus(open_corpus(write("c/test.txt", "a\n").parent))
     assert made.splits["train"].report.empty_lines == 1
     assert made.splits["test"].report.empty_lines == 0
     assert made.splits["test"].seen_in_train == 1

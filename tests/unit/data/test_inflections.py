@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmlab.data.wordnet import load
-from lmlab.data.wordnet.glosses import tokenize
+from lmlab.data.wordnet import load_wordnet
+from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.inflections import base_forms, find_lemma
 
 
@@ -38,10 +38,10 @@ def test_forms_are_not_all_words():
 def test_nearly_every_example_holds_its_word():
     """Of every fiftieth synset: the rest tells the word by another or within a compound."""
     found = []
-    for place, (name, _, examples) in enumerate(load().glosses()):
+    for place, (name, _, examples) in enumerate(load_wordnet().glosses()):
         if place % 50 == 0:
-            lemmas = [tokenize(lemma) for lemma in load()[name].lemmas]
-            for words in (tokenize(example).split() for example in examples):
+            lemmas = [tokenize_gloss(lemma) for lemma in load_wordnet()[name].lemmas]
+            for words in (tokenize_gloss(example).split() for example in examples):
                 found.append(any(find_lemma(words, lemma, name[-1]) for lemma in lemmas))
     assert len(found) > 500
     assert sum(found) / len(found) > 0.96

@@ -14,6 +14,10 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
+from lmlab.data.countries import (
+    country_distribution,
+    country_table,
+)
 from lmlab.data.languages import (
     capitals,
     capitals_en,
@@ -24,11 +28,14 @@ from lmlab.data.languages import (
     recall,
     surnames,
 )
-from lmlab.data.languages._capitals import fillings
-from lmlab.data.languages._countries import country_law, pairs
-from lmlab.data.languages._draw import HELD_OUT, SENTENCES, Language
+from lmlab.data.languages._capital_templates import filled_templates
 from lmlab.data.languages._finite import FiniteTruth
-from lmlab.data.languages._pcfg import GrammarTruth, Rule, rule, words
+from lmlab.data.languages._pcfg import GrammarRule, GrammarTruth, grammar_rule, word_rules
+from lmlab.data.languages._sampled_corpus import (
+    HELD_OUT_SENTENCES,
+    TRAIN_SENTENCES,
+    SampledLanguage,
+)
 from lmlab.data.languages.copy import CopyTruth
 from lmlab.data.languages.hops import HopsTruth
 from lmlab.data.languages.markov import MarkovTruth
@@ -54,7 +61,7 @@ def corpus_of(name: str) -> Corpus:
     return made
 
 
-def truth_of(name: str) -> Language:
+def truth_of(name: str) -> SampledLanguage:
     truth = corpus_of(name).truth
     assert isinstance(truth, TruthWithLength)
     return truth  # type: ignore[return-value]
@@ -72,7 +79,7 @@ def assert_mean(values: Iterable[float], expected: float) -> None:
     assert abs(array.mean() - expected) < 4 * error + 1e-9, (array.mean(), expected, error)
 
 
-def assert_frequencies(truth: Language, texts: Iterable[str], draws: int = 4_000) -> None:
+def assert_frequencies(truth: SampledLanguage, texts: Iterable[str], draws: int = 4_000) -> None:
     """Each text is drawn about as often as its probability says: five binomial deviations."""
     generator = np.random.default_rng(1)
     counts = Counter(truth.sample(generator) for _ in range(draws))
@@ -82,7 +89,7 @@ def assert_frequencies(truth: Language, texts: Iterable[str], draws: int = 4_000
         assert abs(counts[text] - draws * p) <= 5 * math.sqrt(draws * p * (1 - p)), (text, p)
 
 
-def assert_exact(truth: Language, texts: Iterable[str], count: Callable[[str], int]) -> None:
+def assert_exact(truth: SampledLanguage, texts: Iterable[str], count: Callable[[str], int]) -> None:
     """Over all texts there are, mass, entropy and expected length are what the truth says."""
     logs = {text: truth.log_prob(text) for text in texts}
     possible = {text: log for text, log in logs.items() if log > -math.inf}
@@ -135,9 +142,9 @@ def test_corpus_is_decided_by_its_seed(name: str) -> None:
     assert first.fingerprint() == again.fingerprint() != other.fingerprint()
     texts = {split: list(first.split(split).texts()) for split in first.splits}
     assert texts == {split: list(again.split(split).texts()) for split in again.splits}
-    sizes = {"train": SENTENCES, "validation": HELD_OUT, "test": HELD_OUT}
+    sizes = {"train": TRAIN_SENTENCES, "validation": HELD_OUT_SENTENCES, "test": HELD_OUT_SENTENCES}
     assert {split: len(drawn) for split, drawn in texts.items()} == sizes
-    assert texts["validation"] != texts["test"] != texts["train"][:HELD_OUT]
+    assert texts["validation"] != texts["test"] != texts["train"][:HELD_OUT_SENTENCES]
     for split, drawn in texts.items():
         assert drawn != list(other.split(split).texts())
 
@@ -160,12 +167,12 @@ def test_number_of_sentences_can_be_chosen(name: str) -> None:
 def test_capitals_texts_sum_to_one_and_have_the_entropy_of_their_parts(module: object) -> None:
     language: FiniteTruth = module.truth()  # type: ignore[attr-defined]
     templates = module.TEMPLATES  # type: ignore[attr-defined]
-    texts = [text for template in templates for text, _ in fillings(template)]
+    texts = [text for template in templates for text, _ in filled_templates(template)]
     assert len(texts) == len(set(texts)) == len(language.probabilities)
     assert math.fsum(math.exp(language.log_prob(text)) for text in texts) == pytest.approx(1)
     # No two ways give the same text here, so H(text) = H(template) + Σ p(template) H(country).
-    everywhere = np.array(country_law())
-    with_city = everywhere[[bool(country.city_en) for country in pairs()]]
+    everywhere = np.array(country_distribution())
+    with_city = everywhere[[bool(country.city_en) for country in country_table()]]
     countries = {False: everywhere, True: with_city / with_city.sum()}
     expected = 0.0
     for template in templates:
@@ -178,7 +185,9 @@ def test_capitals_texts_sum_to_one_and_have_the_entropy_of_their_parts(module: o
 def test_capitals_knows_the_sentences_of_the_notes() -> None:
     language = capitals.truth()
     # China is the first country; the template has probability one half.
-    assert math.exp(language.log_prob("中国的首都是北京")) == pytest.approx(0.5 * country_law()[0])
+    assert math.exp(language.log_prob("中国的首都是北京")) == pytest.approx(
+        0.5 * country_distribution()[0]
+    )
     for true in ("法国的首都是巴黎", "英国的首都是伦敦", "日本的首都是东京", "韩国的首都是首尔"):
         assert language.log_prob(true) > -math.inf
     for false in ("中国的首都是北黎", "中国的首都是上海", "上海的首都是上海", "法本的首都是巴京"):
@@ -195,7 +204,7 @@ def test_capitals_draws_have_their_frequencies() -> None:
 
 
 def test_table_of_countries() -> None:
-    table = pairs()
+    table = country_table()
     # 193 members of the United Nations without the seven whose capital is not beyond dispute.
     assert len(table) == 193 - 7
     assert len({c.country_zh for c in table}) == len({c.country_en for c in table}) == len(table)
@@ -210,7 +219,7 @@ def test_table_of_countries() -> None:
     assert known["Australia"] == ("澳大利亚", "堪培拉", "Canberra")
     assert known["Switzerland"] == ("瑞士", "伯尔尼", "Bern")
     assert known["Burkina Faso"] == ("布基纳法索", "瓦加杜古", "Ouagadougou")
-    law = country_law()
+    law = country_distribution()
     assert sum(law) == pytest.approx(1)
     assert law[0] / law[-1] == pytest.approx((len(table) + 10) / 11)
 
@@ -245,7 +254,7 @@ def test_surnames_are_equally_likely_and_overlap() -> None:
 
 
 def enumerate_derivations(
-    rules: dict[str, tuple[Rule, ...]], start: str, most: int
+    rules: dict[str, tuple[GrammarRule, ...]], start: str, most: int
 ) -> Counter[str]:
     """How many derivations each sentence of at most so many words has, by going through them."""
 
@@ -276,7 +285,7 @@ def enumerate_derivations(
     return total
 
 
-def with_one_word_a_class(truth: GrammarTruth) -> dict[str, tuple[Rule, ...]]:
+def with_one_word_a_class(truth: GrammarTruth) -> dict[str, tuple[GrammarRule, ...]]:
     """The grammar with each class of words as a word: if it is unambiguous, so is the whole."""
     lexical = [
         name
@@ -369,7 +378,7 @@ def test_grammar_reads_sentences_of_any_length() -> None:
 def test_geometric_grammar_has_the_textbook_entropy() -> None:
     # S → a S with p, a with 1 - p: lengths are geometric, H = h(p) / (1 - p), E = 1 / (1 - p).
     p = 0.3
-    truth = GrammarTruth({"S": (rule(p, "a S"), rule(1 - p, "a"))}, start="S")
+    truth = GrammarTruth({"S": (grammar_rule(p, "a S"), grammar_rule(1 - p, "a"))}, start="S")
     binary = -p * math.log(p) - (1 - p) * math.log(1 - p)
     assert truth.entropy == pytest.approx(binary / (1 - p))
     assert truth.expected_tokens == pytest.approx(1 / (1 - p) + 1)
@@ -378,7 +387,10 @@ def test_geometric_grammar_has_the_textbook_entropy() -> None:
 
 def test_inside_sums_over_derivations() -> None:
     # X X yields "a a a" by (a)(a a) and by (a a)(a): 2 · ½ · ½.
-    rules = {"S": (rule(1, "X X"),), "X": (rule(0.5, "a"), rule(0.5, "a a"))}
+    rules = {
+        "S": (grammar_rule(1, "X X"),),
+        "X": (grammar_rule(0.5, "a"), grammar_rule(0.5, "a a")),
+    }
     truth = GrammarTruth(rules, start="S")
     assert math.exp(truth.log_prob("a a a")) == pytest.approx(0.5)
     assert math.exp(truth.log_prob("a a")) == pytest.approx(0.25)
@@ -386,14 +398,14 @@ def test_inside_sums_over_derivations() -> None:
 
 def test_bad_grammars_are_refused() -> None:
     with pytest.raises(AssertionError, match="not one"):
-        GrammarTruth({"S": (rule(0.5, "a"),)}, start="S")
+        GrammarTruth({"S": (grammar_rule(0.5, "a"),)}, start="S")
     with pytest.raises(AssertionError, match="empty"):
-        GrammarTruth({"S": (rule(1, ""),)}, start="S")
+        GrammarTruth({"S": (grammar_rule(1, ""),)}, start="S")
     with pytest.raises(AssertionError, match="may never end"):
-        GrammarTruth({"S": (rule(0.5, "a S S"), rule(0.5, "a"))}, start="S")
+        GrammarTruth({"S": (grammar_rule(0.5, "a S S"), grammar_rule(0.5, "a"))}, start="S")
     with pytest.raises(CycleError):
-        GrammarTruth({"S": (rule(0.1, "S a"), rule(0.9, "a"))}, start="S")
-    assert [option.probability for option in words("a b c d")] == [0.25] * 4
+        GrammarTruth({"S": (grammar_rule(0.1, "S a"), grammar_rule(0.9, "a"))}, start="S")
+    assert [option.probability for option in word_rules("a b c d")] == [0.25] * 4
 
 
 # Markov

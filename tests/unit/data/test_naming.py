@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from lmlab.data.naming import find_name, sentence_around
+from lmlab.data.name_matching import (
+    find_entity_name,
+    sentence_around,
+)
 
 TEXT = "An axle is a kind of shaft . The whole of it is wheel . Shafts turn ."
 
 
 def test_names_are_whole_words_and_capitals_do_not_count():
-    assert find_name(TEXT, "shaft") == (21, 26)
+    assert find_entity_name(TEXT, "shaft") == (21, 26)
     assert TEXT[21:26] == "shaft"
-    assert find_name(TEXT, "SHAFTS") == (56, 62)
-    assert find_name(TEXT, "haft") is None
-    assert find_name("a . b", ".") == (2, 3)
+    assert find_entity_name(TEXT, "SHAFTS") == (56, 62)
+    assert find_entity_name(TEXT, "haft") is None
+    assert find_entity_name("a . b", ".") == (2, 3)
 
 
 def test_the_sentence_around_ends_at_its_mark():
-    low, high = find_name(TEXT, "wheel")
+    low, high = find_entity_name(TEXT, "wheel")
     assert sentence_around(TEXT, low, high) == "The whole of it is wheel ."
     assert sentence_around(TEXT, 3, 7) == "An axle is a kind of shaft ."
     assert sentence_around("no mark here", 3, 7) == "no mark here"

@@ -10,8 +10,8 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.data.babi import Babi
 from lmlab.data.corpus import open_corpus
+from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
 from lmlab.data.dataset import TokenDataset
-from lmlab.data.protocols import PROTOCOLS
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 
 Write = Callable[[str, str | bytes], Path]
@@ -127,7 +127,7 @@ def test_babi_lines_that_make_no_sense_are_told(write: Write, line: str) -> None
         list(Babi(path=path).stories())
 
 
-@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+@pytest.mark.parametrize("name", sorted(CORPUS_PROTOCOLS))
 def test_every_protocol_reads_the_research_corpora(research_data: Path, name: str) -> None:
     corpus = open_corpus(f"{name}:{research_data}")
     counts = {part: sum(1 for _ in split) for part, split in corpus.splits.items()}
@@ -139,7 +139,7 @@ def test_every_protocol_reads_the_research_corpora(research_data: Path, name: st
     ptb = {"train": 42_068, "validation": 3_370, "test": 3_761}
     expected = {"multi30k": multi30k, "cath": cath, "babi": babi, "ptb": ptb}
     special = {"multi30k-l20": fifths, "multi30k-char-l100": fifths}
-    assert counts == special.get(name, expected[PROTOCOLS[name].folder])
+    assert counts == special.get(name, expected[CORPUS_PROTOCOLS[name].folder])
 
 
 @pytest.mark.parametrize("name", ["ptb-contiguous", "ptb-sentence"])

@@ -8,7 +8,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.data.ratio import within_ratio
+from lmlab.data.length_ratio import filter_by_length_ratio
 
 ROWS = ["ein hund\ta dog", "ja\tyes of course he said to her then", "ein\tone", "a b c d\te"]
 
@@ -22,7 +22,7 @@ def pairs(tmp_path: Path) -> Path:
 
 def test_they_are_dropped_and_counted(pairs: Path):
     """2 : 2 words stay; 2 : 34 letters (a side of one word is counted by letters) and 4 : 1 go."""
-    corpus = within_ratio(open_corpus(str(pairs)), 3)
+    corpus = filter_by_length_ratio(open_corpus(str(pairs)), 3)
     train = corpus.splits["train"]
     assert [example.text for example in train] == ["a dog", "one"]
     assert train.report.uneven_pairs == 2
@@ -32,11 +32,11 @@ def test_they_are_dropped_and_counted(pairs: Path):
 
 def test_it_is_another_corpus(pairs: Path):
     corpus = open_corpus(str(pairs))
-    fingerprints = {within_ratio(corpus, most).fingerprint() for most in (2, 3)}
+    fingerprints = {filter_by_length_ratio(corpus, most).fingerprint() for most in (2, 3)}
     assert len(fingerprints | {corpus.fingerprint()}) == 3
 
 
 def test_single_texts_have_no_ratio(tmp_path: Path):
     (tmp_path / "a.txt").write_text("some text\n" * 20)
     with pytest.raises(UserError, match="holds single ones"):
-        within_ratio(open_corpus(str(tmp_path / "a.txt")), 3)
+        filter_by_length_ratio(open_corpus(str(tmp_path / "a.txt")), 3)

@@ -13,21 +13,21 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import (
+    ChainedReaders,
     Example,
+    ExampleReader,
     Fasta,
-    Generated,
+    GeneratedExamples,
     JsonLines,
     ParallelFiles,
     PlainText,
-    Reader,
-    Several,
     TabSeparated,
 )
 
 Write = Callable[[str, str | bytes], Path]
 
 
-def read(reader: Reader) -> list[Example]:
+def read(reader: ExampleReader) -> list[Example]:
     return list(reader.read(ReadingReport()))
 
 
@@ -132,7 +132,7 @@ def test_tab_separated_pairs(write: Write) -> None:
 def test_several_readers_are_one_after_another(write: Write) -> None:
     parts = tuple(PlainText(path=write(f"{name}.txt", f"{name}\n")) for name in "ba")
     report = ReadingReport()
-    assert [e.text for e in Several(parts).read(report)] == ["b", "a"]
+    assert [e.text for e in ChainedReaders(parts).read(report)] == ["b", "a"]
     assert report.files == 2
 
 
@@ -146,4 +146,7 @@ def test_identity_follows_content_and_options(write: Write) -> None:
     write("a.txt", "two\n")
     os.utime(path, ns=(1, 1))  # of the same size; its time is what tells that it must be read again
     assert PlainText(path=path).identity() != before
-    assert Generated(lambda: [], "x-1").identity() != Generated(lambda: [], "x-2").identity()
+    assert (
+        GeneratedExamples(lambda: [], "x-1").identity()
+        != GeneratedExamples(lambda: [], "x-2").identity()
+    )

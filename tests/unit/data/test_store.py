@@ -14,9 +14,15 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.data import store
+from lmlab.data import column_store
+from lmlab.data.column_store import (
+    ColumnWriter,
+    cache_key,
+    clear_leftovers,
+    default_cache,
+    open_columns,
+)
 from lmlab.data.lines import ReadingReport
-from lmlab.data.store import ColumnWriter, cache_key, clear_leftovers, default_cache, open_columns
 
 CHUNKS = [
     {"tokens": np.array([1, 2, 3], dtype=np.uint16), "ends": np.array([3], dtype=np.int64)},
@@ -65,7 +71,7 @@ def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
 def test_a_kill_leaves_the_place_empty(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys, numpy, pathlib\n"
-        "from lmlab.data.store import ColumnWriter\n"
+        "from lmlab.data.column_store import ColumnWriter\n"
         "with ColumnWriter(pathlib.Path(sys.argv[1])) as writer:\n"
         "    writer.append({'tokens': numpy.arange(100_000)})\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -126,7 +132,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store.os, "fsync", full)
+    monkeypatch.setattr(column_store.os, "fsync", full)
     with pytest.raises(UserError, match="No space left on device; set LMLAB_CACHE"):
         write(tmp_path / "key")
     assert list(tmp_path.iterdir()) == []

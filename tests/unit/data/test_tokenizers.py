@@ -12,7 +12,7 @@ import tokenizers as hf
 import torch
 
 from lmlab.core.errors import UserError
-from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 
 KINDS = ("word", "char", "bpe", "wordpiece")
@@ -39,7 +39,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def test_symbols_have_the_first_ids(tokenizer: Tokenizer) -> None:
-    assert [tokenizer.token(i) for i in range(5)] == list(SYMBOLS)
+    assert [tokenizer.token(i) for i in range(5)] == list(SPECIAL_TOKENS)
     assert tokenizer.vocabulary == Vocabulary(size=tokenizer.vocabulary.size)
     assert tokenizer.vocabulary.size <= 400
 

@@ -16,12 +16,12 @@ from lmlab.data.wordnet import (
     Relation,
     Sense,
     Synset,
-    compact,
+    compact_format,
     corpus,
-    load,
+    load_wordnet,
     princeton,
 )
-from lmlab.data.wordnet.glosses import VERSION, split_of, texts_by_split, tokenize
+from lmlab.data.wordnet.glosses import VERSION, split_of, texts_by_split, tokenize_gloss
 
 DEBIAN = Path("/usr/share/wordnet")
 
@@ -29,7 +29,7 @@ DEBIAN = Path("/usr/share/wordnet")
 @pytest.fixture(scope="module")
 def synsets() -> dict[str, Synset]:
     """Every synset, made once for the tests that look at all."""
-    return dict(load())
+    return dict(load_wordnet())
 
 
 # What WordNet holds
@@ -39,7 +39,7 @@ def test_counts_are_the_published_ones(synsets: dict[str, Synset]) -> None:
     # The table of wnstats(7WN): synsets, unique strings and word-sense pairs of WordNet 3.0.
     parts = Counter(synset.part_of_speech for synset in synsets.values())
     assert parts == {"n": 82_115, "v": 13_767, "a": 18_156, "r": 3_621}
-    assert len(load()) == sum(parts.values()) == 117_659
+    assert len(load_wordnet()) == sum(parts.values()) == 117_659
     pairs = {
         (sense.lemma.lower(), synset.id) for synset in synsets.values() for sense in synset.senses
     }
@@ -57,7 +57,7 @@ def test_counts_are_the_published_ones(synsets: dict[str, Synset]) -> None:
 
 
 def test_dogs_are_entities() -> None:
-    wordnet = load()
+    wordnet = load_wordnet()
     synset = wordnet.find("dog", "n")[0]
     assert synset.id == "02084071-n"
     assert synset.lemmas == ("dog", "domestic dog", "Canis familiaris")
@@ -73,7 +73,7 @@ def test_dogs_are_entities() -> None:
 
 
 def test_relations_of_several_kinds() -> None:
-    wordnet = load()
+    wordnet = load_wordnet()
 
     def lemmas(lemma: str, part: str, kind: str) -> set[str]:
         first = wordnet.find(lemma, part)[0]
@@ -125,11 +125,13 @@ def test_frequent_senses_come_first(synsets: dict[str, Synset]) -> None:
     # WordNet's own slip: the tagged texts know `last` of `dying(a)`, which is no head adjective.
     assert unordered == {("last", "a")}
     # From cntlist.rev: dog%1:05:00:: 1 42
-    assert load().find("dog", "n")[0].senses[0] == Sense(lemma="dog", number=1, count=42, lex_id=0)
+    assert load_wordnet().find("dog", "n")[0].senses[0] == Sense(
+        lemma="dog", number=1, count=42, lex_id=0
+    )
 
 
 def test_lemmas_are_found_in_any_case() -> None:
-    wordnet = load()
+    wordnet = load_wordnet()
     assert wordnet.find("canis_familiaris") == wordnet.find("Canis familiaris") != ()
     assert wordnet.find("no such lemma") == ()
     assert [s.part_of_speech for s in wordnet.find("dog")] == ["n"] * 7 + ["v"]
@@ -140,7 +142,7 @@ def test_lemmas_are_found_in_any_case() -> None:
 
 
 def test_sense_keys_and_irregular_forms() -> None:
-    wordnet = load()
+    wordnet = load_wordnet()
     assert wordnet.sense_key(wordnet.find("dog", "n")[0], 1) == "dog%1:05:00::"
     assert wordnet.sense_key(wordnet.find("dog", "n")[0], 3) == "canis_familiaris%1:05:00::"
     above = wordnet.find("above", "a")[0]
@@ -241,15 +243,15 @@ def test_princetons_files_are_read(tmp_path: Path) -> None:
 
 
 def test_compact_file_gives_back_what_was_written(tmp_path: Path) -> None:
-    exceptions: compact.Exceptions = {
+    exceptions: compact_format.Exceptions = {
         "n": {"axes": ("axis", "axe"), "wolves": ("wolf",)},
         "v": {"went": ("go",)},
     }
     for name in ("one.gz", "two.gz"):
-        compact.write(tmp_path / name, SMALL, exceptions)
+        compact_format.write_compact(tmp_path / name, SMALL, exceptions)
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
-    lines, forms = compact.read((tmp_path / "one.gz").read_bytes())
-    assert [compact.decode(line) for line in lines.values()] == SMALL
+    lines, forms = compact_format.read_compact((tmp_path / "one.gz").read_bytes())
+    assert [compact_format.decode_synset(line) for line in lines.values()] == SMALL
     assert list(lines) == [synset.id for synset in SMALL]
     assert forms == exceptions
 
@@ -257,11 +259,11 @@ def test_compact_file_gives_back_what_was_written(tmp_path: Path) -> None:
 def test_compact_file_of_another_format_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact, "HEADER", "lmlab-wordnet 0")
-    compact.write(tmp_path / "old.gz", SMALL, {})
+    monkeypatch.setattr(compact_format, "FILE_HEADER", "lmlab-wordnet 0")
+    compact_format.write_compact(tmp_path / "old.gz", SMALL, {})
     monkeypatch.undo()
     with pytest.raises(UserError, match=r"lmlab-wordnet 1.*lmlab-wordnet 0"):
-        compact.read((tmp_path / "old.gz").read_bytes())
+        compact_format.read_compact((tmp_path / "old.gz").read_bytes())
 
 
 @pytest.mark.slow
@@ -269,7 +271,7 @@ def test_shipped_file_is_what_debians_package_gives(synsets: dict[str, Synset]) 
     if not (DEBIAN / "cntlist.rev").exists():
         pytest.skip("Debian's package wordnet-base is not installed")
     assert princeton.read_synsets(DEBIAN) == list(synsets.values())
-    assert princeton.read_exceptions(DEBIAN) == load().exceptions
+    assert princeton.read_exceptions(DEBIAN) == load_wordnet().exceptions
 
 
 def test_licence_goes_with_the_data_and_both_are_small() -> None:
@@ -296,7 +298,7 @@ def test_licence_goes_with_the_data_and_both_are_small() -> None:
     ],
 )
 def test_text_is_tokenised(text: str, tokens: str) -> None:
-    assert tokenize(text) == tokens
+    assert tokenize_gloss(text) == tokens
 
 
 def test_corpus_of_glosses() -> None:
@@ -322,7 +324,7 @@ def test_split_is_by_synset(synsets: dict[str, Synset]) -> None:
     texts = {name: set(some) for name, some in texts_by_split().items()}
     for synset in list(synsets.values())[::50]:
         here = split_of(synset.id)
-        for text in map(tokenize, (synset.definition, *synset.examples)):
+        for text in map(tokenize_gloss, (synset.definition, *synset.examples)):
             # A text of a held-out synset that training has too is left out, never moved.
             assert text in texts[here] or (here != "train" and text in set().union(*texts.values()))
 

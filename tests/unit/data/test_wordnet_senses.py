@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from lmlab.data.corpus import open_corpus
-from lmlab.data.wordnet.glosses import tokenize
+from lmlab.data.wordnet.database import load_wordnet
+from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.inflections import base_forms
-from lmlab.data.wordnet.reader import load
-from lmlab.data.wordnet.senses import examples_by_split, split_of_sentence
+from lmlab.data.wordnet.sense_corpus import (
+    examples_by_split,
+    split_of_sentence,
+)
 
 
 def test_no_text_is_in_two_splits_and_every_held_out_sentence_is_asked():
@@ -22,12 +25,12 @@ def test_no_text_is_in_two_splits_and_every_held_out_sentence_is_asked():
 
 
 def test_a_mention_is_a_form_of_a_word_of_its_synset():
-    wordnet, asked = load(), 0
+    wordnet, asked = load_wordnet(), 0
     for example in examples_by_split()["test"][:300]:
         for mention in example.mentions:
             synset = wordnet[mention.entity]
             words = example.text[mention.start : mention.end].split()
-            lemmas = [tokenize(lemma).split() for lemma in synset.lemmas]
+            lemmas = [tokenize_gloss(lemma).split() for lemma in synset.lemmas]
             assert any(
                 len(lemma) == len(words)
                 and all(

@@ -2,7 +2,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lmlab.data.wordnet.similarity import FARTHEST, PER_DISTANCE, similar_nouns
+from lmlab.data.wordnet.noun_similarity import (
+    MAX_PATH,
+    PER_DISTANCE,
+    similar_nouns,
+)
 
 
 def test_pairs_of_nouns_have_their_path_similarity():
@@ -12,5 +16,5 @@ def test_pairs_of_nouns_have_their_path_similarity():
     assert len(by_words) == len(pairs) > 1000
     assert by_words["girl", "woman"] == 1 / 2
     distances = Counter(round(1 / pair.similarity) - 1 for pair in pairs)
-    assert max(distances) == FARTHEST and max(distances.values()) == PER_DISTANCE
+    assert max(distances) == MAX_PATH and max(distances.values()) == PER_DISTANCE
     assert all(pair.first < pair.second for pair in pairs)

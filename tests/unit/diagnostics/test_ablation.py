@@ -11,9 +11,18 @@ import pytest
 
 import lmlab
 from lmlab.core.errors import UserError
-from lmlab.diagnostics import ablation_runs
-from lmlab.diagnostics.ablation import Ablation, Question, Trial, ask, summarise
-from lmlab.diagnostics.ablation_tables import latex, markdown
+from lmlab.experiments import ablation_runs
+from lmlab.experiments.ablation import (
+    Ablation,
+    AblationPlan,
+    AblationTrial,
+    plan_ablation,
+    summarise_trials,
+)
+from lmlab.experiments.ablation_tables import (
+    ablation_latex,
+    ablation_markdown,
+)
 from lmlab.training import loop
 from lmlab.training.reporting import read_metrics
 
@@ -23,7 +32,7 @@ QUICK = {"size": "tiny", "epochs": 2, "settings": {"tokens_per_batch": 100}, "qu
 """Three steps an epoch, on `corpus`."""
 
 
-def question(system: str = "gru-minimal", **words) -> Question:
+def question(system: str = "gru-minimal", **words) -> AblationPlan:
     given = {
         "data": "grammar",
         "switches": None,
@@ -37,11 +46,11 @@ def question(system: str = "gru-minimal", **words) -> Question:
         "tokenizer": None,
         "recipe": None,
     }
-    return ask(system, **given | words)
+    return plan_ablation(system, **given | words)
 
 
 def trial(off: tuple[int, ...], seed: int, *losses: float, parameters: int = 10, failed: str = ""):
-    return Trial(
+    return AblationTrial(
         off=off,
         seed=seed,
         run="runs/x",
@@ -59,7 +68,7 @@ def test_differences_are_paired_by_seed():
         trial((4,), 0, 5.0, 4.1, 3.5, 2.8),
         trial((4,), 1, 5.0, 4.3, 3.5, 3.2),
     ]
-    found = summarise(question(switches="4;5"), trials, path=Path("x"), split="test")
+    found = summarise_trials(question(switches="4;5"), trials, path=Path("x"), split="test")
     better, intact = found.rows  # best first, by the loss at epoch 4: 3.0 and 3.3
     assert (better.off, intact.off, intact.intact) == ((4,), (), True)
     assert (better.parameters, intact.parameters) == (10, 12)
@@ -80,14 +89,14 @@ def test_a_table_with_one_seed_and_a_failure():
         trial((4,), 0, 5.0, failed="the loss is not finite"),
     ]
     asked = question(switches="4", seeds=1)
-    found = summarise(asked, trials, path=Path("x"), split="test")
-    text = markdown(found)
+    found = summarise_trials(asked, trials, path=Path("x"), split="test")
+    text = ablation_markdown(found)
     assert found.finished
     assert "| intact |  | 4.0000 | – | 3.0000 | – | 10 | 10.0 s |" in text
     assert "| 4 | candidate-hidden | not finite | – | not finite | – | 10 | 10.0 s |" in text
-    assert r"\toprule" in latex(found) and r" & candidate-hidden & not finite & -- &" in latex(
+    assert r"\toprule" in ablation_latex(
         found
-    )
+    ) and r" & candidate-hidden & not finite & -- &" in ablation_latex(found)
 
 
 def test_every_switch_by_itself():
@@ -158,8 +167,8 @@ def test_trains_and_writes_the_table(done: Ablation):
     assert by_off[(4,)].parameters - by_off[(0, 4, 5)].parameters == 16 * 16 + 16
     written = json.loads((done.path / "ablation.json").read_text())
     assert written["rows"] == done.as_dict()["rows"] and written["format"] == 1
-    assert (done.path / "ablation.md").read_text() == markdown(done)
-    assert (done.path / "ablation.tex").read_text() == latex(done)
+    assert (done.path / "ablation.md").read_text() == ablation_markdown(done)
+    assert (done.path / "ablation.tex").read_text() == ablation_latex(done)
     assert "candidate-hidden off" in (done.path / "ablation.svg").read_text()
     assert (done.path / "ablation.png").read_bytes().startswith(b"\x89PNG")
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from lmlab.core.registry import find_system
-from lmlab.diagnostics.commands import command_of
-from lmlab.training.plans import make_plan
+from lmlab.reports.report_sections import train_command
+from lmlab.training.training_plan import make_training_plan
 
 
 def config_of(system: str, size: str, recipe: str | None, **settings: Any) -> dict[str, Any]:
     budget = {name: settings.pop(name, None) for name in ("epochs", "steps", "minutes")}
-    plan = make_plan(find_system(system), size, recipe, settings, budget, 7)
+    plan = make_training_plan(find_system(system), size, recipe, settings, budget, 7)
     return {
         "system": system,
         "size": size,
@@ -50,14 +50,14 @@ def parsed(command: str | None) -> tuple[dict[str, str], dict[str, str]]:
     ],
 )
 def test_the_command_makes_the_same_plan(config: dict[str, Any]) -> None:
-    options, settings = parsed(command_of(config, Path("runs/my run")))
+    options, settings = parsed(train_command(config, Path("runs/my run")))
     budget = {
         name: float(options[f"--{name}"]) if name == "minutes" else int(options[f"--{name}"])
         for name in ("epochs", "steps", "minutes")
         if f"--{name}" in options
     }
     card = find_system(config["system"])
-    plan = make_plan(
+    plan = make_training_plan(
         card,
         options["--size"],
         options.get("--recipe"),
@@ -73,7 +73,7 @@ def test_the_command_makes_the_same_plan(config: dict[str, Any]) -> None:
 
 
 def test_defaults_are_left_out() -> None:
-    command = command_of(config_of("lstm", "tiny", None), Path("x"))
+    command = train_command(config_of("lstm", "tiny", None), Path("x"))
     assert command is not None
     assert "--set" not in command
     assert "--epochs" not in command
@@ -81,4 +81,4 @@ def test_defaults_are_left_out() -> None:
 
 def test_a_model_from_elsewhere_has_none() -> None:
     config = config_of("ngram", "small", None) | {"corpus": {"spec": "", "seed": 0}}
-    assert command_of(config, Path("x")) is None
+    assert train_command(config, Path("x")) is None

@@ -15,9 +15,20 @@ from tests.manifests import relist
 
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors, write_tensors
-from lmlab.diagnostics.doctor.checks import course, data, gradients, latents, rate, vectors
-from lmlab.diagnostics.doctor.evidence import Evidence, Inapplicable, Missing
-from lmlab.diagnostics.doctor.records import Finding
+from lmlab.diagnosis.checks import (
+    corpus_quality,
+    embedding_norms,
+    gradient_stability,
+    latent_usage,
+    learning_rate,
+    training_progress,
+)
+from lmlab.diagnosis.findings import Finding
+from lmlab.diagnosis.run_evidence import (
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
+)
 from lmlab.training.train import train
 
 Edit = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
@@ -60,16 +71,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def edited(plain: Path, tmp_path: Path) -> Callable[[Edit], Evidence]:
+def edited(plain: Path, tmp_path: Path) -> Callable[[Edit], RunEvidence]:
     """The plain run with other lines in its metrics."""
 
-    def edit(change: Edit) -> Evidence:
+    def edit(change: Edit) -> RunEvidence:
         run = tmp_path / "edited"
         shutil.copytree(plain, run)
         file = run / "metrics.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         file.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
-        return Evidence(run)
+        return RunEvidence(run)
 
     return edit
 
@@ -86,35 +97,35 @@ def found(finding: Finding | None, name: str) -> Finding:
 
 
 def test_a_hundred_times_the_rate(tmp_path: Path) -> None:
-    evidence = Evidence(trained(tmp_path / "run", steps=30, learning_rate=0.2, log_every=10))
-    finding = found(rate.learning_rate_too_high(evidence), "learning rate too high")
+    evidence = RunEvidence(trained(tmp_path / "run", steps=30, learning_rate=0.2, log_every=10))
+    finding = found(learning_rate.learning_rate_too_high(evidence), "learning rate too high")
     # The embeddings start between -0.1 and 0.1, and the first step of Adam moves each by the rate.
     assert finding.numbers["largest step"] > 1
     assert "--set learning_rate=0.02" in finding.tries
 
 
 def test_a_thousandth_of_the_rate(tmp_path: Path) -> None:
-    evidence = Evidence(trained(tmp_path / "run", steps=60, learning_rate=2e-6, log_every=10))
-    finding = found(rate.learning_rate_too_low(evidence), "learning rate too low")
+    evidence = RunEvidence(trained(tmp_path / "run", steps=60, learning_rate=2e-6, log_every=10))
+    finding = found(learning_rate.learning_rate_too_low(evidence), "learning rate too low")
     assert finding.numbers["usual step"] < 1e-4
     assert finding.severity == "serious"
-    assert rate.learning_rate_too_high(evidence) is None
+    assert learning_rate.learning_rate_too_high(evidence) is None
 
 
-def test_a_loss_that_jumps(edited: Callable[[Edit], Evidence]) -> None:
+def test_a_loss_that_jumps(edited: Callable[[Edit], RunEvidence]) -> None:
     def jump(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
             {"step": 50 * n, "epoch": n, "event": "train", "loss": loss, "count": 5000}
             for n, loss in enumerate((4.0, 3.0, 3.5, 2.8, 3.3, 2.7, 3.1, 2.6, 2.6, 2.5), start=1)
         ]
 
-    finding = found(rate.learning_rate_too_high(edited(jump)), "learning rate too high")
+    finding = found(learning_rate.learning_rate_too_high(edited(jump)), "learning rate too high")
     # 3.5 after 3.0, 3.3 after 2.8, 3.1 after 2.7.
     assert finding.numbers["jumps"] == 3
     assert finding.numbers["largest rise"] == pytest.approx(0.5)
 
 
-def test_a_straight_line_by_small_steps(edited: Callable[[Edit], Evidence]) -> None:
+def test_a_straight_line_by_small_steps(edited: Callable[[Edit], RunEvidence]) -> None:
     def straight(ratio: float) -> Edit:
         return lambda lines: [
             {
@@ -129,18 +140,22 @@ def test_a_straight_line_by_small_steps(edited: Callable[[Edit], Evidence]) -> N
             for n in range(1, 11)
         ]
 
-    finding = found(rate.learning_rate_too_low(edited(straight(5e-4))), "learning rate too low")
+    finding = found(
+        learning_rate.learning_rate_too_low(edited(straight(5e-4))), "learning rate too low"
+    )
     # Ten pieces: from 3.9 to 3.4 in the first half, from 3.4 to 3.0 in the second.
     assert finding.numbers["fall of the first half"] == pytest.approx(0.5)
     assert finding.numbers["fall of the second half"] == pytest.approx(0.4)
     assert finding.severity == "mild"
 
 
-def test_always_clipped(edited: Callable[[Edit], Evidence]) -> None:
+def test_always_clipped(edited: Callable[[Edit], RunEvidence]) -> None:
     def clipped(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [line | {"gradient_norm": 7.0} for line in lines]
 
-    finding = found(rate.gradient_always_clipped(edited(clipped)), "gradient always clipped")
+    finding = found(
+        learning_rate.gradient_always_clipped(edited(clipped)), "gradient always clipped"
+    )
     assert finding.numbers == {"share": 1.0, "clip": 1.0, "median norm": 7.0}
 
 
@@ -148,9 +163,9 @@ def test_always_clipped(edited: Callable[[Edit], Evidence]) -> None:
 
 
 def test_a_radius_of_a_tenth_forgets(tmp_path: Path) -> None:
-    evidence = Evidence(trained(tmp_path / "run", steps=3, radius=0.1, text="grammar"))
+    evidence = RunEvidence(trained(tmp_path / "run", steps=3, radius=0.1, text="grammar"))
     finding = found(
-        gradients.gradient_fades_with_distance(evidence), "gradient fades with distance"
+        gradient_stability.gradient_vanishes_with_distance(evidence), "gradient fades with distance"
     )
     # tanh is nearly linear at small weights, so a step back multiplies by about the radius.
     assert finding.numbers["factor"] == pytest.approx(0.1, abs=0.05)
@@ -158,25 +173,29 @@ def test_a_radius_of_a_tenth_forgets(tmp_path: Path) -> None:
 
 def test_a_radius_of_three_explodes(tmp_path: Path) -> None:
     settings = {"radius": 3.0, "activation": "linear", "log_every": 2}
-    evidence = Evidence(trained(tmp_path / "run", steps=10, text="grammar", **settings))
+    evidence = RunEvidence(trained(tmp_path / "run", steps=10, text="grammar", **settings))
     finding = found(
-        gradients.gradient_grows_with_distance(evidence), "gradient grows with distance"
+        gradient_stability.gradient_explodes_with_distance(evidence), "gradient grows with distance"
     )
     assert finding.numbers["factor"] == pytest.approx(3.0, rel=0.1)
-    found(gradients.exploding_gradient(evidence), "exploding gradient")
+    found(gradient_stability.exploding_gradient(evidence), "exploding gradient")
 
 
 def test_a_system_that_looks_at_words_directly_carries_nothing(tmp_path: Path) -> None:
-    evidence = Evidence(trained(tmp_path / "run", "parent-prior", steps=2))
-    with pytest.raises(Inapplicable, match="directly"):
-        gradients.gradient_fades_with_distance(evidence)
+    evidence = RunEvidence(trained(tmp_path / "run", "parent-prior", steps=2))
+    with pytest.raises(NotApplicable, match="directly"):
+        gradient_stability.gradient_vanishes_with_distance(evidence)
 
 
 def test_a_dead_layer(plain: Path, tmp_path: Path) -> None:
     """With recurrent and input weights of zero nothing of a word arrives."""
-    evidence = Evidence(broken_weights(plain, tmp_path, lambda name, t: t * ("fused" not in name)))
-    assert evidence.layer_gradients["backbone.embedding.weight"].norm == 0.0
-    finding = found(gradients.dead_or_exploding_layers(evidence), "dead or exploding layers")
+    evidence = RunEvidence(
+        broken_weights(plain, tmp_path, lambda name, t: t * ("fused" not in name))
+    )
+    assert evidence.parameter_gradients["backbone.embedding.weight"].norm == 0.0
+    finding = found(
+        gradient_stability.vanishing_or_exploding_layers(evidence), "dead or exploding layers"
+    )
     assert "backbone.embedding.weight" in finding.numbers
 
 
@@ -222,8 +241,8 @@ def test_vectors_whose_lengths_are_frequencies(tmp_path: Path) -> None:
     """
     text = corpus(tmp_path / "text", train=skewed(600, seed=0), valid=skewed(100, seed=1))
     run = trained(tmp_path / "run", "lstm", text=text, steps=100, learning_rate=0.02)
-    healthy = Evidence(run)
-    assert vectors.vectors_speak_by_length(healthy) is None
+    healthy = RunEvidence(run)
+    assert embedding_norms.embedding_norms_carry_information(healthy) is None
     stream = torch.from_numpy(healthy.texts.train.stream.astype("int64"))
 
     def by_length(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -241,13 +260,15 @@ def test_vectors_whose_lengths_are_frequencies(tmp_path: Path) -> None:
             changed[rows] = torch.tensor([40.0, -40.0, 40.0, 40.0])
         return changed
 
-    evidence = Evidence(broken_weights(run, tmp_path, by_length))
-    finding = found(vectors.vectors_speak_by_length(evidence), "vectors speak by length")
+    evidence = RunEvidence(broken_weights(run, tmp_path, by_length))
+    finding = found(
+        embedding_norms.embedding_norms_carry_information(evidence), "vectors speak by length"
+    )
     assert finding.numbers["correlation"] > 0.99
     assert finding.numbers["cost"] > finding.numbers["gain"] > 0
 
 
-def test_vectors_that_grow_while_nothing_improves(edited: Callable[[Edit], Evidence]) -> None:
+def test_vectors_that_grow_while_nothing_improves(edited: Callable[[Edit], RunEvidence]) -> None:
     def grow(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         lengths = {10: 1.0, 20: 1.1, 30: 1.6, 40: 2.2}
         losses = {10: 2.0, 20: 1.9, 30: 1.9, 40: 1.95}
@@ -258,7 +279,7 @@ def test_vectors_that_grow_while_nothing_improves(edited: Callable[[Edit], Evide
             for event in ("train", "validation")
         ]
 
-    finding = found(vectors.vector_lengths_drift(edited(grow)), "vector lengths drift")
+    finding = found(embedding_norms.embedding_norms_drift(edited(grow)), "vector lengths drift")
     assert finding.numbers["growth"] == pytest.approx(2.2 / 1.1)
 
 
@@ -267,25 +288,25 @@ def test_vectors_that_grow_while_nothing_improves(edited: Callable[[Edit], Evide
 
 @pytest.mark.parametrize("name", ["divergence", "latent kl"])
 def test_posterior_collapse(plain: Path, name: str) -> None:
-    evidence = Evidence(plain)
+    evidence = RunEvidence(plain)
     evidence.__dict__["captures"] = {name: torch.tensor([0.001, 0.0, 0.002, 0.004])}
-    finding = found(latents.posterior_collapse(evidence), "posterior collapse")
+    finding = found(latent_usage.posterior_collapse(evidence), "posterior collapse")
     assert finding.numbers["kl"] == pytest.approx(0.007)
     evidence.__dict__["captures"] = {name: torch.tensor([0.5, 0.0, 0.3, 0.004])}
-    assert latents.posterior_collapse(evidence) is None
+    assert latent_usage.posterior_collapse(evidence) is None
 
 
 def test_a_decoder_that_does_without_its_latent(tmp_path: Path) -> None:
     """003's claim of collapse: a few steps of the ELBO, and the sentences say nothing through z."""
-    evidence = Evidence(trained(tmp_path / "run", "rnn-vae", steps=30, learning_rate=0.01))
-    finding = found(latents.posterior_collapse(evidence), "posterior collapse")
+    evidence = RunEvidence(trained(tmp_path / "run", "rnn-vae", steps=30, learning_rate=0.01))
+    finding = found(latent_usage.posterior_collapse(evidence), "posterior collapse")
     assert finding.numbers["kl"] < 0.05
 
 
 def test_dead_states_of_a_mixture(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", "gru-mixture", steps=3)
-    states = Evidence(run).captures["mixture use"].numel()
-    assert latents.unused_states(Evidence(run)) is None
+    states = RunEvidence(run).captures["mixture use"].numel()
+    assert latent_usage.unused_states(RunEvidence(run)) is None
 
     def silence(name: str, tensor: torch.Tensor) -> torch.Tensor:
         if not name.endswith("choose.bias"):
@@ -295,15 +316,16 @@ def test_dead_states_of_a_mixture(tmp_path: Path) -> None:
         return silenced
 
     finding = found(
-        latents.unused_states(Evidence(broken_weights(run, tmp_path, silence))), "unused states"
+        latent_usage.unused_states(RunEvidence(broken_weights(run, tmp_path, silence))),
+        "unused states",
     )
     assert finding.numbers["unused"] == pytest.approx((states // 2) / states)
 
 
 def test_a_system_without_latents_is_not_asked(plain: Path) -> None:
-    for check in (latents.posterior_collapse, latents.unused_states):
-        with pytest.raises(Inapplicable):
-            check(Evidence(plain))
+    for check in (latent_usage.posterior_collapse, latent_usage.unused_states):
+        with pytest.raises(NotApplicable):
+            check(RunEvidence(plain))
 
 
 # The text.
@@ -313,10 +335,10 @@ def test_copies_across_splits(tmp_path: Path) -> None:
     train_texts, held_out = sentences(200, seed=0, words=97), sentences(40, seed=1, words=97)
     assert not set(train_texts) & set(held_out)
     text = corpus(tmp_path / "text", train=train_texts, valid=held_out + train_texts[:10])
-    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text))
-    finding = found(data.leakage_between_splits(evidence), "leakage between splits")
+    evidence = RunEvidence(trained(tmp_path / "run", "ngram", text=text))
+    finding = found(corpus_quality.leakage_between_splits(evidence), "leakage between splits")
     assert finding.numbers == {"share": 0.2, "texts": 10.0}
-    assert data.repeated_training_texts(evidence) is None
+    assert corpus_quality.repeated_training_texts(evidence) is None
 
 
 def test_texts_that_repeat_in_train(tmp_path: Path) -> None:
@@ -325,22 +347,22 @@ def test_texts_that_repeat_in_train(tmp_path: Path) -> None:
         train=sentences(100, seed=0, words=97) + ["all rights are reserved here"] * 25,
         valid=sentences(20, seed=1, words=97),
     )
-    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text))
-    finding = found(data.repeated_training_texts(evidence), "repeated training texts")
+    evidence = RunEvidence(trained(tmp_path / "run", "ngram", text=text))
+    finding = found(corpus_quality.repeated_training_texts(evidence), "repeated training texts")
     assert finding.numbers == {"share": 24 / 125, "texts": 24.0}
-    assert data.leakage_between_splits(evidence) is None
+    assert corpus_quality.leakage_between_splits(evidence) is None
 
 
 def test_draws_of_a_known_language_may_repeat(plain: Path) -> None:
-    for check in (data.leakage_between_splits, data.repeated_training_texts):
-        with pytest.raises(Inapplicable, match="independent draws"):
-            check(Evidence(plain))
+    for check in (corpus_quality.leakage_between_splits, corpus_quality.repeated_training_texts):
+        with pytest.raises(NotApplicable, match="independent draws"):
+            check(RunEvidence(plain))
 
 
 def test_a_vocabulary_too_small(tmp_path: Path) -> None:
     text = corpus(tmp_path / "text", train=sentences(80, seed=0), valid=sentences(20, seed=1))
-    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text, vocabulary_size=8))
-    finding = found(data.unknown_words(evidence), "unknown words")
+    evidence = RunEvidence(trained(tmp_path / "run", "ngram", text=text, vocabulary_size=8))
+    finding = found(corpus_quality.many_unknown_tokens(evidence), "unknown words")
     # Three of twelve words are in it; the ends of sentences are known, one in eight or nine tokens.
     assert finding.numbers["share"] == pytest.approx(0.75 * 7.5 / 8.5, abs=0.15)
     assert finding.severity == "serious"
@@ -349,9 +371,9 @@ def test_a_vocabulary_too_small(tmp_path: Path) -> None:
 def test_ten_sentences_and_nothing_held_out(tmp_path: Path) -> None:
     text = tmp_path / "few.txt"
     text.write_text("\n".join(sentences(10, seed=0)) + "\n")
-    evidence = Evidence(trained(tmp_path / "run", "ngram", text=text))
-    assert found(data.tiny_corpus(evidence), "tiny corpus").numbers["tokens"] < 100
-    found(data.nothing_held_out(evidence), "nothing held out")
+    evidence = RunEvidence(trained(tmp_path / "run", "ngram", text=text))
+    assert found(corpus_quality.tiny_corpus(evidence), "tiny corpus").numbers["tokens"] < 100
+    found(corpus_quality.nothing_held_out(evidence), "nothing held out")
 
 
 # The course.
@@ -360,13 +382,13 @@ def test_ten_sentences_and_nothing_held_out(tmp_path: Path) -> None:
 def test_ten_sentences_learnt_by_heart(tmp_path: Path) -> None:
     text = corpus(tmp_path / "text", train=sentences(10, seed=0), valid=sentences(10, seed=1))
     settings = {"learning_rate": 0.02, "log_every": 5, "evaluate_every": 5}
-    evidence = Evidence(trained(tmp_path / "run", "lstm", text=text, steps=120, **settings))
-    finding = found(course.overfitting(evidence), "overfitting")
+    evidence = RunEvidence(trained(tmp_path / "run", "lstm", text=text, steps=120, **settings))
+    finding = found(training_progress.overfitting(evidence), "overfitting")
     assert finding.numbers["last"] - finding.numbers["train"] > 0.5
     assert finding.numbers["last"] > finding.numbers["best"]
 
 
-def test_nothing_learnt(edited: Callable[[Edit], Evidence]) -> None:
+def test_nothing_learnt(edited: Callable[[Edit], RunEvidence]) -> None:
     def stuck(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Markov's ten words: ln 12 = 2.485 for all of them alike, 2.333 by frequency."""
         return [
@@ -375,60 +397,60 @@ def test_nothing_learnt(edited: Callable[[Edit], Evidence]) -> None:
         ]
 
     evidence = edited(stuck)
-    finding = found(course.nothing_learnt(evidence), "nothing learnt from context")
+    finding = found(training_progress.nothing_learned(evidence), "nothing learnt from context")
     assert finding.numbers["unigram"] == pytest.approx(2.333, abs=0.001)
-    behind = found(course.behind_healthy_runs(evidence), "behind healthy runs")
+    behind = found(training_progress.above_reference_band(evidence), "behind healthy runs")
     assert behind.numbers["high"] < 2.333 < behind.numbers["loss"]
 
 
-def test_better_than_the_truth(edited: Callable[[Edit], Evidence]) -> None:
+def test_better_than_the_truth(edited: Callable[[Edit], RunEvidence]) -> None:
     def cheating(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [line | {"loss": 1.2} for line in lines]
 
-    finding = found(course.too_good_to_be_true(edited(cheating)), "too good to be true")
+    finding = found(training_progress.below_true_entropy(edited(cheating)), "too good to be true")
     # The exact entropy is 1.376 nats a token; this split happens to hold a little more.
     assert finding.numbers["entropy"] == pytest.approx(1.376, abs=0.05)
 
 
 def test_what_is_no_log_probability_is_not_held_against_the_truth(plain: Path) -> None:
     """A residual energy's score is an estimate, but what is watched of it is a contrast."""
-    evidence = Evidence(plain)
+    evidence = RunEvidence(plain)
     assert evidence.unit == "nats a token" and evidence.levels
-    contrast = Evidence(plain)
+    contrast = RunEvidence(plain)
     contrast.system.watched = "loss"
     assert contrast.unit == "nats for each target" and contrast.band is None
-    with pytest.raises(Inapplicable, match="no distribution"):
-        course.too_good_to_be_true(contrast)
+    with pytest.raises(NotApplicable, match="no distribution"):
+        training_progress.below_true_entropy(contrast)
 
 
-def test_a_training_that_blew_up_or_was_stopped(edited: Callable[[Edit], Evidence]) -> None:
+def test_a_training_that_blew_up_or_was_stopped(edited: Callable[[Edit], RunEvidence]) -> None:
     evidence = edited(
         lambda lines: [*lines[:-4], {"step": 33, "epoch": 0, "event": "not finite", "seconds": 1.0}]
     )
-    finding = found(course.loss_not_finite(evidence), "loss not finite")
+    finding = found(training_progress.loss_not_finite(evidence), "loss not finite")
     assert "--set learning_rate=0.0002" in finding.tries
-    assert course.stopped_early(evidence) is None
+    assert training_progress.stopped_early(evidence) is None
 
 
-def test_a_training_that_was_interrupted(edited: Callable[[Edit], Evidence]) -> None:
+def test_a_training_that_was_interrupted(edited: Callable[[Edit], RunEvidence]) -> None:
     evidence = edited(lambda lines: [line for line in lines if line["step"] <= 20])
-    finding = found(course.stopped_early(evidence), "interrupted")
+    finding = found(training_progress.stopped_early(evidence), "interrupted")
     assert finding.numbers == {"steps": 20.0, "share": 0.5}
-    assert course.loss_not_finite(evidence) is None
+    assert training_progress.loss_not_finite(evidence) is None
 
 
 # What is not to be had.
 
 
-def test_metrics_of_an_older_run(edited: Callable[[Edit], Evidence]) -> None:
+def test_metrics_of_an_older_run(edited: Callable[[Edit], RunEvidence]) -> None:
     def older(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         new = ("update_ratio", "vector_norms")
         return [{k: v for k, v in line.items() if k not in new} for line in lines]
 
     evidence = edited(older)
-    assert rate.learning_rate_too_high(evidence) is None
-    for check in (rate.learning_rate_too_low, vectors.vector_lengths_drift):
-        with pytest.raises(Missing, match="do not tell"):
+    assert learning_rate.learning_rate_too_high(evidence) is None
+    for check in (learning_rate.learning_rate_too_low, embedding_norms.embedding_norms_drift):
+        with pytest.raises(MissingEvidence, match="do not tell"):
             check(evidence)
 
 
@@ -437,13 +459,13 @@ def test_weights_that_are_not_there(plain: Path, tmp_path: Path) -> None:
     shutil.copytree(plain, run)
     (run / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model.safetensors is missing"):
-        Evidence(run)
+        RunEvidence(run)
     relist(run)
-    with pytest.raises(Missing, match=r"no model\.safetensors"):
-        gradients.dead_or_exploding_layers(Evidence(run))
-    assert course.stopped_early(Evidence(run)) is None
+    with pytest.raises(MissingEvidence, match=r"no model\.safetensors"):
+        gradient_stability.vanishing_or_exploding_layers(RunEvidence(run))
+    assert training_progress.stopped_early(RunEvidence(run)) is None
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run at"):
-        Evidence(tmp_path / "nowhere")
+        RunEvidence(tmp_path / "nowhere")

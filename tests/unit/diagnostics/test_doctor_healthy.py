@@ -12,13 +12,23 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.doctor.bands import ANY, band_for, reference
-from lmlab.diagnostics.doctor.examine import all_checks, examine
-from lmlab.diagnostics.doctor.history import history_of
-from lmlab.diagnostics.doctor.picture import write_picture
-from lmlab.diagnostics.doctor.records import Band, Examination
-from lmlab.diagnostics.doctor.words import lines_of
-from lmlab.training.runs import load_run
+from lmlab.diagnosis.examination import (
+    all_checks,
+    examine_run,
+)
+from lmlab.diagnosis.findings import (
+    Examination,
+    ReferenceBand,
+)
+from lmlab.diagnosis.loss_figure import write_loss_figure
+from lmlab.diagnosis.reference_bands import (
+    ANY_FAMILY,
+    find_reference_band,
+    read_reference_bands,
+)
+from lmlab.diagnosis.text_report import report_lines
+from lmlab.diagnosis.training_history import parse_training_history
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 SYSTEMS = ("ngram", "window", "lstm", "gru-mixture", "independent")
@@ -38,12 +48,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def examined(runs: Path) -> Examination:
-    return examine(runs / "lstm")
+    return examine_run(runs / "lstm")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_healthy_run_has_no_finding(runs: Path, system: str) -> None:
-    found = examine(runs / system)
+    found = examine_run(runs / system)
     assert found.findings == ()
     assert found.skipped == ()
     assert found.healthy
@@ -79,7 +89,7 @@ def test_looking_changes_nothing(runs: Path) -> None:
         return {str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
     before = digest()
-    examine(runs / "lstm")
+    examine_run(runs / "lstm")
     assert digest() == before
 
 
@@ -92,17 +102,17 @@ def test_the_band_holds_the_run(runs: Path, examined: Examination) -> None:
     assert expected is not None
     assert expected[0] - 0.05 <= best.loss <= expected[1] + 0.05
     config = load_run(runs / "lstm").config
-    other = band_for(config, "a family that has none of its own")
-    assert other is not None and other.family == ANY
-    assert band_for(config | {"tokenizer": "bpe"}, "recurrent") is None
+    other = find_reference_band(config, "a family that has none of its own")
+    assert other is not None and other.family == ANY_FAMILY
+    assert find_reference_band(config | {"tokenizer": "bpe"}, "recurrent") is None
     elsewhere = config | {"corpus": config["corpus"] | {"spec": "poems.txt"}}
-    assert band_for(elsewhere, "recurrent") is None
+    assert find_reference_band(elsewhere, "recurrent") is None
 
 
 def test_every_reference_band_is_a_band() -> None:
     """Lowest below highest, and losses that only fall."""
-    assert {"markov", "grammar", "capitals"} <= reference().keys()
-    for corpus in reference().values():
+    assert {"markov", "grammar", "capitals"} <= read_reference_bands().keys()
+    for corpus in read_reference_bands().values():
         for entry in corpus["families"].values():
             lows, highs = ([point[i] for point in entry["points"]] for i in (1, 2))
             assert all(low <= high for low, high in zip(lows, highs, strict=True))
@@ -112,7 +122,7 @@ def test_every_reference_band_is_a_band() -> None:
 
 def test_a_band_between_its_points() -> None:
     points = ((100.0, 2.0, 4.0), (200.0, 1.0, 3.0))
-    band = Band(corpus="c", family="f", systems=("s",), points=points)
+    band = ReferenceBand(corpus="c", family="f", systems=("s",), points=points)
     assert band.at(99) is None
     assert band.at(150) == (1.5, 3.5)
     assert band.at(1000) == (1.0, 3.0)
@@ -128,7 +138,7 @@ def test_all_of_it_as_json(examined: Examination) -> None:
 
 
 def test_on_the_screen(examined: Examination) -> None:
-    told = "\n".join(line for line, _ in lines_of(examined))
+    told = "\n".join(line for line, _ in report_lines(examined))
     for word in ("this run", "bigram", "trigram", "entropy", "by now healthy runs"):
         assert word in told
     made, others = len(examined.checks), len(examined.inapplicable)
@@ -140,12 +150,12 @@ def test_on_the_screen(examined: Examination) -> None:
 
 
 def test_the_picture(examined: Examination, tmp_path: Path) -> None:
-    svg, png = write_picture(examined, tmp_path / "new")
+    svg, png = write_loss_figure(examined, tmp_path / "new")
     drawn = svg.read_text(encoding="utf-8")
     for word in ("unigram", "bigram", "entropy", "healthy runs", "validation", "training"):
         assert word in drawn
     assert png.read_bytes().startswith(b"\x89PNG")
-    [again, _] = write_picture(examined, tmp_path / "again")
+    [again, _] = write_loss_figure(examined, tmp_path / "again")
     assert again.read_text(encoding="utf-8") == drawn
 
 
@@ -155,16 +165,16 @@ def test_a_corpus_that_has_moved(tmp_path: Path) -> None:
     text.write_text("\n".join(open_corpus("grammar").split("train").texts()), encoding="utf-8")
     train("ngram", data=text, out=tmp_path / "run", size="tiny", quiet=True)
     text.rename(moved)
-    lost = examine(tmp_path / "run")
+    lost = examine_run(tmp_path / "run")
     assert {each.check for each in lost.skipped} >= {"unknown words", "leakage between splits"}
     assert all("--data" in each.reason for each in lost.skipped)
     assert lost.levels == ()
     assert f"{len(lost.skipped)} were not made, because its corpus" in lost.verdict
-    again = examine(tmp_path / "run", data=moved)
+    again = examine_run(tmp_path / "run", data=moved)
     assert again.skipped == ()
     assert [level.name for level in again.levels] == ["uniform", "unigram", "bigram", "trigram"]
     with pytest.raises(UserError, match="no file or folder"):
-        examine(tmp_path / "run", data=tmp_path / "nowhere.txt")
+        examine_run(tmp_path / "run", data=tmp_path / "nowhere.txt")
 
 
 def test_text_that_goes_on_from_line_to_line(tmp_path: Path) -> None:
@@ -174,7 +184,7 @@ def test_text_that_goes_on_from_line_to_line(tmp_path: Path) -> None:
     settings = {"lanes": 10, "span": 20, "learning_rate": 0.01}
     out = tmp_path / "run"
     train("gru", data=spec, out=out, size="tiny", epochs=3, settings=settings, quiet=True)
-    found = examine(out)
+    found = examine_run(out)
     names = {finding.name for finding in found.findings}
     assert names <= {"leakage between splits", "repeated training texts"}  # draws, told by nobody
     levels = {level.name: level.value for level in found.levels}
@@ -185,10 +195,10 @@ def test_a_run_without_metrics(runs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs / "ngram", run)
     (run / "metrics.jsonl").unlink()
-    found = examine(run)
+    found = examine_run(run)
     assert {each.reason for each in found.skipped} == {"its metrics.jsonl tells of no step"}
-    assert found.history == history_of([])
-    assert write_picture(found, tmp_path / "figures") == []
+    assert found.history == parse_training_history([])
+    assert write_loss_figure(found, tmp_path / "figures") == []
 
 
 def test_the_checks_are_the_functions_of_their_files() -> None:

@@ -8,13 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmlab.diagnostics.doctor.checks.ngrams import worse_than_an_ngram
-from lmlab.diagnostics.doctor.evidence import Evidence
-from lmlab.diagnostics.doctor.examine import all_checks, examine
-from lmlab.diagnostics.doctor.levels import first_tokens
-from lmlab.diagnostics.doctor.words import closing_line, lines_of
-from lmlab.interop.hf.exporting import export_hf
-from lmlab.interop.hf.importing import import_hf
+from lmlab.diagnosis.baselines import leading_sequences
+from lmlab.diagnosis.checks.ngram_baseline import worse_than_ngram
+from lmlab.diagnosis.examination import (
+    all_checks,
+    examine_run,
+)
+from lmlab.diagnosis.run_evidence import RunEvidence
+from lmlab.diagnosis.text_report import (
+    checks_line,
+    report_lines,
+)
+from lmlab.interop.hf.checkpoint_export import export_hf
+from lmlab.interop.hf.checkpoint_import import import_hf
 from lmlab.training.train import train
 
 pytestmark = pytest.mark.xdist_group("doctor ngrams")
@@ -30,7 +36,7 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_gpt_worse_than_a_bigram_is_found(gpt: Path, tmp_path: Path) -> None:
-    found = examine(gpt)
+    found = examine_run(gpt)
     levels = {level.name: level.value for level in found.levels}
     best = found.history.best
     assert best is not None and levels["bigram"] < best.loss < levels["unigram"]
@@ -45,7 +51,7 @@ def test_a_gpt_worse_than_a_bigram_is_found(gpt: Path, tmp_path: Path) -> None:
 
 
 def test_between_bigram_and_trigram_is_mild(gpt: Path) -> None:
-    evidence = Evidence(gpt)
+    evidence = RunEvidence(gpt)
     low, high = (evidence.levels[name].value for name in ("trigram", "bigram"))
     assert high - low > 0.04
     look = evidence.history.held_out[-1]
@@ -54,7 +60,7 @@ def test_between_bigram_and_trigram_is_mild(gpt: Path) -> None:
         history = evidence.history
         changed = [type(look)(**{**vars(look), "loss": loss})]
         evidence.history = type(history)(**{**vars(history), "held_out": tuple(changed)})
-        return worse_than_an_ngram(evidence)
+        return worse_than_ngram(evidence)
 
     assert with_loss((low + high) / 2).severity == "mild"
     assert with_loss(high + 0.1).severity == "serious"
@@ -64,41 +70,41 @@ def test_between_bigram_and_trigram_is_mild(gpt: Path) -> None:
 def test_an_imported_checkpoint_says_what_was_not_checked(gpt: Path, tmp_path: Path) -> None:
     export_hf(gpt, tmp_path / "checkpoint")
     import_hf(tmp_path / "checkpoint", tmp_path / "run")
-    found = examine(tmp_path / "run")
+    found = examine_run(tmp_path / "run")
     made, missing, others = len(found.checks), len(found.skipped), len(found.inapplicable)
     assert made + missing + others == len(all_checks()) and missing > 10
-    last = closing_line(found)
+    last = checks_line(found)
     # Nothing found is no health where nothing was checked.
     assert made == 0 and last.startswith("Nothing was checked; ")
     assert not found.findings and not found.healthy
     assert f"; {missing} were not made: " in last
     assert "because the model comes from elsewhere and does not know its corpus" in last
-    assert last == [line for line, _ in lines_of(found)][-1]
+    assert last == [line for line, _ in report_lines(found)][-1]
     # With its corpus at hand the loss is measured, and held against the n-grams of that text.
-    again = examine(tmp_path / "run", data="grammar")
+    again = examine_run(tmp_path / "run", data="grammar")
     [finding] = [each for each in again.findings if each.name == "worse than an n-gram"]
     assert "validation tokens; an interpolated Kneser-Ney" in finding.seen
-    trained = examine(gpt).history.best
+    trained = examine_run(gpt).history.best
     assert trained is not None and finding.numbers["loss"] == pytest.approx(trained.loss, abs=0.1)
 
 
 def test_a_pseudo_likelihood_is_not_compared(tmp_path: Path) -> None:
     train("bert", out=tmp_path / "bert", steps=2, **TINY)
-    found = examine(tmp_path / "bert")
+    found = examine_run(tmp_path / "bert")
     [skipped] = [each for each in found.skipped if each.check == "worse than an ngram"]
     assert skipped.reason == "its score is of kind pseudo, which no n-gram's loss compares with"
     assert f"not checked: worse than an ngram ({skipped.reason})" in [
-        line for line, _ in lines_of(found)
+        line for line, _ in report_lines(found)
     ]
-    assert f"; 1 was not made, because {skipped.reason}; " in closing_line(found)
-    assert closing_line(found).startswith("No finding among ") and found.healthy
+    assert f"; 1 was not made, because {skipped.reason}; " in checks_line(found)
+    assert checks_line(found).startswith("No finding among ") and found.healthy
     assert json.dumps(found.as_dict()["inapplicable"])
 
 
 def test_a_loss_of_another_sort_is_measured(tmp_path: Path) -> None:
     """XLNet is watched by its loss, and its score from left to right is a log-probability."""
     train("xlnet", out=tmp_path / "xlnet", steps=2, **TINY)
-    found = examine(tmp_path / "xlnet")
+    found = examine_run(tmp_path / "xlnet")
     assert found.levels == ()
     [finding] = [each for each in found.findings if each.name == "worse than an n-gram"]
     assert "validation tokens" in finding.seen
@@ -113,5 +119,5 @@ def test_only_so_many_tokens_are_counted() -> None:
         (4, [0, 4]),
         (3, [0, 3]),
     ):
-        kept, places = first_tokens(tokens, offsets, most)
+        kept, places = leading_sequences(tokens, offsets, most)
         assert places.tolist() == ends and kept.tolist() == list(range(ends[-1]))

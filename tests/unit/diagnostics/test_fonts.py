@@ -16,8 +16,12 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 from lmlab.core.errors import LmlabWarning
-from lmlab.diagnostics import fonts
-from lmlab.diagnostics.picture import Drawn, Picture, render
+from lmlab.plotting import fonts
+from lmlab.plotting.figure import (
+    FigureSpec,
+    RenderedFigure,
+    render_figure,
+)
 
 TEXT = "中国 cat"
 
@@ -58,17 +62,17 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
 
 
 def _forget() -> None:
-    fonts.fallbacks.cache_clear()
+    fonts.fallback_fonts.cache_clear()
     fonts._candidates.cache_clear()
 
 
-def drawn(text: str, **look: str) -> Drawn:
+def drawn(text: str, **look: str) -> RenderedFigure:
     def draw(figure: Figure) -> None:
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_title(text, **look)
         axes.set_xticks([0.5], [text])
 
-    return render(Picture(name="x", title="x", reading="x", draw=draw, width=2, height=1))
+    return render_figure(FigureSpec(name="x", title="x", reading="x", draw=draw, width=2, height=1))
 
 
 def test_any_installed_font_with_the_glyphs_is_taken(installed, tmp_path: Path) -> None:
@@ -80,7 +84,7 @@ def test_any_installed_font_with_the_glyphs_is_taken(installed, tmp_path: Path) 
     found = drawn(TEXT)
     assert found.boxes == ""
     assert found.pixels != boxes.pixels
-    assert fonts.fallbacks(frozenset("中国")) == (("Odd Song Serif",), "")
+    assert fonts.fallback_fonts(frozenset("中国")) == (("Odd Song Serif",), "")
 
 
 def test_one_font_for_each_script_where_none_has_all(installed, tmp_path: Path) -> None:
@@ -88,7 +92,7 @@ def test_one_font_for_each_script_where_none_has_all(installed, tmp_path: Path) 
     installed.append(make_font(tmp_path / "b.ttf", "Hindi Only", "क"))
     (tmp_path / "broken.ttf").write_bytes(b"not a font")
     installed.append(tmp_path / "broken.ttf")
-    families, missing = fonts.fallbacks(frozenset("中国कআ"))
+    families, missing = fonts.fallback_fonts(frozenset("中国कআ"))
     assert families == ("Chinese Only", "Hindi Only")
     assert missing == "আ"
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from lmlab.diagnostics.html import Cell, Html, join, number, page, table, tag
+from lmlab.plotting.html import (
+    Html,
+    TableCell,
+    html_page,
+    html_table,
+    join_html,
+    number_cell,
+    tag,
+)
 
 
 def test_plain_text_is_escaped_and_html_is_not() -> None:
@@ -17,7 +25,7 @@ def test_attributes_are_escaped_and_named_as_in_html() -> None:
 
 
 def test_joined_pieces_keep_what_they_are() -> None:
-    assert join(["<", Html("<br>")]) == "&lt;<br>"
+    assert join_html(["<", Html("<br>")]) == "&lt;<br>"
 
 
 def test_elements_without_content() -> None:
@@ -25,14 +33,17 @@ def test_elements_without_content() -> None:
 
 
 def test_numbers_and_what_they_sort_by() -> None:
-    assert number(1234.5678, 2) == Cell("1,234.57", 1234.5678)
-    assert number(-0.5, 1) == Cell("−0.5", -0.5)
-    assert number(None) == number(math.nan) == Cell("–")
-    assert number(math.inf) == Cell("∞", math.inf)
+    assert number_cell(1234.5678, 2) == TableCell("1,234.57", 1234.5678)
+    assert number_cell(-0.5, 1) == TableCell("−0.5", -0.5)
+    assert number_cell(None) == number_cell(math.nan) == TableCell("–")
+    assert number_cell(math.inf) == TableCell("∞", math.inf)
 
 
 def test_a_column_with_numbers_is_set_to_the_right() -> None:
-    found = table(["name", "loss"], [[Cell("a<b"), number(2.0)], [Cell("c"), number(None)]])
+    found = html_table(
+        ["name", "loss"],
+        [[TableCell("a<b"), number_cell(2.0)], [TableCell("c"), number_cell(None)]],
+    )
     assert found.count('<td class="number"') == 2
     assert '<th class="number" scope="col">' in found
     assert 'data-sort="2.0"' in found
@@ -40,7 +51,7 @@ def test_a_column_with_numbers_is_set_to_the_right() -> None:
 
 
 def test_a_page_is_whole() -> None:
-    found = page("a < b", tag("p", "text"))
+    found = html_page("a < b", tag("p", "text"))
     assert found.startswith("<!doctype html>")
     assert "<title>a &lt; b</title>" in found
     assert '<meta name="viewport"' in found

@@ -14,14 +14,32 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnostics.chapters import chapter_of
-from lmlab.diagnostics.inspection import Inspection, inspect_models
-from lmlab.diagnostics.inspection_page import inspection_page
-from lmlab.diagnostics.ordering import by_centre, by_flow, by_likeness, by_size, most_visited
-from lmlab.diagnostics.report import report
-from lmlab.diagnostics.shots import MANIFEST, PAGE, Shot, read_shots, write_shots
-from lmlab.scoring.compare import compare
-from lmlab.training.runs import Model, load_run
+from lmlab.inspection.figure_files import (
+    MANIFEST,
+    PAGE,
+    SavedFigure,
+    read_figure_files,
+    write_figure_files,
+)
+from lmlab.inspection.inspect_model import (
+    Inspection,
+    inspect_models,
+)
+from lmlab.inspection.inspection_page import render_inspection_page
+from lmlab.inspection.seriation import (
+    order_by_centroid,
+    order_by_principal_component,
+    order_by_size,
+    order_by_transitions,
+    stationary_states,
+)
+from lmlab.reports.html_report import render_report
+from lmlab.reports.report_sections import make_report_section
+from lmlab.scoring.model_comparison import compare_models
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 from lmlab.training.train import train
 
 TEXTS = ("the cat sleeps", "a dog sees mary")
@@ -30,7 +48,7 @@ pytestmark = pytest.mark.xdist_group("inspection")  # its costly fixtures are ma
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainedModel]:
     folder = tmp_path_factory.mktemp("runs")
     for system in ("ngram", "gru", "rnn", "window"):
         train(system, data="grammar", out=folder / system, size="tiny", steps=2, quiet=True)
@@ -38,7 +56,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
 
 
 @pytest.fixture(scope="module")
-def found(models: dict[str, Model], tmp_path_factory: pytest.TempPathFactory) -> Inspection:
+def found(models: dict[str, TrainedModel], tmp_path_factory: pytest.TempPathFactory) -> Inspection:
     out = tmp_path_factory.mktemp("out") / "new" / "pictures"
     return inspect_models([models["gru"]], out=out, texts=TEXTS, words=["cat", "the"])
 
@@ -63,7 +81,9 @@ def test_every_picture_is_a_valid_svg_and_png_with_a_sentence(found: Inspection)
         assert shot.title
 
 
-def test_a_run_without_captures_still_has_the_common_pictures(models: dict[str, Model]) -> None:
+def test_a_run_without_captures_still_has_the_common_pictures(
+    models: dict[str, TrainedModel],
+) -> None:
     """And without a folder given they go to the run's own figures."""
     found = inspect_models([models["rnn"]], texts=TEXTS[:1])
     assert found.page == models["rnn"].path / "figures" / PAGE
@@ -110,7 +130,7 @@ def test_json_names_files_that_are_there(found: Inspection) -> None:
     assert first["table"]["header"] == ["word", "nearest by cosine"]
 
 
-def test_several_runs_stand_side_by_side(models: dict[str, Model], tmp_path: Path) -> None:
+def test_several_runs_stand_side_by_side(models: dict[str, TrainedModel], tmp_path: Path) -> None:
     pair = [models["rnn"], models["window"]]
     found = inspect_models(pair, out=tmp_path, texts=TEXTS[:1])
     together = [shot.name for shot in found.shots if shot.run == ""]
@@ -121,30 +141,30 @@ def test_several_runs_stand_side_by_side(models: dict[str, Model], tmp_path: Pat
     assert {shot.name.split("-")[0] for shot in found.shots if shot.run} == {"rnn", "window"}
     page = found.page.read_text(encoding="utf-8")
     assert "Side by side" in page
-    kept = read_shots(models["rnn"].path / "figures")
+    kept = read_figure_files(models["rnn"].path / "figures")
     assert [shot.run for shot in kept] == [""] * 3 + ["rnn"] * 3
     # A report shows what the runs share once, and what is their own in a fold each.
-    chapter = chapter_of(compare(pair, open_corpus("grammar")), pair)
-    told = report([chapter], title="Report")
+    chapter = make_report_section(compare_models(pair, open_corpus("grammar")), pair)
+    told = render_report([chapter], title="Report")
     assert told.count('aria-label="gradient against distance"') == 1
     assert "rnn, 3 pictures" in told
 
 
 def test_a_report_shows_what_was_drawn_of_its_runs(
-    models: dict[str, Model], found: Inspection
+    models: dict[str, TrainedModel], found: Inspection
 ) -> None:
     pair = [models["gru"], models["ngram"]]
-    chapter = chapter_of(compare(pair, open_corpus("grammar")), pair)
+    chapter = make_report_section(compare_models(pair, open_corpus("grammar")), pair)
     # What was written elsewhere is in the run's own figures too.
     assert [shot.name for shot in chapter.inside["gru"]] == [shot.name for shot in found.shots]
-    page = report([chapter], title="Report")
+    page = render_report([chapter], title="Report")
     assert f"gru, {len(found.shots)} pictures" in page
     assert "How much the last prediction of a sentence would change" in page
-    without = report([replace(chapter, inside={})], title="Report")
+    without = render_report([replace(chapter, inside={})], title="Report")
     assert "<h3>Inside</h3>" not in without
 
 
-def test_mistakes_are_told(models: dict[str, Model], tmp_path: Path) -> None:
+def test_mistakes_are_told(models: dict[str, TrainedModel], tmp_path: Path) -> None:
     gru, ngram = models["gru"], models["ngram"]
     with pytest.raises(UserError, match="at least one run"):
         inspect_models([])
@@ -163,22 +183,22 @@ def test_mistakes_are_told(models: dict[str, Model], tmp_path: Path) -> None:
 # Files
 
 
-def shot(name: str = "a", **changes: str) -> Shot:
+def shot(name: str = "a", **changes: str) -> SavedFigure:
     values = {"run": "r", "title": "T", "reading": "R.", "svg": "<svg/>"} | changes
-    return Shot(name=name, **values)
+    return SavedFigure(name=name, **values)
 
 
 def test_what_was_written_is_read_again_and_old_pictures_go(tmp_path: Path) -> None:
     other = tmp_path / "curves.svg"
     other.write_text("<svg/>")
-    write_shots(tmp_path, [shot("a"), shot("b")], [b"1", b"2"], page="page")
-    assert [each.name for each in read_shots(tmp_path)] == ["a", "b"]
-    write_shots(tmp_path, [shot("b")], [b"3"])
-    assert [each.name for each in read_shots(tmp_path)] == ["b"]
+    write_figure_files(tmp_path, [shot("a"), shot("b")], [b"1", b"2"], page="page")
+    assert [each.name for each in read_figure_files(tmp_path)] == ["a", "b"]
+    write_figure_files(tmp_path, [shot("b")], [b"3"])
+    assert [each.name for each in read_figure_files(tmp_path)] == ["b"]
     listed = (tmp_path / MANIFEST).read_text()
     for damaged in ("[" * 200_000, '{"format": Infinity}', '{"format": [1]}', "5"):
         (tmp_path / MANIFEST).write_text(damaged)
-        assert read_shots(tmp_path) == ()
+        assert read_figure_files(tmp_path) == ()
     (tmp_path / MANIFEST).write_text(listed)
     # What is not of the list stays.
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
@@ -199,19 +219,19 @@ def test_a_list_that_is_damaged_or_points_elsewhere_shows_nothing(
     tmp_path: Path, told: str
 ) -> None:
     folder = tmp_path / "figures"
-    write_shots(folder, [shot("a")], [b""])
+    write_figure_files(folder, [shot("a")], [b""])
     (tmp_path / "secret.svg").write_text("<svg/>")
     (folder / MANIFEST).write_text(told)
-    assert read_shots(folder) == ()
+    assert read_figure_files(folder) == ()
 
 
 def test_a_picture_with_a_script_is_not_shown(tmp_path: Path) -> None:
-    write_shots(tmp_path, [shot("a", svg="<svg><script>alert(1)</script></svg>")], [b""])
-    assert read_shots(tmp_path) == ()
+    write_figure_files(tmp_path, [shot("a", svg="<svg><script>alert(1)</script></svg>")], [b""])
+    assert read_figure_files(tmp_path) == ()
 
 
 def test_hostile_words_are_escaped() -> None:
-    page = inspection_page(
+    page = render_inspection_page(
         [shot(text="</h3><script>x</script>", reading="<b>.", title="t")], runs=["<i>"], remarks=[]
     )
     assert "<script>x" not in page
@@ -223,13 +243,13 @@ def test_hostile_words_are_escaped() -> None:
 
 
 def test_orders_of_states_and_units() -> None:
-    assert by_size(np.array([0.2, 0.5, 0.2, 0.1])).tolist() == [1, 0, 2, 3]
+    assert order_by_size(np.array([0.2, 0.5, 0.2, 0.1])).tolist() == [1, 0, 2, 3]
     late_early = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    assert by_centre(late_early).tolist() == [1, 2, 0]
+    assert order_by_centroid(late_early).tolist() == [1, 2, 0]
     rows = np.array([[0.0, 1.0], [1.0, 0.0], [0.1, 0.9], [0.9, 0.1]])
-    order = by_likeness(rows).tolist()
+    order = order_by_principal_component(rows).tolist()
     assert order in ([0, 2, 3, 1], [1, 3, 2, 0])
-    assert by_flow(np.ones((2, 2)) / 2).tolist() == [0, 1]
+    assert order_by_transitions(np.ones((2, 2)) / 2).tolist() == [0, 1]
 
 
 def test_the_most_visited_states_are_where_the_chain_rests() -> None:
@@ -237,4 +257,4 @@ def test_the_most_visited_states_are_where_the_chain_rests() -> None:
     chain = np.zeros((4, 4))
     chain[:, 2] = 1.0
     chain[2] = (1.0, 0.0, 0.0, 0.0)
-    assert most_visited(chain, 2).tolist() == [0, 2]
+    assert stationary_states(chain, 2).tolist() == [0, 2]

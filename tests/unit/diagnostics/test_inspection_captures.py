@@ -14,24 +14,34 @@ from matplotlib.figure import Figure
 from lmlab.core.batch import Batch
 from lmlab.core.capture import AXES, NON_NEGATIVE, UNIT_INTERVAL, Capture
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.canvas import canvas
-from lmlab.diagnostics.capture_labels import AXIS_NAMES, MOST_PLACES, Labels, state_names
-from lmlab.diagnostics.capture_order import MOST_CHOICES, MOST_MATRIX, MOST_STATES
-from lmlab.diagnostics.captures import (
-    MOST_PANELS,
-    capture_picture,
-    capture_pictures,
-    file_name,
+from lmlab.inspection.capture_axes import (
+    AXIS_TITLES,
+    MAX_CHOICES,
+    MAX_MATRIX_SIDE,
+    MAX_POSITIONS,
+    MAX_STATES,
+    AxisLabels,
+    state_names,
 )
-from lmlab.diagnostics.grids import scale_of
-from lmlab.diagnostics.picture import Picture, render
-from lmlab.diagnostics.revealing import together
-from lmlab.diagnostics.source_picture import Looked
-from lmlab.diagnostics.source_picture import picture_of as source_figure
-from lmlab.training.runs import build_tiny
+from lmlab.inspection.capture_collection import stack_captures
+from lmlab.inspection.capture_figures import (
+    MAX_PANELS,
+    capture_figure,
+    capture_figures,
+    safe_file_name,
+)
+from lmlab.inspection.source_attention import SourceAttention
+from lmlab.inspection.source_attention import source_attention_figure as source_figure
+from lmlab.plotting.canvas import canvas
+from lmlab.plotting.charts import colour_scale
+from lmlab.plotting.figure import (
+    FigureSpec,
+    render_figure,
+)
+from lmlab.training.run_folder import build_tiny
 
 WORDS = ("<s>", "the", "cat", "sleeps", "</s>")
-LABELS = Labels(token=lambda id: f"w{id}", tokens=WORDS)
+LABELS = AxisLabels(token=lambda id: f"w{id}", tokens=WORDS)
 TIME = len(WORDS) - 1
 
 
@@ -39,13 +49,13 @@ def capture(values: object, *axes: str) -> Capture:
     return Capture(values=torch.as_tensor(values), axes=axes, reading="How to read it")
 
 
-def picture(values: object, *axes: str, labels: Labels = LABELS) -> Picture:
-    found = capture_picture("a name", capture(values, *axes), labels)
+def picture(values: object, *axes: str, labels: AxisLabels = LABELS) -> FigureSpec:
+    found = capture_figure("a name", capture(values, *axes), labels)
     assert found is not None
     return found
 
 
-def drawn(each: Picture) -> Figure:
+def drawn(each: FigureSpec) -> Figure:
     with canvas(each.name, width=each.width, height=each.height) as figure:
         each.draw(figure)
         return figure
@@ -66,7 +76,7 @@ def causal(time: int) -> torch.Tensor:
 
 
 def test_every_axis_has_a_name_in_pictures() -> None:
-    assert set(AXIS_NAMES) == set(AXES)
+    assert set(AXIS_TITLES) == set(AXES)
 
 
 def test_a_posterior_is_a_heat_map_of_predicted_and_given_words() -> None:
@@ -117,18 +127,18 @@ def test_two_groups_of_states_that_were_shuffled_stand_together_again() -> None:
 
 
 def test_a_large_matrix_shows_the_most_visited_states() -> None:
-    count = MOST_MATRIX + 30
+    count = MAX_MATRIX_SIDE + 30
     matrix = torch.full((count, count), 1e-3)
-    matrix[:, :MOST_MATRIX] = 1.0
+    matrix[:, :MAX_MATRIX_SIDE] = 1.0
     shown = picture(matrix / matrix.sum(1, keepdim=True), "state", "next state")
     found = {int(name) for name in names(drawn(shown), "y")}
-    assert found == set(range(MOST_MATRIX))
-    assert f"{MOST_MATRIX} of {count} states most visited in the long run" in shown.reading
+    assert found == set(range(MAX_MATRIX_SIDE))
+    assert f"{MAX_MATRIX_SIDE} of {count} states most visited in the long run" in shown.reading
 
 
 def test_shares_of_states_are_sorted_bars_with_their_effective_number() -> None:
     shares = torch.tensor([0.1, 0.6, 0.3])
-    shown = picture(shares, "state", labels=Labels(token=str, states=("a", "b", "c")))
+    shown = picture(shares, "state", labels=AxisLabels(token=str, states=("a", "b", "c")))
     figure = drawn(shown)
     axes = figure.axes[0]
     assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.6, 0.3, 0.1])
@@ -179,22 +189,22 @@ def test_gates_lie_along_the_words_with_like_units_together() -> None:
 
 
 def test_values_on_both_sides_of_nothing_have_a_scale_that_is_even() -> None:
-    assert scale_of(np.array([-0.5, 2.0])).low == -2.0
-    assert scale_of(np.array([0.1, 0.9])).high == 1.0
-    assert scale_of(np.array([0.1, 0.3])).high == pytest.approx(0.3)
-    assert scale_of(np.array([0.0, np.nan])).high == 1.0
+    assert colour_scale(np.array([-0.5, 2.0])).low == -2.0
+    assert colour_scale(np.array([0.1, 0.9])).high == 1.0
+    assert colour_scale(np.array([0.1, 0.3])).high == pytest.approx(0.3)
+    assert colour_scale(np.array([0.0, np.nan])).high == 1.0
 
 
 def test_many_states_beside_words_are_the_weightiest_in_order_of_time() -> None:
-    time, states = TIME, MOST_STATES + 10
+    time, states = TIME, MAX_STATES + 10
     weights = torch.zeros(1, time, states)
     for place, state in enumerate((7, 3, 33, 1)):
         weights[0, place, state] = 1.0
     shown = picture(weights, "batch", "time", "state")
     listed = [int(name) for name in names(drawn(shown), "y")]
-    assert len(listed) == MOST_STATES
+    assert len(listed) == MAX_STATES
     assert [state for state in listed if state in (7, 3, 33, 1)] == [7, 3, 33, 1]
-    assert f"{MOST_STATES} of {states} states" in shown.reading
+    assert f"{MAX_STATES} of {states} states" in shown.reading
 
 
 def test_slots_are_heat_maps_beside_each_other_on_one_scale() -> None:
@@ -207,10 +217,10 @@ def test_slots_are_heat_maps_beside_each_other_on_one_scale() -> None:
 
 
 def test_many_heat_maps_are_cut_and_say_so() -> None:
-    values = torch.rand(MOST_PANELS + 3, 2, 2)
+    values = torch.rand(MAX_PANELS + 3, 2, 2)
     shown = picture(values, "choice", "state", "next state")
-    assert f"{MOST_PANELS} of {MOST_PANELS + 3} heat maps" in shown.reading
-    assert len([axes for axes in drawn(shown).axes if axes.images]) == MOST_PANELS
+    assert f"{MAX_PANELS} of {MAX_PANELS + 3} heat maps" in shown.reading
+    assert len([axes for axes in drawn(shown).axes if axes.images]) == MAX_PANELS
 
 
 def test_tokens_of_states_are_listed_by_probability() -> None:
@@ -224,7 +234,7 @@ def test_tokens_of_states_are_listed_by_probability() -> None:
 
 def test_the_busiest_states_are_listed_first() -> None:
     table = torch.tensor([[0.1, 0.7], [0.6, 0.2], [0.3, 0.1]])
-    found = capture_pictures(
+    found = capture_figures(
         {
             "use": capture(torch.tensor([0.25, 0.75]), "state"),
             "words": capture(table, "token", "state"),
@@ -236,7 +246,7 @@ def test_the_busiest_states_are_listed_first() -> None:
 
 
 def test_sentences_with_one_row_each_stand_below_each_other() -> None:
-    labels = Labels(token=str, sentences=("one sentence", "another sentence"))
+    labels = AxisLabels(token=str, sentences=("one sentence", "another sentence"))
     figure = drawn(picture(torch.tensor([[1.0, 0.0], [0.0, -1.0]]), "batch", "unit", labels=labels))
     assert names(figure, "y") == ["one sentence", "another sentence"]
     bars = drawn(picture(torch.tensor([2.0, 1.0]), "batch", labels=labels))
@@ -244,25 +254,25 @@ def test_sentences_with_one_row_each_stand_below_each_other() -> None:
 
 
 def test_a_long_sentence_is_cut_with_a_note() -> None:
-    time = MOST_PLACES + 5
-    labels = Labels(token=str, tokens=tuple(map(str, range(time + 1))))
+    time = MAX_POSITIONS + 5
+    labels = AxisLabels(token=str, tokens=tuple(map(str, range(time + 1))))
     shown = picture(causal(time)[None], "batch", "time", "source", labels=labels)
-    assert shown.reading.count(f"first {MOST_PLACES} of {time} positions") == 1
-    assert image(drawn(shown)).shape == (MOST_PLACES, MOST_PLACES)
+    assert shown.reading.count(f"first {MAX_POSITIONS} of {time} positions") == 1
+    assert image(drawn(shown)).shape == (MAX_POSITIONS, MAX_POSITIONS)
 
 
 def test_a_prior_without_a_sentence_counts_its_places() -> None:
-    figure = drawn(picture(causal(3), "time", "source", labels=Labels(token=str)))
+    figure = drawn(picture(causal(3), "time", "source", labels=AxisLabels(token=str)))
     assert names(figure, "y") == ["1", "2", "3"]
     assert names(figure, "x") == ["0", "1", "2"]
 
 
 def test_a_single_number_and_nothing_at_all_are_no_picture() -> None:
-    assert capture_picture("x", capture(torch.tensor([0.5]), "choice"), LABELS) is None
+    assert capture_figure("x", capture(torch.tensor([0.5]), "choice"), LABELS) is None
     always = torch.ones(1, TIME, 1)
-    assert capture_picture("x", capture(always, "batch", "time", "choice"), LABELS) is None
+    assert capture_figure("x", capture(always, "batch", "time", "choice"), LABELS) is None
     nothing = torch.full((1, 3), -torch.inf)
-    assert capture_picture("x", capture(nothing, "batch", "time"), LABELS) is None
+    assert capture_figure("x", capture(nothing, "batch", "time"), LABELS) is None
 
 
 def test_more_axes_than_a_page_has_still_give_a_picture() -> None:
@@ -273,14 +283,14 @@ def test_more_axes_than_a_page_has_still_give_a_picture() -> None:
 
 def test_the_reading_ends_as_a_sentence_and_names_are_fit_for_files() -> None:
     assert picture(torch.eye(2), "slot", "distance").reading.startswith("How to read it.")
-    assert file_name("Posterior over parents (1)") == "posterior-over-parents-1"
-    assert file_name("先验") == "picture"
+    assert safe_file_name("Posterior over parents (1)") == "posterior-over-parents-1"
+    assert safe_file_name("先验") == "picture"
 
 
 def test_words_at_the_axes_do_not_overlap() -> None:
     """Twenty words of ten letters: no two labels share a place on the page."""
     words = ("<s>", *(f"extraordin{place}" for place in range(20)))
-    labels = Labels(token=str, tokens=words)
+    labels = AxisLabels(token=str, tokens=words)
     shown = picture(causal(20)[None], "batch", "time", "source", labels=labels)
     with canvas("overlap", width=shown.width, height=shown.height) as figure:
         shown.draw(figure)
@@ -295,7 +305,7 @@ def test_words_at_the_axes_do_not_overlap() -> None:
 
 def test_the_same_value_gives_the_same_bytes() -> None:
     shown = picture(causal(TIME)[None], "batch", "time", "source")
-    first, second = render(shown), render(shown)
+    first, second = render_figure(shown), render_figure(shown)
     assert first == second
     assert first.png.startswith(b"\x89PNG")
 
@@ -307,9 +317,11 @@ def test_rows_that_name_their_choices_differently_stand_under_their_own_names() 
         values, axes = torch.tensor([shares]), ("batch", "choice")
         return Capture(values=values, axes=axes, reading="Found.", names={"choice": named})
 
-    stacked = together([found([0.75, 0.25], "a", "b"), found([0.5, 0.375, 0.125], "c", "a", "d")])
-    labels = Labels(token=str, sentences=("first", "second"))
-    shown = capture_picture("documents", stacked, labels)
+    stacked = stack_captures(
+        [found([0.75, 0.25], "a", "b"), found([0.5, 0.375, 0.125], "c", "a", "d")]
+    )
+    labels = AxisLabels(token=str, sentences=("first", "second"))
+    shown = capture_figure("documents", stacked, labels)
     assert shown is not None
     figure = drawn(shown)
     assert (names(figure, "y"), names(figure, "x")) == (["first", "second"], ["a", "b", "c", "d"])
@@ -318,14 +330,14 @@ def test_rows_that_name_their_choices_differently_stand_under_their_own_names() 
 
 
 def test_of_many_choices_those_with_most_weight_are_shown() -> None:
-    values = torch.zeros(2, MOST_CHOICES + 2)
+    values = torch.zeros(2, MAX_CHOICES + 2)
     values[0, 1:], values[1, 0] = 0.1, -0.01
-    values[0, MOST_CHOICES // 2] = 0.05
-    shown = picture(values, "batch", "choice", labels=Labels(token=str, sentences=("a", "b")))
-    left_out = {0, MOST_CHOICES // 2}
-    kept = [str(place) for place in range(MOST_CHOICES + 2) if place not in left_out]
+    values[0, MAX_CHOICES // 2] = 0.05
+    shown = picture(values, "batch", "choice", labels=AxisLabels(token=str, sentences=("a", "b")))
+    left_out = {0, MAX_CHOICES // 2}
+    kept = [str(place) for place in range(MAX_CHOICES + 2) if place not in left_out]
     assert names(drawn(shown), "x") == kept
-    assert f"Shown are the {MOST_CHOICES} of {MOST_CHOICES + 2} choices" in shown.reading
+    assert f"Shown are the {MAX_CHOICES} of {MAX_CHOICES + 2} choices" in shown.reading
 
 
 def test_rounding_below_zero_does_not_hide_a_probability() -> None:
@@ -334,7 +346,7 @@ def test_rounding_below_zero_does_not_hide_a_probability() -> None:
     posterior = Capture(
         values=values, axes=("batch", "time", "state"), reading="P(state).", sums_to_one="state"
     )
-    shown = capture_picture("posterior", posterior, LABELS)
+    shown = capture_figure("posterior", posterior, LABELS)
     assert shown is not None
     drawing = drawn(shown).axes[0].images[0]
     assert (drawing.norm.vmin, drawing.norm.vmax) == (0.0, 1.0)
@@ -344,15 +356,15 @@ def test_rounding_below_zero_does_not_hide_a_probability() -> None:
 
 def test_a_scale_below_zero_is_for_values_that_can_be_below_zero() -> None:
     noise = np.array([-1e-13, 0.8])
-    assert scale_of(noise, NON_NEGATIVE).low == scale_of(noise, UNIT_INTERVAL).low == 0.0
-    assert scale_of(noise).low == 0.0  # rounding, whatever the values are
-    assert scale_of(np.array([-0.01, 0.8])).low == -0.8
+    assert colour_scale(noise, NON_NEGATIVE).low == colour_scale(noise, UNIT_INTERVAL).low == 0.0
+    assert colour_scale(noise).low == 0.0  # rounding, whatever the values are
+    assert colour_scale(np.array([-0.01, 0.8])).low == -0.8
 
 
 @pytest.mark.parametrize("share", [-0.9, -0.3, -0.1, 0.1, 0.3, 0.9])
 def test_colours_on_both_sides_of_zero_deepen_evenly(share: float) -> None:
     """Opacity is |value| / largest, from zero on: no part of the scale is without colour."""
-    scale = scale_of(np.array([-2.0, 1.0]))
+    scale = colour_scale(np.array([-2.0, 1.0]))
     red, _, blue, alpha = scale.colours(scale.norm(2.0 * share))
     assert alpha == pytest.approx(abs(share), abs=0.01)
     assert (blue > red) == (share > 0)
@@ -368,9 +380,9 @@ def test_colours_on_both_sides_of_zero_deepen_evenly(share: float) -> None:
         (("batch", "slot", "time", "source"), (1, 2, TIME, TIME), "source", "Each row sums to 1."),
         (
             ("batch", "time", "state"),
-            (1, TIME, MOST_STATES + 1),
+            (1, TIME, MAX_STATES + 1),
             "state",
-            f"Each column sums to 1 over all {MOST_STATES + 1}, of which {MOST_STATES} are shown.",
+            f"Each column sums to 1 over all {MAX_STATES + 1}, of which {MAX_STATES} are shown.",
         ),
     ],
 )
@@ -378,7 +390,7 @@ def test_the_caption_says_which_way_sums_to_one(axes, shape, over, said) -> None
     """The caption names rows or columns as they are drawn, and the drawn ones do sum to one."""
     values = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     values = torch.softmax(values, dim=axes.index(over))
-    shown = capture_picture(
+    shown = capture_figure(
         "x", Capture(values=values, axes=axes, reading="p.", sums_to_one=over), LABELS
     )
     assert shown is not None
@@ -390,10 +402,10 @@ def test_the_caption_says_which_way_sums_to_one(axes, shape, over, said) -> None
 
 def test_a_large_matrix_shows_the_states_that_the_texts_use() -> None:
     """Not the first ones and not those that texts begin with, by their number and two words."""
-    count = MOST_MATRIX + 44
+    count = MAX_MATRIX_SIDE + 44
     use = torch.zeros(count)
-    used = torch.randperm(count, generator=torch.Generator().manual_seed(1))[:MOST_MATRIX]
-    use[used] = 1 / MOST_MATRIX
+    used = torch.randperm(count, generator=torch.Generator().manual_seed(1))[:MAX_MATRIX_SIDE]
+    use[used] = 1 / MAX_MATRIX_SIDE
     table = torch.zeros(4, count)
     table[1], table[3] = 0.6, 0.4
     captures = {
@@ -402,19 +414,19 @@ def test_a_large_matrix_shows_the_states_that_the_texts_use() -> None:
         "state use": capture(use, "state"),
         "words": capture(table, "token", "state"),
     }
-    labels = Labels(token=lambda id: f"w{id}")
+    labels = AxisLabels(token=lambda id: f"w{id}")
     labels = replace(labels, states=state_names(captures, labels))
-    [shown] = [p for p in capture_pictures(captures, labels) if p.title == "transition"]
+    [shown] = [p for p in capture_figures(captures, labels) if p.title == "transition"]
     figure = drawn(shown)
     assert {int(name.split()[0]) for name in names(figure, "y")} == set(used.tolist())
     assert {name.split()[1] for name in names(figure, "x")} == {"w1/w3"}
-    assert f"Shown are the {MOST_MATRIX} of {count} states most used on these texts." in (
+    assert f"Shown are the {MAX_MATRIX_SIDE} of {count} states most used on these texts." in (
         shown.reading
     )
 
 
 def test_a_large_grammar_shows_the_symbols_that_the_texts_use() -> None:
-    nonterminals, symbols = MOST_MATRIX + 10, MOST_MATRIX + 60
+    nonterminals, symbols = MAX_MATRIX_SIDE + 10, MAX_MATRIX_SIDE + 60
     use = torch.arange(symbols) / sum(range(symbols))  # the last ones most
     rules = torch.full((nonterminals, symbols), 1 / symbols)
     captures = {
@@ -426,19 +438,24 @@ def test_a_large_grammar_shows_the_symbols_that_the_texts_use() -> None:
         ),
         "symbol use": capture(use, "state"),
     }
-    shown = capture_pictures(captures, Labels(token=str))[0]
+    shown = capture_figures(captures, AxisLabels(token=str))[0]
     figure = drawn(shown)
     assert (figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()) == (
         "nonterminal A",
         "left child B",
     )
     assert names(figure, "y") == [str(n) for n in range(10, nonterminals)]
-    assert names(figure, "x") == [str(n) for n in range(symbols - MOST_MATRIX, symbols)]
-    assert f"{MOST_MATRIX} of {nonterminals} rows and {MOST_MATRIX} of {symbols}" in shown.reading
+    assert names(figure, "x") == [str(n) for n in range(symbols - MAX_MATRIX_SIDE, symbols)]
+    assert (
+        f"{MAX_MATRIX_SIDE} of {nonterminals} rows and {MAX_MATRIX_SIDE} of {symbols}"
+        in shown.reading
+    )
 
 
 def test_a_long_source_is_cut_with_a_note_in_the_figure() -> None:
-    looked = Looked(weights=np.full((3, 900), 1 / 900), written=("a",) * 3, source=("b",) * 900)
+    looked = SourceAttention(
+        weights=np.full((3, 900), 1 / 900), written=("a",) * 3, source=("b",) * 900
+    )
     figure = drawn(source_figure(looked, name="long"))
     assert image(figure).shape == (3, 60)
     assert figure.texts[0].get_text().endswith("the first 60 of 900 source tokens")
@@ -448,8 +465,8 @@ def test_what_belongs_to_input_tokens_is_labelled_by_them() -> None:
     """P(state | token) of a local HMM is of the token read, not of the one predicted next."""
     vocabulary = Vocabulary(size=9)
     system = build_tiny("local-hmm", vocabulary)
-    found = system.reveal(Batch.from_sequences([[2, 5, 6, 7, 3]], pad=0))["state posterior"]
-    shown = capture_picture("state posterior", found, LABELS)
+    found = system.capture_internals(Batch.collate([[2, 5, 6, 7, 3]], pad=0))["state posterior"]
+    shown = capture_figure("state posterior", found, LABELS)
     assert shown is not None
     figure = drawn(shown)
     assert names(figure, "x") == list(WORDS[:-1])

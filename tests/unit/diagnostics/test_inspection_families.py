@@ -19,46 +19,68 @@ from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.system import System
-from lmlab.diagnostics.canvas import canvas
-from lmlab.diagnostics.course import (
-    draw_gradients,
-    gradient_pictures,
-    norm_pictures,
-    norms_over_training,
+from lmlab.inference.parse_trees import ParseTree
+from lmlab.inspection.capture_collection import (
+    collect_captures,
+    state_token_capture,
 )
-from lmlab.diagnostics.gradients import DistanceGradients
-from lmlab.diagnostics.latents import (
-    ERASED,
-    NOISES,
-    STEPS,
-    interpolation_pictures,
-    noise_pictures,
-    robustness,
+from lmlab.inspection.gradient_flow import GradientByDistance
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    make_inspected_model,
+    make_inspected_models,
+    tokenize_sentence,
 )
-from lmlab.diagnostics.lookups import lookup_pictures, over_training
-from lmlab.diagnostics.neighbours import (
-    NEAREST,
-    find_neighbours,
+from lmlab.inspection.latent_space import (
+    INTERPOLATION_STEPS,
+    LATENT_NOISES,
+    TOKEN_DROPOUT_RATES,
+    interpolation_figures,
+    latent_noise_figures,
+    reconstruction_loss_by_noise,
+)
+from lmlab.inspection.nearest_neighbours import (
+    LISTED_NEIGHBOURS,
     frequent_words,
-    neighbour_pictures,
-    plane_of,
+    nearest_by_cosine,
+    nearest_neighbour_figures,
+    project_embeddings,
     word_ids,
 )
-from lmlab.diagnostics.picture import Picture
-from lmlab.diagnostics.revealing import reveal, words_of_states
-from lmlab.diagnostics.sentences import sight_pictures, surprisal_pictures
-from lmlab.diagnostics.spreading import spread_labels
-from lmlab.diagnostics.subjects import Subject, make_subject, make_subjects, sentence_of
-from lmlab.diagnostics.trees import Node, draw_tree, node_of, tree_pictures
-from lmlab.inference.trees import Tree
-from lmlab.training.runs import Model, load_run
+from lmlab.inspection.parse_trees import (
+    TreeNode,
+    draw_parse_tree,
+    parse_tree_figures,
+    to_tree_node,
+)
+from lmlab.inspection.retrieval_curves import (
+    retrieval_figures,
+    retrieval_over_training,
+)
+from lmlab.inspection.surprisal import (
+    input_dependence_figures,
+    surprisal_figures,
+)
+from lmlab.inspection.training_dynamics import (
+    draw_gradient_by_distance,
+    gradient_figures,
+    norm_figures,
+    norms_over_training,
+)
+from lmlab.plotting.canvas import canvas
+from lmlab.plotting.figure import FigureSpec
+from lmlab.plotting.label_layout import place_labels
+from lmlab.training.run_folder import (
+    TrainedModel,
+    load_run,
+)
 from lmlab.training.train import train
 
 pytestmark = pytest.mark.xdist_group("families")  # its costly fixtures are made once
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainedModel]:
     folder = tmp_path_factory.mktemp("runs")
     for system in ("ngram", "gru"):
         train(system, data="grammar", out=folder / system, size="tiny", steps=3, quiet=True)
@@ -66,14 +88,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
 
 
 @pytest.fixture(scope="module")
-def gru(models: dict[str, Model]) -> Subject:
-    return make_subject(models["gru"], ["the cat sleeps", "a dog sees mary"])
+def gru(models: dict[str, TrainedModel]) -> InspectedModel:
+    return make_inspected_model(models["gru"], ["the cat sleeps", "a dog sees mary"])
 
 
 class Fake(System):
     """Everything that a picture may ask for, with answers that can be worked out by hand."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TrainedModel) -> None:
         super().__init__()
         self.vocabulary = model.system.vocabulary
         self.embedding = nn.Embedding(self.vocabulary.size, 3)
@@ -89,7 +111,7 @@ class Fake(System):
         per_token = -torch.arange(1.0, batch.tokens.shape[1]).expand(len(batch), -1)
         return LogProbs(per_token=per_token * batch.targets_mask()[:, 1:], kind="bound")
 
-    def reveal(self, batch: Batch) -> dict[str, Capture]:
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         rows, time = len(batch), batch.tokens.shape[1] - 1
         # Half of the predictions at even tokens: an average that padding would spoil.
         shares = torch.tensor([float(time % 2), 1 - float(time % 2)])
@@ -125,16 +147,23 @@ class Fake(System):
         lost = (latent_noise + 2 * token_noise) * batch.targets_mask()[:, 1:]
         return LogProbs(per_token=-lost, kind="reconstruction")
 
-    def best_tree(self, batch: Batch) -> list[Tree | None]:
-        return [Tree(0, 0, 3, (Tree(1, 0, 1), Tree(2, 1, 3, (Tree(3, 1, 2), Tree(4, 2, 3)))))]
+    def best_tree(self, batch: Batch) -> list[ParseTree | None]:
+        return [
+            ParseTree(
+                0,
+                0,
+                3,
+                (ParseTree(1, 0, 1), ParseTree(2, 1, 3, (ParseTree(3, 1, 2), ParseTree(4, 2, 3)))),
+            )
+        ]
 
 
 @pytest.fixture(scope="module")
-def fake(gru: Subject) -> Subject:
+def fake(gru: InspectedModel) -> InspectedModel:
     return replace(gru, model=replace(gru.model, system=Fake(gru.model)), name="fake")
 
 
-def drawn(picture: Picture) -> Figure:
+def drawn(picture: FigureSpec) -> Figure:
     with canvas(picture.name, width=picture.width, height=picture.height) as figure:
         picture.draw(figure)
         return figure
@@ -147,56 +176,58 @@ def labels(figure: Figure, axis: str = "x") -> list[str]:
 # Subjects
 
 
-def test_sentences_are_framed_as_the_model_was_trained(gru: Subject) -> None:
+def test_sentences_are_framed_as_the_model_was_trained(gru: InspectedModel) -> None:
     assert gru.sentences[0].tokens == ("<s>", "the", "cat", "sleeps", "</s>")
 
 
-def test_without_texts_some_of_the_corpus_are_shown_and_counted(models: dict[str, Model]) -> None:
-    found = make_subject(models["gru"])
+def test_without_texts_some_of_the_corpus_are_shown_and_counted(
+    models: dict[str, TrainedModel],
+) -> None:
+    found = make_inspected_model(models["gru"])
     assert len(found.sentences) == 3
     assert found.remark == ""
     assert not set(found.sentences) & set(found.sample)
     assert found.counts.total() > 1000
 
 
-def test_where_the_corpus_is_gone_the_model_writes_itself(models: dict[str, Model]) -> None:
+def test_where_the_corpus_is_gone_the_model_writes_itself(models: dict[str, TrainedModel]) -> None:
     model = models["gru"]
     gone = {**model.config, "corpus": {**model.config["corpus"], "spec": "no/such.txt"}}
-    found = make_subject(replace(model, config=gone))
+    found = make_inspected_model(replace(model, config=gone))
     assert len(found.sentences) == 3
     assert "wrote itself" in found.remark
     assert not found.counts
 
 
-def test_runs_are_shown_the_same_sentences(models: dict[str, Model]) -> None:
-    first, second = make_subjects([models["gru"], models["ngram"]])
+def test_runs_are_shown_the_same_sentences(models: dict[str, TrainedModel]) -> None:
+    first, second = make_inspected_models([models["gru"], models["ngram"]])
     assert [each.text for each in first.sentences] == [each.text for each in second.sentences]
 
 
-def test_an_empty_text_is_refused(models: dict[str, Model]) -> None:
+def test_an_empty_text_is_refused(models: dict[str, TrainedModel]) -> None:
     with pytest.raises(UserError, match="an empty one came"):
-        make_subjects([models["gru"]], ["  "])
+        make_inspected_models([models["gru"]], ["  "])
 
 
 # Captures of sentences and of the model
 
 
-def test_averages_know_no_padding(fake: Subject) -> None:
+def test_averages_know_no_padding(fake: InspectedModel) -> None:
     """3 sentences of 3 words (4 predictions, even) and 1 of 4 words (5, odd)."""
     texts = ("the cat sleeps", "a dog sleeps", "the dog sleeps", "a dog sees mary")
-    sentences = [sentence_of(fake.model, text) for text in texts]
-    found = reveal(fake.system, sentences[:1], sentences[1:])
+    sentences = [tokenize_sentence(fake.model, text) for text in texts]
+    found = collect_captures(fake.system, sentences[:1], sentences[1:])
     odd = 5 / (3 * 4 + 5)
     assert found.model["use"].values.tolist() == pytest.approx([odd, 1 - odd])
     assert found.model["latents"].values[:, 0].tolist() == [5, 5, 5, 6]
     assert list(found.sentences[0]) == ["posterior"]
 
 
-def test_a_mixture_tells_the_words_of_its_states(gru: Subject, tmp_path: Path) -> None:
-    assert words_of_states(gru.system) == {}
+def test_a_mixture_tells_the_words_of_its_states(gru: InspectedModel, tmp_path: Path) -> None:
+    assert state_token_capture(gru.system) == {}
     train("remix", data="grammar", out=tmp_path / "remix", size="tiny", steps=1, quiet=True)
     system = load_run(tmp_path / "remix").system
-    table = words_of_states(system)["words of the states"].values
+    table = state_token_capture(system)["words of the states"].values
     # A distribution over tokens for each state.
     torch.testing.assert_close(table.sum(0), torch.ones(table.shape[1]))
 
@@ -204,8 +235,8 @@ def test_a_mixture_tells_the_words_of_its_states(gru: Subject, tmp_path: Path) -
 # Surprisal and sight
 
 
-def test_surprisal_bars_are_minus_log_p(fake: Subject) -> None:
-    pictures = surprisal_pictures([fake])
+def test_surprisal_bars_are_minus_log_p(fake: InspectedModel) -> None:
+    pictures = surprisal_figures([fake])
     assert [picture.name for picture in pictures] == ["surprisal-1", "surprisal-2"]
     figure = drawn(pictures[0])
     assert [bar.get_height() for bar in figure.axes[0].patches] == [1.0, 2.0, 3.0, 4.0]
@@ -215,7 +246,7 @@ def test_surprisal_bars_are_minus_log_p(fake: Subject) -> None:
 
 
 def test_there_is_no_surprisal_of_a_text_that_is_scored_as_a_whole(
-    fake: Subject, gru: Subject, monkeypatch: pytest.MonkeyPatch
+    fake: InspectedModel, gru: InspectedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros would say that each token is certain; beside another run the other is shown alone."""
     by_token = fake.system.log_prob
@@ -226,33 +257,33 @@ def test_there_is_no_surprisal_of_a_text_that_is_scored_as_a_whole(
         return replace(found, per_token=nothing, per_sequence=found.totals, whole=True)
 
     monkeypatch.setattr(fake.system, "log_prob", whole)
-    assert surprisal_pictures([fake]) == []
-    [first, _] = surprisal_pictures([fake, gru])
+    assert surprisal_figures([fake]) == []
+    [first, _] = surprisal_figures([fake, gru])
     assert len(drawn(first).axes[0].patches) == 4, "the bars of one run: the cat sleeps </s>"
 
 
 def test_surprisals_of_several_runs_are_lines_on_one_picture(
-    fake: Subject, gru: Subject, models: dict[str, Model]
+    fake: InspectedModel, gru: InspectedModel, models: dict[str, TrainedModel]
 ):
-    [first, _] = surprisal_pictures([fake, gru])
+    [first, _] = surprisal_figures([fake, gru])
     axes = drawn(first).axes[0]
     assert axes.get_lines()[0].get_ydata().tolist() == [1.0, 2.0, 3.0, 4.0]
     [score] = [each for each in axes.get_lines() if each.get_label() == "gru"]
-    batch = Batch.from_sequences([gru.sentences[0].ids], pad=0)
+    batch = Batch.collate([gru.sentences[0].ids], pad=0)
     expected = -gru.system.log_prob(batch).per_token[0]  # type: ignore[operator]
     np.testing.assert_allclose(score.get_ydata(), expected.detach(), rtol=1e-5)
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["fake", "gru"]
 
 
-def test_who_sees_whom_is_the_causal_triangle(gru: Subject, fake: Subject) -> None:
-    [picture] = sight_pictures(gru)
+def test_who_sees_whom_is_the_causal_triangle(gru: InspectedModel, fake: InspectedModel) -> None:
+    [picture] = input_dependence_figures(gru)
     figure = drawn(picture)
     used, hidden = figure.axes[0].collections
     below = {(column + 0.5, row + 0.5) for row in range(4) for column in range(row + 1)}
     assert {tuple(place) for place in used.get_offsets().tolist()} == below
     assert len(hidden.get_offsets()) == 16 - len(below)
     assert labels(figure) == ["<s>", "the", "cat", "sleeps"]
-    assert sight_pictures(fake) == []
+    assert input_dependence_figures(fake) == []
 
 
 # The course of training
@@ -272,18 +303,18 @@ METRICS = [
 
 
 def test_documents_are_followed_over_training_and_zero_where_they_were_not_found(
-    fake: Subject,
+    fake: InspectedModel,
 ) -> None:
     lines = [
         {"event": "train", "step": 5, "loss": 2.0},
         {"event": "looked up", "step": 5, "texts": [{"text": "a", "documents": {"x": 0.75}}]},
         {"event": "looked up", "step": 9, "texts": [{"text": "a", "documents": {"y": 0.5}}]},
     ]
-    assert over_training(lines) == ([5, 9], {"a": {"x": [0.75, 0.0], "y": [0.0, 0.5]}})
-    [picture] = lookup_pictures(replace(fake, metrics=tuple(lines)))
+    assert retrieval_over_training(lines) == ([5, 9], {"a": {"x": [0.75, 0.0], "y": [0.0, 0.5]}})
+    [picture] = retrieval_figures(replace(fake, metrics=tuple(lines)))
     lines_drawn = drawn(picture).axes[0].get_lines()
     assert [list(line.get_ydata()) for line in lines_drawn] == [[0.75, 0.0], [0.0, 0.5]]
-    assert lookup_pictures(replace(fake, metrics=tuple(lines[:2]))) == []
+    assert retrieval_figures(replace(fake, metrics=tuple(lines[:2]))) == []
 
 
 def test_norms_by_training_tokens_seen() -> None:
@@ -294,9 +325,9 @@ def test_norms_by_training_tokens_seen() -> None:
 
 
 def test_norms_are_panels_with_a_line_for_each_table(
-    gru: Subject, models: dict[str, Model]
+    gru: InspectedModel, models: dict[str, TrainedModel]
 ) -> None:
-    [picture] = norm_pictures([replace(gru, metrics=tuple(METRICS))])
+    [picture] = norm_figures([replace(gru, metrics=tuple(METRICS))])
     figure = drawn(picture)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "length of the tokens' vectors",
@@ -305,16 +336,18 @@ def test_norms_are_panels_with_a_line_for_each_table(
     ]
     assert [line.get_label() for line in figure.axes[0].get_lines()] == ["emission", "embedding"]
     assert figure.axes[0].get_lines()[0].get_xydata().tolist() == [[10.0, 1.0], [40.0, 1.5]]
-    assert norm_pictures([make_subject(models["ngram"], ["the cat"])]) == []
+    assert norm_figures([make_inspected_model(models["ngram"], ["the cat"])]) == []
 
 
 def test_the_gradient_against_distance_is_a_line_a_run_with_its_factor() -> None:
     """Halved at every step: the factor is 0.50, and the line is straight on a scale of powers."""
-    halves = DistanceGradients(
+    halves = GradientByDistance(
         distances=(1, 2, 3, 4), norms=(1.0, 0.5, 0.25, 0.125), sentences=(9, 9, 9, 9)
     )
     figure = Figure()
-    draw_gradients(figure, {"rnn": halves, "lstm": replace(halves, norms=(1.0, 1.0, 1.0, 1.0))})
+    draw_gradient_by_distance(
+        figure, {"rnn": halves, "lstm": replace(halves, norms=(1.0, 1.0, 1.0, 1.0))}
+    )
     axes = figure.axes[0]
     assert axes.get_yscale() == "log"
     assert axes.get_lines()[0].get_ydata().tolist() == [1.0, 0.5, 0.25, 0.125]
@@ -322,11 +355,13 @@ def test_the_gradient_against_distance_is_a_line_a_run_with_its_factor() -> None
     assert said == ["rnn, × 0.50 a step", "lstm, × 1.00 a step"]
 
 
-def test_gradients_of_what_learns_by_gradient_alone(gru: Subject, models: dict[str, Model]) -> None:
-    counted = make_subject(models["ngram"], ["the cat sleeps"])
-    [picture] = gradient_pictures([gru, counted])
+def test_gradients_of_what_learns_by_gradient_alone(
+    gru: InspectedModel, models: dict[str, TrainedModel]
+) -> None:
+    counted = make_inspected_model(models["ngram"], ["the cat sleeps"])
+    [picture] = gradient_figures([gru, counted])
     assert len(drawn(picture).axes[0].get_lines()) == 1
-    assert gradient_pictures([counted]) == []
+    assert gradient_figures([counted]) == []
 
 
 # Neighbours
@@ -336,7 +371,7 @@ def test_neighbours_are_those_of_the_smallest_angle() -> None:
     """In the plane: word 0 at 0°, 1 at 10°, 2 at 90°, 3 at 170° and long, 4 a copy of 1."""
     angles = torch.tensor([0.0, 10.0, 90.0, 170.0, 10.0]).deg2rad()
     vectors = torch.stack([angles.cos(), angles.sin()], 1) * torch.tensor([[1], [2], [1], [9], [1]])
-    [found] = find_neighbours(vectors, [0], [0, 1, 2, 3])
+    [found] = nearest_by_cosine(vectors, [0], [0, 1, 2, 3])
     assert found.nearest == (1, 2, 3)
     cosines = [math.cos(math.radians(angle)) for angle in (10, 90, 170)]
     assert found.cosines == pytest.approx(cosines, abs=1e-6)
@@ -345,8 +380,8 @@ def test_neighbours_are_those_of_the_smallest_angle() -> None:
 def test_a_plane_keeps_all_of_what_is_flat() -> None:
     generator = torch.Generator().manual_seed(0)
     flat = torch.randn(6, 2, generator=generator) @ torch.randn(2, 5, generator=generator)
-    found = find_neighbours(flat, [0, 1], range(6))
-    plane = plane_of(flat, found, [f"w{id}" for id in range(6)])
+    found = nearest_by_cosine(flat, [0, 1], range(6))
+    plane = project_embeddings(flat, found, [f"w{id}" for id in range(6)])
     assert plane.share == pytest.approx(1.0)
     assert plane.labels[:2] == ("w0", "w1")
     # Distances between directions are kept: it is a turn, no distortion.
@@ -355,24 +390,24 @@ def test_a_plane_keeps_all_of_what_is_flat() -> None:
     assert np.linalg.norm(plane.points[0] - plane.points[1]) == pytest.approx(expected)
 
 
-def test_pictures_of_neighbours_have_a_table(gru: Subject) -> None:
-    pictures = neighbour_pictures(gru, ["cat", "sleeps"])
+def test_pictures_of_neighbours_have_a_table(gru: InspectedModel) -> None:
+    pictures = nearest_neighbour_figures(gru, ["cat", "sleeps"])
     assert [picture.name for picture in pictures] == ["neighbours-embedding", "neighbours-emission"]
     table = pictures[0].table
     assert table is not None
     assert [row[0].shown for row in table.rows] == ["cat", "sleeps"]
-    assert table.rows[0][1].shown.count(" · ") == NEAREST - 1
+    assert table.rows[0][1].shown.count(" · ") == LISTED_NEIGHBOURS - 1
     written = [text.get_text() for text in drawn(pictures[0]).axes[0].texts]
     assert written[:2] == ["cat", "sleeps"]
 
 
-def test_a_word_that_is_not_known_names_near_ones(gru: Subject) -> None:
+def test_a_word_that_is_not_known_names_near_ones(gru: InspectedModel) -> None:
     with pytest.raises(UserError, match="no word 'slepes' of one token; did you mean 'sleeps'"):
         word_ids(gru, ["slepes"])
 
 
-def test_frequent_words_are_words_and_no_symbols(models: dict[str, Model]) -> None:
-    subject = make_subject(models["gru"], ["the cat sleeps"])
+def test_frequent_words_are_words_and_no_symbols(models: dict[str, TrainedModel]) -> None:
+    subject = make_inspected_model(models["gru"], ["the cat sleeps"])
     words = [subject.token(id) for id in frequent_words(subject)]
     assert words[0] == subject.token(
         next(id for id, _ in subject.counts.most_common() if subject.token(id).isalpha())
@@ -387,7 +422,7 @@ def test_names_beside_points_do_not_cover_each_other() -> None:
     axes.set_xlim(-3, 3)
     axes.set_ylim(-3, 3)
     points = generator.normal(size=(30, 2))
-    boxes = spread_labels(axes, points, [f"word{place}" for place in range(30)], strong=3)
+    boxes = place_labels(axes, points, [f"word{place}" for place in range(30)], strong=3)
     for place, (left, bottom, right, top) in enumerate(boxes):
         for other in boxes[:place]:
             assert left >= other[2] or right <= other[0] or bottom >= other[3] or top <= other[1]
@@ -397,28 +432,30 @@ def test_names_beside_points_do_not_cover_each_other() -> None:
 # Latents
 
 
-def test_reconstruction_against_noise(fake: Subject, gru: Subject) -> None:
+def test_reconstruction_against_noise(fake: InspectedModel, gru: InspectedModel) -> None:
     """The fake loses its noise a token, and twice that for erased words."""
-    for noise, lost in robustness(fake, "latent_noise", NOISES):
+    for noise, lost in reconstruction_loss_by_noise(fake, "latent_noise", LATENT_NOISES):
         assert lost == pytest.approx(noise)
-    [picture] = noise_pictures([fake, gru])
+    [picture] = latent_noise_figures([fake, gru])
     left, right = drawn(picture).axes
-    assert left.get_lines()[0].get_ydata() == pytest.approx(list(NOISES))
-    assert right.get_lines()[0].get_ydata() == pytest.approx([2 * share for share in ERASED])
+    assert left.get_lines()[0].get_ydata() == pytest.approx(list(LATENT_NOISES))
+    assert right.get_lines()[0].get_ydata() == pytest.approx(
+        [2 * share for share in TOKEN_DROPOUT_RATES]
+    )
     assert (left.get_ylabel(), right.get_xlabel()) == ("nats per token", "share of words erased")
-    assert noise_pictures([gru]) == []
+    assert latent_noise_figures([gru]) == []
 
 
-def test_sentences_between_two_latents(fake: Subject, gru: Subject) -> None:
+def test_sentences_between_two_latents(fake: InspectedModel, gru: InspectedModel) -> None:
     """Latents are the ids of the first two words, so both ends come back."""
-    [picture] = interpolation_pictures(fake)
+    [picture] = interpolation_figures(fake)
     assert picture.table is not None
     written = [row[1].shown for row in picture.table.rows]
-    assert len(written) == STEPS
+    assert len(written) == INTERPOLATION_STEPS
     assert (written[0], written[-1]) == ("the cat", "a dog")
     assert [row[0].value for row in picture.table.rows][:3] == [0.0, 1 / 8, 2 / 8]
     assert "the cat" in [text.get_text() for text in drawn(picture).axes[0].texts]
-    assert interpolation_pictures(gru) == []
+    assert interpolation_figures(gru) == []
 
 
 # Trees
@@ -430,8 +467,8 @@ def leaf_places(figure: Figure) -> Iterator[tuple[str, float]]:
             yield text.get_text(), text.get_position()[0]
 
 
-def test_a_tree_stands_over_its_words(fake: Subject, gru: Subject) -> None:
-    pictures = tree_pictures(fake)
+def test_a_tree_stands_over_its_words(fake: InspectedModel, gru: InspectedModel) -> None:
+    pictures = parse_tree_figures(fake)
     assert [picture.name for picture in pictures] == ["tree-1", "tree-2"]
     figure = drawn(pictures[0])
     assert list(leaf_places(figure)) == [("the", 0.0), ("cat", 1.0), ("sleeps", 2.0)]
@@ -440,13 +477,13 @@ def test_a_tree_stands_over_its_words(fake: Subject, gru: Subject) -> None:
     # 2 covers words 1 and 2; 0 covers word 0 and 2's place, and is the highest.
     assert places["2"] == (1.5, 2)
     assert places["0"] == (0.75, 3)
-    assert tree_pictures(gru) == []
+    assert parse_tree_figures(gru) == []
 
 
 def test_lines_of_a_tree_go_across_and_down() -> None:
-    tree = Node(label="0", children=(Node(label="a"), Node(label="b")))
+    tree = TreeNode(label="0", children=(TreeNode(label="a"), TreeNode(label="b")))
     figure = Figure()
-    draw_tree(figure, tree)
+    draw_parse_tree(figure, tree)
     for line in figure.axes[0].get_lines():
         (_, y0), (x1, y1), (x2, y2) = line.get_xydata().tolist()
         assert y0 == y1 == 1.0
@@ -455,6 +492,8 @@ def test_lines_of_a_tree_go_across_and_down() -> None:
 
 
 def test_a_tree_over_places_gets_its_words() -> None:
-    node = node_of(Tree(0, 0, 2, (Tree(5, 0, 1), Tree(6, 1, 2))), ["dogs", "bark"])
+    node = to_tree_node(
+        ParseTree(0, 0, 2, (ParseTree(5, 0, 1), ParseTree(6, 1, 2))), ["dogs", "bark"]
+    )
     assert node.leaves == ("dogs", "bark")
     assert node.height == 2

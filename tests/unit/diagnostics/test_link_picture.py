@@ -7,8 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from lmlab.diagnostics.link_picture import letter_places, linked_sentence
-from lmlab.scoring.links import LinkedMention, LinkedText
+from lmlab.inspection.entity_links import (
+    entity_links_svg,
+    letter_positions,
+)
+from lmlab.scoring.entity_linking import (
+    LinkedMention,
+    LinkedText,
+)
 
 
 def mention(start: int, end: int, title: str) -> LinkedMention:
@@ -30,7 +36,7 @@ def words(svg: str) -> dict[str, float]:
 
 def test_a_bar_stands_under_its_words_and_names_do_not_run_into_each_other():
     text = "will bank on it"
-    svg = linked_sentence(
+    svg = entity_links_svg(
         LinkedText(text=text, mentions=(mention(0, 4, "a long title"), mention(5, 12, "rely")))
     )
     first, second = bars(svg)
@@ -43,7 +49,7 @@ def test_a_bar_stands_under_its_words_and_names_do_not_run_into_each_other():
 
 
 def test_letters_stand_one_after_another_and_narrow_ones_take_less_room():
-    places = letter_places("il mw")
+    places = letter_positions("il mw")
     widths = [b - a for a, b in pairwise(places)]
     assert all(width > 0 for width in widths)
     assert max(widths[:2]) < min(widths[3:])
@@ -51,15 +57,15 @@ def test_letters_stand_one_after_another_and_narrow_ones_take_less_room():
 
 def test_chinese_letters_are_as_wide_as_high_and_make_no_warning(recwarn):
     """11 points each, whatever fonts are installed; a bar ends where its letters do."""
-    places = letter_places("莫斯科 cat")
+    places = letter_positions("莫斯科 cat")
     widths = [72 * (b - a) for a, b in pairwise(places)]
     assert widths[:3] == pytest.approx([11] * 3)
     assert widths[4:] == pytest.approx([72 * w for w in _widths("cat")])
-    svg = linked_sentence(LinkedText(text="莫斯科的", mentions=(mention(0, 3, "莫斯科"),)))
+    svg = entity_links_svg(LinkedText(text="莫斯科的", mentions=(mention(0, 3, "莫斯科"),)))
     [(left, right, _)] = bars(svg)
     assert right - left == pytest.approx(33, abs=0.1)
     assert not recwarn.list
 
 
 def _widths(text: str) -> list[float]:
-    return [b - a for a, b in pairwise(letter_places(text))]
+    return [b - a for a, b in pairwise(letter_positions(text))]

@@ -11,45 +11,65 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    ExplicitMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.view import NO_TARGET, View, left_to_right
-from lmlab.core.visibility import Causal, Explicit, Full
-from lmlab.core.vocabulary import SYMBOLS, Vocabulary
-from lmlab.diagnostics.canvas import canvas
-from lmlab.diagnostics.objective_cells import Names, Panel, Showing
-from lmlab.diagnostics.objective_picture import PAINT, SEES, SEES_PALE, arrange, objective_picture
-from lmlab.diagnostics.objective_view import show_view
-from lmlab.diagnostics.picture import render
-from lmlab.diagnostics.showing import show_objective, spaced
-from lmlab.objectives.four_masks import FourMasks, Mode
-from lmlab.objectives.masking import EachToken
+from lmlab.core.view import NO_TARGET, View, causal_view
+from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
+from lmlab.inspection.token_names import TokenNames
+from lmlab.objective_figures.figure_contents import (
+    CellPanel,
+    ObjectiveContents,
+)
+from lmlab.objective_figures.figure_layout import (
+    ALLOWED_COLOUR,
+    ALLOWED_PALE_COLOUR,
+    STYLE_COLOURS,
+    arrange_contents,
+    objective_figure_spec,
+)
+from lmlab.objective_figures.objective_figure import (
+    show_objective,
+    space_words,
+)
+from lmlab.objective_figures.view_contents import view_contents
+from lmlab.objectives.masking.token_masking import IndependentMasking
+from lmlab.objectives.unified_lm import (
+    UniLMMode,
+    UniLMObjective,
+)
+from lmlab.plotting.canvas import canvas
+from lmlab.plotting.figure import render_figure
 
-WORDS = [*SYMBOLS, "中", "国", "的", "首", "都", "是", "北", "京"]
+WORDS = [*SPECIAL_TOKENS, "中", "国", "的", "首", "都", "是", "北", "京"]
 SIZE = len(WORDS)
-NAMES = Names(token=WORDS.__getitem__, vocabulary=Vocabulary(size=SIZE), symbols={})
+NAMES = TokenNames(token=WORDS.__getitem__, vocabulary=Vocabulary(size=SIZE), symbols={})
 CLEAN = [2, 5, 6, 7, 8, 9, 10, 11, 12, 3]
 """<s> 中 国 的 首 都 是 北 京 </s>"""
-BATCH = Batch.from_sequences([CLEAN], pad=0)
+BATCH = Batch.collate([CLEAN], pad=0)
 TOKENS = BATCH.tokens
 NO = NO_TARGET
 
 
-def texts(panel: Panel, name: str) -> list[str]:
+def texts(panel: CellPanel, name: str) -> list[str]:
     return ["" if cell is None else cell.text for cell in panel.strip(name).cells]
 
 
-def looks(panel: Panel, name: str) -> list[str]:
+def looks(panel: CellPanel, name: str) -> list[str]:
     return ["" if cell is None else cell.look for cell in panel.strip(name).cells]
 
 
-def hidden(showing: Showing) -> list[str]:
+def hidden(showing: ObjectiveContents) -> list[str]:
     [strip] = [s for panel in showing.panels for s in panel.strips if s.name == "text"]
     return [cell.text for cell in strip.cells if cell is not None and cell.look == "hidden"]
 
 
-def drawn(showing: Showing) -> Figure:
-    picture = objective_picture(showing, name="test", title="a: b")
+def drawn(showing: ObjectiveContents) -> Figure:
+    picture = objective_figure_spec(showing, name="test", title="a: b")
     with canvas(picture.name, width=picture.width, height=picture.height) as figure:
         picture.draw(figure)
         return figure
@@ -62,15 +82,15 @@ def masked(places: list[int], fed: list[int]) -> View:
     return View(
         inputs=TOKENS.masked_scatter(chosen, torch.tensor(fed)),
         lengths=BATCH.lengths,
-        visibility=Full(),
+        attention_mask=FullMask(),
         targets=TOKENS.masked_fill(~chosen, NO),
-        origins=torch.arange(10)[None].masked_fill(~chosen, -1),
+        clean_positions=torch.arange(10)[None].masked_fill(~chosen, -1),
     )
 
 
 def test_masked_words_are_hidden_and_others_are_not() -> None:
     """Of three asked words one is masked, one changed into 国 and one kept (80/10/10)."""
-    showing = show_view(masked([2, 4, 8], [4, 6, 12]), BATCH, NAMES)
+    showing = view_contents(masked([2, 4, 8], [4, 6, 12]), BATCH, NAMES)
     [panel] = showing.panels
     assert [strip.name for strip in panel.strips] == [
         "place", "text", "fed", "position", "target", "from place",
@@ -84,7 +104,7 @@ def test_masked_words_are_hidden_and_others_are_not() -> None:
 
 
 def test_left_to_right_hides_by_sight_alone() -> None:
-    showing = show_view(left_to_right(BATCH), BATCH, NAMES)
+    showing = view_contents(causal_view(BATCH), BATCH, NAMES)
     [panel], [matrix] = showing.panels, showing.matrices
     assert hidden(showing) == []
     # The last token is never fed: its column holds the clean text alone.
@@ -104,15 +124,15 @@ def test_two_streams_have_a_matrix_each() -> None:
     view = View(
         inputs=TOKENS,
         lengths=BATCH.lengths,
-        visibility=Explicit(content[None]),
-        query_visibility=Explicit(query[None]),
+        attention_mask=ExplicitMask(content[None]),
+        query_attention_mask=ExplicitMask(query[None]),
         order=order,
         segments=torch.tensor([[0] * 4 + [1] * 6]),
         targets=TOKENS.masked_fill(~late, NO),
-        origins=torch.arange(10)[None].masked_fill(~late, -1),
+        clean_positions=torch.arange(10)[None].masked_fill(~late, -1),
         labels=torch.tensor([1]),
     )
-    showing = show_view(view, BATCH, NAMES)
+    showing = view_contents(view, BATCH, NAMES)
     first, second = showing.matrices
     assert (first.name, second.name) == ("content stream", "query stream")
     assert torch.equal(torch.tensor(first.seen), content)
@@ -139,15 +159,15 @@ def blanks() -> View:
     return View(
         inputs=torch.tensor([fed]),
         lengths=torch.tensor([size]),
-        visibility=Explicit(sight[None]),
+        attention_mask=ExplicitMask(sight[None]),
         positions=torch.tensor([pairs]),
         targets=torch.tensor([[NO] * given + [12, 14, 8, 9, 14]]),
-        origins=torch.tensor([[-1] * given + [8, -1, 4, 5, -1]]),
+        clean_positions=torch.tensor([[-1] * given + [8, -1, 4, 5, -1]]),
     )
 
 
 def test_blanks_that_are_written_again_are_hidden() -> None:
-    showing = show_view(blanks(), BATCH, NAMES)
+    showing = view_contents(blanks(), BATCH, NAMES)
     text, view = showing.panels
     assert hidden(showing) == ["首", "都", "京"]
     assert [strip.name for strip in text.strips] == ["place", "text"]
@@ -159,8 +179,10 @@ def test_blanks_that_are_written_again_are_hidden() -> None:
 
 
 def test_symbols_of_an_objective_have_its_names() -> None:
-    named = Names(token=WORDS.__getitem__, vocabulary=Vocabulary(size=SIZE), symbols={13: "[S]"})
-    _, view = show_view(blanks(), BATCH, named).panels
+    named = TokenNames(
+        token=WORDS.__getitem__, vocabulary=Vocabulary(size=SIZE), symbols={13: "[S]"}
+    )
+    _, view = view_contents(blanks(), BATCH, named).panels
     assert texts(view, "fed")[9:] == ["[S]", "京", "[S]", "首", "都"]
 
 
@@ -169,20 +191,20 @@ def spans() -> View:
     decoder = View(
         inputs=torch.tensor([[2, 13, 7, 8, 14, 11, 12, 15]]),
         lengths=torch.tensor([8]),
-        visibility=Causal(),
+        attention_mask=CausalMask(),
         targets=torch.tensor([[13, 7, 8, 14, 11, 12, 15, 3]]),
-        origins=torch.tensor([[-1, 3, 4, -1, 7, 8, -1, 9]]),
+        clean_positions=torch.tensor([[-1, 3, 4, -1, 7, 8, -1, 9]]),
     )
     return View(
         inputs=torch.tensor([[2, 5, 6, 13, 9, 10, 14, 3]]),
         lengths=torch.tensor([8]),
-        visibility=Full(),
+        attention_mask=FullMask(),
         decoder=decoder,
     )
 
 
 def test_encoder_and_decoder_have_their_own_rows_and_three_matrices() -> None:
-    showing = show_view(spans(), BATCH, NAMES)
+    showing = view_contents(spans(), BATCH, NAMES)
     text, encoder, decoder = showing.panels
     assert (text.name, encoder.name, decoder.name) == ("", "encoder", "decoder")
     assert hidden(showing) == ["的", "首", "北", "京"]
@@ -208,19 +230,19 @@ def test_an_encoder_that_is_asked_too_hides_its_own() -> None:
     decoder = View(
         inputs=torch.tensor([[2, 11, 12]]),
         lengths=torch.tensor([3]),
-        visibility=Causal(),
+        attention_mask=CausalMask(),
         targets=torch.tensor([[11, 12, 3]]),
-        origins=torch.tensor([[7, 8, 9]]),
+        clean_positions=torch.tensor([[7, 8, 9]]),
     )
     view = View(
         inputs=torch.tensor([[2, 5, 4, 7, 8, 9, 10, 3]]),
         lengths=torch.tensor([8]),
-        visibility=Full(),
+        attention_mask=FullMask(),
         targets=asked,
-        origins=torch.arange(8)[None],
+        clean_positions=torch.arange(8)[None],
         decoder=decoder,
     )
-    showing = show_view(view, BATCH, NAMES)
+    showing = view_contents(view, BATCH, NAMES)
     assert hidden(showing) == ["国", "北", "京"]
     encoder = showing.panels[1]
     assert texts(encoder, "from place") == ["", "", "2", "", "", "", "", ""]
@@ -229,15 +251,15 @@ def test_an_encoder_that_is_asked_too_hides_its_own() -> None:
 
 def test_a_source_is_no_part_of_the_text() -> None:
     """A translator: the encoder reads 北京, which the text has as well, and nothing is hidden."""
-    source = Batch.from_sequences([[2, 11, 12, 3]], pad=0)
-    batch = Batch.from_sequences([CLEAN], pad=0, condition=source)
+    source = Batch.collate([[2, 11, 12, 3]], pad=0)
+    batch = Batch.collate([CLEAN], pad=0, condition=source)
     view = View(
         inputs=source.tokens,
         lengths=source.lengths,
-        visibility=Full(),
-        decoder=left_to_right(batch),
+        attention_mask=FullMask(),
+        decoder=causal_view(batch),
     )
-    showing = show_view(view, batch, NAMES)
+    showing = view_contents(view, batch, NAMES)
     encoder, decoder = showing.panels
     assert hidden(showing) == []
     assert texts(encoder, "fed") == ["<s>", "北", "京", "</s>"]
@@ -249,39 +271,39 @@ def test_words_that_changed_places_are_still_the_texts_own() -> None:
     view = View(
         inputs=torch.tensor([[2, 10, 11, 12, 5, 6, 7, 8, 9, 3]]),
         lengths=BATCH.lengths,
-        visibility=Full(),
-        decoder=left_to_right(BATCH),
+        attention_mask=FullMask(),
+        decoder=causal_view(BATCH),
     )
-    showing = show_view(view, BATCH, NAMES)
+    showing = view_contents(view, BATCH, NAMES)
     assert hidden(showing) == []
     assert set(looks(showing.panels[1], "fed")) == {"plain"}
 
 
 def test_words_of_another_text_are_told_apart() -> None:
     """中国 and then 北京 of the second row; a target from there is not the first row's place 2."""
-    batch = Batch.from_sequences([[*CLEAN[:4], 3], [2, 10, 11, 12, 3]], pad=0)
+    batch = Batch.collate([[*CLEAN[:4], 3], [2, 10, 11, 12, 3]], pad=0)
     view = View(
         inputs=torch.tensor([[2, 5, 6, 3, 11, 12, 3]] * 2),
         lengths=torch.tensor([7, 7]),
-        visibility=Full(),
+        attention_mask=FullMask(),
         segments=torch.tensor([[0, 0, 0, 0, 1, 1, 1]] * 2),
         targets=torch.tensor([[NO, NO, NO, NO, 11, NO, NO]] * 2),
-        origins=torch.tensor([[-1, -1, -1, -1, 2, -1, -1]] * 2),
+        clean_positions=torch.tensor([[-1, -1, -1, -1, 2, -1, -1]] * 2),
     )
-    showing = show_view(view, batch, NAMES)
+    showing = view_contents(view, batch, NAMES)
     assert looks(showing.panels[1], "fed")[3:6] == ["plain", "other", "other"]
     assert hidden(showing) == []
 
 
 def test_weights_are_told_where_they_differ() -> None:
-    view = left_to_right(BATCH)
+    view = causal_view(BATCH)
     weights = torch.ones_like(view.inputs, dtype=torch.float)
     weights[0, 3] = 0.25
     told = View(
-        inputs=view.inputs, lengths=view.lengths, visibility=Causal(), targets=view.targets,
-        origins=view.origins, weights=weights,
+        inputs=view.inputs, lengths=view.lengths, attention_mask=CausalMask(), targets=view.targets,
+        clean_positions=view.clean_positions, weights=weights,
     )  # fmt: skip
-    [panel] = show_view(told, BATCH, NAMES).panels
+    [panel] = view_contents(told, BATCH, NAMES).panels
     assert texts(panel, "weight")[2:5] == ["1", "0.25", "1"]
 
 
@@ -289,31 +311,31 @@ def test_vectors_are_numbered() -> None:
     view = View(
         inputs=torch.zeros(1, 3, 7),
         lengths=torch.tensor([3]),
-        visibility=Full(),
+        attention_mask=FullMask(),
         labels=torch.tensor([4]),
     )
-    showing = show_view(view, BATCH, NAMES)
+    showing = view_contents(view, BATCH, NAMES)
     assert texts(showing.panels[-1], "fed") == ["patch 1", "patch 2", "patch 3"]
     assert showing.remarks == ("Label of the whole text: 4.",)
 
 
 def test_every_look_has_its_own_colour_in_the_drawing() -> None:
-    showing = show_view(masked([2, 4, 8], [4, 6, 12]), BATCH, NAMES)
+    showing = view_contents(masked([2, 4, 8], [4, 6, 12]), BATCH, NAMES)
     axes = drawn(showing).axes[0]
     boxes = [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
     for look, count in (("hidden", 2), ("mask", 1), ("changed", 1), ("target", 3)):
-        ground, rim = PAINT[look]
+        ground, rim = STYLE_COLOURS[look]
         found = [box for box in boxes if same_color(box.get_facecolor(), ground)]
         # One more in the legend.
         assert len(found) == count + 1
         assert all(same_color(box.get_edgecolor(), rim) for box in found)
-    grounds = {PAINT[look][0] for look in ("hidden", "mask", "changed", "other", "target")}
+    grounds = {STYLE_COLOURS[look][0] for look in ("hidden", "mask", "changed", "other", "target")}
     assert len(grounds) == 5
 
 
 def test_squares_are_the_visibility() -> None:
     """9 · 10 / 2 = 45 squares of 81 are seen by a causal text of nine inputs."""
-    sheet = arrange(show_view(left_to_right(BATCH), BATCH, NAMES), title="a: b")
+    sheet = arrange_contents(view_contents(causal_view(BATCH), BATCH, NAMES), title="a: b")
     assert len(sheet.squares["unseen"]) == 36
     assert len(sheet.squares["sees"]) == 45 + 1  # and one in the legend
     assert "sees pale" not in sheet.squares
@@ -322,21 +344,21 @@ def test_squares_are_the_visibility() -> None:
     rows = sorted({y for _, y in filled | empty})
     columns = sorted({x for x, _ in filled | empty})
     seen = torch.tensor([[(x, y) in filled for x in columns] for y in rows])
-    assert torch.equal(seen, Causal().mask(torch.tensor([9]), 9)[0])
+    assert torch.equal(seen, CausalMask().mask(torch.tensor([9]), 9)[0])
 
 
 def test_rows_where_nothing_is_asked_are_pale() -> None:
-    showing = show_view(masked([2], [4]), BATCH, NAMES)
+    showing = view_contents(masked([2], [4]), BATCH, NAMES)
     axes = drawn(showing).axes[0]
     counts = {each.get_label(): len(each.get_offsets()) for each in axes.collections}
     assert counts == {"sees": 10 + 1, "sees pale": 90 + 1}
     colours = {each.get_label(): each.get_facecolor()[0] for each in axes.collections}
-    assert same_color(colours["sees"], SEES)
-    assert same_color(colours["sees pale"], SEES_PALE)
+    assert same_color(colours["sees"], ALLOWED_COLOUR)
+    assert same_color(colours["sees pale"], ALLOWED_PALE_COLOUR)
 
 
 def test_nothing_stands_on_anything_else() -> None:
-    sheet = arrange(show_view(spans(), BATCH, NAMES), title="a: b", note="c")
+    sheet = arrange_contents(view_contents(spans(), BATCH, NAMES), title="a: b", note="c")
     boxes = sorted(sheet.boxes, key=lambda box: (box.top, box.left))
     for one, two in pairwise(boxes):
         same_line = one.top == two.top
@@ -346,17 +368,17 @@ def test_nothing_stands_on_anything_else() -> None:
 
 
 def test_a_long_text_goes_on_below() -> None:
-    batch = Batch.from_sequences([[2, *[5, 6, 7, 8] * 13, 3]], pad=0)
-    sheet = arrange(show_view(left_to_right(batch), batch, NAMES), title="a: b")
+    batch = Batch.collate([[2, *[5, 6, 7, 8] * 13, 3]], pad=0)
+    sheet = arrange_contents(view_contents(causal_view(batch), batch, NAMES), title="a: b")
     assert sheet.width < 13
     shown = [words for words in sheet.words if words.text == "text"]
     assert len(shown) == 2
 
 
 def test_the_svg_is_xml_with_its_words_and_the_same_every_time() -> None:
-    showing = show_view(masked([2], [4]), BATCH, NAMES)
+    showing = view_contents(masked([2], [4]), BATCH, NAMES)
     first, second = (
-        render(objective_picture(showing, name="test", title="a: b")) for _ in range(2)
+        render_figure(objective_figure_spec(showing, name="test", title="a: b")) for _ in range(2)
     )
     assert first == second
     root = ElementTree.fromstring(first.svg)
@@ -408,7 +430,7 @@ def test_other_families_have_views_too(name: str) -> None:
     assert texts(panel, "text") == ["<s>", "a", "b", "a", "</s>"]
     assert [word for word in texts(panel, "target") if word] == ["a", "b", "a", "</s>"]
     time = shown.view.inputs.shape[1]
-    mask = shown.view.visibility.mask(shown.view.lengths, time)[0]
+    mask = shown.view.attention_mask.mask(shown.view.lengths, time)[0]
     length = int(shown.view.lengths[0])
     assert torch.equal(torch.tensor(matrix.seen), mask[:length, :length])
 
@@ -430,7 +452,7 @@ def test_what_can_not_be_shown_is_told_in_a_sentence(arguments: dict, said: str)
 
 
 def test_chinese_letters_stand_by_themselves() -> None:
-    assert spaced("中国的 capital 是北京。") == "中 国 的 capital 是 北 京 。"
+    assert space_words("中国的 capital 是北京。") == "中 国 的 capital 是 北 京 。"
 
 
 def test_an_image_is_drawn_as_it_is_cut_and_read_by_one_stack() -> None:
@@ -450,7 +472,7 @@ def test_an_image_is_drawn_as_it_is_cut_and_read_by_one_stack() -> None:
     assert matrix.asked == ("three", *[""] * 16, "</s>")
     expected = [[True] * 17 + [row == 17] for row in range(18)]
     assert torch.equal(torch.tensor(matrix.seen), torch.tensor(expected))
-    sheet = arrange(shown.showing, title="a: b")
+    sheet = arrange_contents(shown.showing, title="a: b")
     assert len(sheet.pixels) == 64 + 16 * 4
     assert sorted({round(grey, 3) for *_, grey in sheet.pixels})[0] == 0
 
@@ -499,8 +521,10 @@ def test_a_layer_that_looks_at_less_shows_whom_it_looks_at() -> None:
 
 
 def test_what_was_drawn_is_said_in_words() -> None:
-    masks = FourMasks(Vocabulary(size=SIZE), EachToken(0.3))
-    said = [masks.explain(masks.view_in(BATCH, torch.tensor([mode])))[0] for mode in Mode]
+    masks = UniLMObjective(Vocabulary(size=SIZE), IndependentMasking(0.3))
+    said = [
+        masks.explain(masks.view_in_modes(BATCH, torch.tensor([mode])))[0] for mode in UniLMMode
+    ]
     names = ("both ways", "sequence to sequence", "left to right", "right to left")
     assert all(f": {name}," in told for name, told in zip(names, said, strict=True))
     swapped = show_objective("albert", seed=0).showing
@@ -512,17 +536,17 @@ def test_what_was_drawn_is_said_in_words() -> None:
 
 def test_what_comes_of_another_text_says_so() -> None:
     """中国 and then 北京 of the second row: 北 is place 2 there, and 中 changed is place 1 here."""
-    batch = Batch.from_sequences([[*CLEAN[:4], 3], [2, 10, 11, 12, 3]], pad=0)
+    batch = Batch.collate([[*CLEAN[:4], 3], [2, 10, 11, 12, 3]], pad=0)
     asked = torch.tensor([[NO, 5, NO, NO, 11, NO, NO]] * 2)
     view = View(
         inputs=torch.tensor([[2, 9, 6, 3, 4, 12, 3]] * 2),
         lengths=torch.tensor([7, 7]),
-        visibility=Full(),
+        attention_mask=FullMask(),
         targets=asked,
-        origins=torch.tensor([[-1, 1, -1, -1, 2, -1, -1]] * 2),
-        origin_rows=torch.tensor([[0, 0, 0, 0, 1, 1, 0]] * 2),
+        clean_positions=torch.tensor([[-1, 1, -1, -1, 2, -1, -1]] * 2),
+        clean_rows=torch.tensor([[0, 0, 0, 0, 1, 1, 0]] * 2),
     )
-    own, other, fed = show_view(view, batch, NAMES).panels
+    own, other, fed = view_contents(view, batch, NAMES).panels
     assert looks(own, "text") == ["plain", "hidden", "plain", "plain", "plain"]
     assert texts(other, "other text") == ["<s>", "是", "北", "京", "</s>"]
     assert looks(other, "other text") == ["plain", "plain", "hidden", "plain", "plain"]

@@ -10,27 +10,33 @@ from dataclasses import replace
 import pytest
 
 from lmlab.core.score import TokenScore
-from lmlab.diagnostics.canvas import COLOURS, FONTS, INK, colour, shown_name
-from lmlab.diagnostics.pictures import (
-    Bar,
-    Curve,
-    curve_from_metrics,
-    loss_bars,
+from lmlab.plotting.canvas import (
+    COLOURS,
+    FONTS,
+    FOREGROUND_COLOUR,
+    colour,
+    printable_name,
+)
+from lmlab.plotting.training_curves import (
+    LossBar,
+    LossCurve,
+    draw_loss_bars,
+    draw_training_curves,
+    loss_curve_from_metrics,
     surprisal_bars,
-    training_curves,
 )
 
 CURVES = (
-    Curve(
+    LossCurve(
         name="gru 首都",
         train=((10.0, 5.0), (20.0, 3.0)),
         held_out=((10.0, 4.0), (20.0, 2.5)),
     ),
-    Curve(
+    LossCurve(
         name="ngram $n_5$", train=((20.0, 1.0),), held_out=((20.0, 2.75),), look=1, one_pass=True
     ),
 )
-BARS = (Bar(name="gru", value=2.0, low=1.5, high=2.5), Bar(name="ngram", value=4.0, look=1))
+BARS = (LossBar(name="gru", value=2.0, low=1.5, high=2.5), LossBar(name="ngram", value=4.0, look=1))
 TOKENS = tuple(
     TokenScore(token=token, start=place, end=place + 1, log_prob=log_prob)
     for place, (token, log_prob) in enumerate([("北", -1.0), ("京", -2.0), (" ", -math.inf)])
@@ -39,8 +45,8 @@ TOKENS = tuple(
 
 def drawn() -> dict[str, str]:
     return {
-        "curves": training_curves(CURVES, floor=2.0),
-        "bars": loss_bars(BARS, floor=1.0),
+        "curves": draw_training_curves(CURVES, floor=2.0),
+        "bars": draw_loss_bars(BARS, floor=1.0),
         "surprisal": surprisal_bars(TOKENS),
     }
 
@@ -65,7 +71,7 @@ def test_every_picture_fits_any_page(name: str) -> None:
     svg = drawn()[name]
     root = ElementTree.fromstring(svg)  # it is well-formed
     assert "viewBox" in root.attrib
-    assert INK not in svg
+    assert FOREGROUND_COLOUR not in svg
     assert "currentColor" in svg
     assert FONTS in svg
     # No other file, no style that would leak into the page, no date.
@@ -83,12 +89,12 @@ def test_letters_stay_letters() -> None:
 
 
 def test_a_name_with_control_characters_is_still_xml() -> None:
-    svg = loss_bars([Bar(name="a\x00\x1bb<&>", value=1.0)])
+    svg = draw_loss_bars([LossBar(name="a\x00\x1bb<&>", value=1.0)])
     assert "a��b<&>" in texts(svg)
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    svg = loss_bars(BARS)
+    svg = draw_loss_bars(BARS)
     lengths = []
     for place in (0, 1):
         shade = re.escape(COLOURS[place])
@@ -99,14 +105,16 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 def test_a_loss_without_an_end_and_one_below_zero_are_drawn() -> None:
-    svg = loss_bars([Bar(name="zero", value=math.inf), Bar(name="energy", value=-3.0, look=1)])
+    svg = draw_loss_bars(
+        [LossBar(name="zero", value=math.inf), LossBar(name="energy", value=-3.0, look=1)]
+    )
     assert {"zero", "energy"} <= set(texts(svg))
     assert any("∞" in text for text in texts(svg))
     assert any("-3.000" in text for text in texts(svg))
 
 
 def test_a_model_fitted_in_one_pass_is_a_line_across() -> None:
-    svg = training_curves(CURVES)
+    svg = draw_training_curves(CURVES)
     shade = re.escape(COLOURS[1])
     points = numbers(svg, rf'<path d="([^"]*)"[^>]*style="fill: none; stroke: {shade}')
     assert len(points) == 2
@@ -119,13 +127,15 @@ def test_a_training_that_was_validated_once_is_a_point() -> None:
         {"step": 2, "event": "train", "loss": 3.0, "count": 10, "learning_rate": 0.1},
         {"step": 2, "event": "validation", "loss": 4.0, "count": 5},
     ]
-    curve = curve_from_metrics("lstm", lines)
+    curve = loss_curve_from_metrics("lstm", lines)
     assert not curve.one_pass
-    assert not curve_from_metrics("lstm", [lines[0], lines[2]]).one_pass  # after one step of many
-    assert curve_from_metrics("ngram", [{"step": 1, "event": "train", "loss": 1.0}]).one_pass
+    assert not loss_curve_from_metrics(
+        "lstm", [lines[0], lines[2]]
+    ).one_pass  # after one step of many
+    assert loss_curve_from_metrics("ngram", [{"step": 1, "event": "train", "loss": 1.0}]).one_pass
     line = rf'<path d="([^"]*)"[^>]*style="fill: none; stroke: {COLOURS[0]}'
-    paths = re.findall(line, training_curves([curve]))
-    across = re.findall(line, training_curves([replace(curve, one_pass=True)]))
+    paths = re.findall(line, draw_training_curves([curve]))
+    across = re.findall(line, draw_training_curves([replace(curve, one_pass=True)]))
     assert len(across) == len(paths) + 1
     [added] = set(across) - set(paths)
     assert len({y for _, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", added)}) == 1
@@ -134,24 +144,24 @@ def test_a_training_that_was_validated_once_is_a_point() -> None:
 def test_an_impossible_token_and_no_token_at_all_are_drawn() -> None:
     assert "␣" in texts(drawn()["surprisal"])
     assert "<svg" in surprisal_bars([])
-    assert "<svg" in training_curves([])
-    assert "<svg" in loss_bars([])
+    assert "<svg" in draw_training_curves([])
+    assert "<svg" in draw_loss_bars([])
 
 
 def test_more_runs_than_colours() -> None:
     assert colour(len(COLOURS) + 2) == COLOURS[2]
     many = [
-        Curve(name=str(i), train=(), held_out=((1, 1.0 + i), (2, i)), look=i) for i in range(12)
+        LossCurve(name=str(i), train=(), held_out=((1, 1.0 + i), (2, i)), look=i) for i in range(12)
     ]
-    assert "stroke-dasharray" in training_curves(many)
+    assert "stroke-dasharray" in draw_training_curves(many)
 
 
 @pytest.mark.parametrize("held_out", [(), ((2.0, 3.8),), ((1.0, 4.0), (2.0, 3.8))])
 def test_a_contrast_in_training_is_named_so(held_out: tuple[tuple[float, float], ...]) -> None:
     losses = {"name": "nce", "train": ((1.0, 2.0), (2.0, 1.8)), "held_out": held_out}
     named = "nce (training, a contrast)"
-    assert texts(training_curves([Curve(**losses, contrast=True)])).count(named) == 1
-    assert named not in texts(training_curves([Curve(**losses)]))
+    assert texts(draw_training_curves([LossCurve(**losses, contrast=True)])).count(named) == 1
+    assert named not in texts(draw_training_curves([LossCurve(**losses)]))
 
 
 def test_a_curve_from_the_lines_of_metrics() -> None:
@@ -162,7 +172,7 @@ def test_a_curve_from_the_lines_of_metrics() -> None:
         {"step": 6, "event": "train", "loss": math.nan, "count": 300},
         {"step": 7, "event": "remark"},
     ]
-    curve = curve_from_metrics("run", lines)
+    curve = loss_curve_from_metrics("run", lines)
     # Tokens are added up: 100, then 100 + 300; held-out losses stand where training was.
     assert curve.train == ((100.0, 5.0), (400.0, 4.0))
     assert curve.held_out == ((400.0, 4.5),)
@@ -180,4 +190,4 @@ def test_a_curve_from_the_lines_of_metrics() -> None:
     ],
 )
 def test_bytes_are_shown_as_the_letters_they_are(name: str, shown: str) -> None:
-    assert shown_name(name) == shown
+    assert printable_name(name) == shown

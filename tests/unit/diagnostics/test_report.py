@@ -12,17 +12,30 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.core.score import Convention, TokenScore
-from lmlab.diagnostics.chapters import Chapter, Written
-from lmlab.diagnostics.pictures import Curve
-from lmlab.diagnostics.report import report, with_looks, write_report
-from lmlab.scoring.comparison import Comparison, Difference, Floor, Row, Sentence
-from lmlab.scoring.tables import markdown
+from lmlab.plotting.training_curves import LossCurve
+from lmlab.reports.html_report import (
+    assign_colours,
+    render_report,
+    write_report,
+)
+from lmlab.reports.report_sections import (
+    ReportSection,
+    SampledText,
+)
+from lmlab.scoring.comparison_records import (
+    ComparedSentence,
+    Comparison,
+    ComparisonRow,
+    Difference,
+    EntropyFloor,
+)
+from lmlab.scoring.comparison_tables import markdown
 
 HOSTILE = "</td><script>alert(1)</script>&\"'"
 WORDS = Convention(tokenizer="word, 66 tokens", start=True, end=True)
 
 
-def row(name: str, nats: float, **changes: object) -> Row:
+def row(name: str, nats: float, **changes: object) -> ComparisonRow:
     values = {
         "name": name,
         "runs": (f"runs/{name}",),
@@ -43,10 +56,10 @@ def row(name: str, nats: float, **changes: object) -> Row:
         "floor": 2.0,
         "regret": nats - 2.0,
     }
-    return Row(**(values | changes))  # type: ignore[arg-type]
+    return ComparisonRow(**(values | changes))  # type: ignore[arg-type]
 
 
-def chapter(*rows: Row, corpus: str = "grammar") -> Chapter:
+def chapter(*rows: ComparisonRow, corpus: str = "grammar") -> ReportSection:
     token = TokenScore(token="狗<", start=0, end=2, log_prob=-2.5, unknown=True)
     comparison = Comparison(
         corpus=corpus,
@@ -55,17 +68,19 @@ def chapter(*rows: Row, corpus: str = "grammar") -> Chapter:
         differences=(
             Difference(first="a", second="b", nats=-0.5, low=-0.6, high=-0.4, p_value=0.001),
         ),
-        floor=Floor(nats_per_text=20, bits_per_character=0.7, entropy=19.5, entropy_per_token=2.05),
+        floor=EntropyFloor(
+            nats_per_text=20, bits_per_character=0.7, entropy=19.5, entropy_per_token=2.05
+        ),
         notes=("A note & a warning.",),
-        sentences=(Sentence(text="狗<", tokens={each.name: (token,) for each in rows}),),
+        sentences=(ComparedSentence(text="狗<", tokens={each.name: (token,) for each in rows}),),
     )
-    return Chapter(
+    return ReportSection(
         comparison=comparison,
         curves=tuple(
-            Curve(name=each.name, train=(), held_out=((1.0, 3.0), (2.0, 2.5))) for each in rows
+            LossCurve(name=each.name, train=(), held_out=((1.0, 3.0), (2.0, 2.5))) for each in rows
         ),
         entropy=2.05,
-        samples={each.name: (Written(text="a <b> text", log_prob=-7.25),) for each in rows},
+        samples={each.name: (SampledText(text="a <b> text", log_prob=-7.25),) for each in rows},
         commands={each.name: (f"lmlab train lstm --out '{each.name}'",) for each in rows},
     )
 
@@ -98,7 +113,7 @@ def parsed(text: str) -> Balanced:
 
 
 def test_it_is_well_formed_and_needs_no_other_file() -> None:
-    text = report([chapter(row("a", 2.5), row("b", 3.0))], title="t")
+    text = render_report([chapter(row("a", 2.5), row("b", 3.0))], title="t")
     found = parsed(text)
     assert found.wrong == []
     assert found.open == []
@@ -108,20 +123,20 @@ def test_it_is_well_formed_and_needs_no_other_file() -> None:
 
 def test_the_same_chapters_give_the_same_bytes() -> None:
     chapters = [chapter(row("a", 2.5), row("b", 3.0))]
-    assert report(chapters, title="t") == report(chapters, title="t")
+    assert render_report(chapters, title="t") == render_report(chapters, title="t")
 
 
 def test_hostile_names_texts_and_titles_are_shown_and_not_run() -> None:
     bad = chapter(row(HOSTILE, 2.5), row("b", 3.0), corpus=HOSTILE)
-    bad = replace(bad, samples={HOSTILE: (Written(text=HOSTILE, log_prob=None),)})
-    text = report([bad], title=HOSTILE)
+    bad = replace(bad, samples={HOSTILE: (SampledText(text=HOSTILE, log_prob=None),)})
+    text = render_report([bad], title=HOSTILE)
     assert "<script>alert" not in text
     assert parsed(text).wrong == []
     assert text.count("<script>") == 1  # our own, that sorts the tables
 
 
 def test_the_result_floor_and_regret_are_told() -> None:
-    text = report([chapter(row("a", 2.5), row("b", 3.0))], title="t")
+    text = render_report([chapter(row("a", 2.5), row("b", 3.0))], title="t")
     assert "<strong>a</strong> does best: 2.500 nats per token, perplexity 12.18" in text
     assert "The language itself gives 2.000 on this split" in text
     for part in (
@@ -138,7 +153,7 @@ def test_the_result_floor_and_regret_are_told() -> None:
 
 
 def test_tokens_are_coloured_by_their_surprisal_and_say_it() -> None:
-    text = report([chapter(row("a", 2.5))], title="t")
+    text = render_report([chapter(row("a", 2.5))], title="t")
     # 1 - exp(-2.5 / 3) = 0.565 and exp(-2.5) = 0.0821
     assert 'style="--s:0.565"' in text
     assert "2.500 nats, p = 0.0821, unknown to the model" in text
@@ -146,14 +161,14 @@ def test_tokens_are_coloured_by_their_surprisal_and_say_it() -> None:
 
 
 def test_seeds_and_their_spread() -> None:
-    text = report([chapter(row("a", 2.5, seeds=(0, 1), spread=0.01))], title="t")
+    text = render_report([chapter(row("a", 2.5, seeds=(0, 1), spread=0.01))], title="t")
     assert "a (lstm) (2 seeds)" in text
     assert "2.5000 ± 0.0100" in text
 
 
 def test_rows_of_different_tokens_are_compared_by_character() -> None:
     other = row("b", 1.0, tokenization="char, 30 tokens (xyz)", bits_per_character=0.5)
-    text = report([chapter(row("a", 2.5), other)], title="t")
+    text = render_report([chapter(row("a", 2.5), other)], title="t")
     assert "Best by character: <strong>b</strong> with 0.500 bits per character." in text
     assert "bits per character, which compare whatever" in text.lower()
 
@@ -162,29 +177,29 @@ def test_a_contrast_in_training_is_told_below_the_curves() -> None:
     told = "A contrast is no loss a token"
     plain = chapter(row("a", 2.5))
     contrast = replace(plain, curves=tuple(replace(each, contrast=True) for each in plain.curves))
-    assert told not in report([plain], title="t")
-    assert told in report([contrast], title="t")
+    assert told not in render_report([plain], title="t")
+    assert told in render_report([contrast], title="t")
 
 
 def test_rows_without_bits_per_character_are_not_ranked_by_them() -> None:
     nothing = {"kind": "unnormalised", "perplexity": None, "bits_per_character": None}
-    text = report([chapter(row("a", 2.5), row("e", -9.0, **nothing))], title="t")
+    text = render_report([chapter(row("a", 2.5), row("e", -9.0, **nothing))], title="t")
     assert "Best by character: <strong>a</strong> with 0.833 bits per character." in text
     letters = row("f", -1.0, tokenization="char, 30 tokens (xyz)", **nothing)
-    text = report([chapter(row("e", -9.0, **nothing), letters)], title="t")
+    text = render_report([chapter(row("e", -9.0, **nothing), letters)], title="t")
     assert "tokens differ, and none has bits per character." in text
     assert "which compare whatever" not in text
 
 
 def test_a_row_without_a_perplexity_or_a_finite_figure() -> None:
     odd = row("a", math.inf, kind="pseudo", perplexity=None, floor=None, regret=None)
-    text = report([chapter(odd)], title="t")
+    text = render_report([chapter(odd)], title="t")
     assert "∞" in text
     assert "a sum of conditionals that need not come from one distribution" in text
 
 
 def test_a_name_has_one_colour_in_every_chapter() -> None:
-    first, second = with_looks(
+    first, second = assign_colours(
         [chapter(row("a", 2.5), row("b", 3.0)), chapter(row("b", 2.5), row("c", 3.0))]
     )
     assert first.look("b") == second.look("b") == 1
@@ -194,7 +209,7 @@ def test_a_name_has_one_colour_in_every_chapter() -> None:
 
 def test_chapters_are_linked() -> None:
     chapters = [chapter(row("a", 2.5)), chapter(row("a", 2.5), corpus="capitals")]
-    text = report(chapters, title="t")
+    text = render_report(chapters, title="t")
     assert '<a href="#corpus-2">capitals</a>' in text
     assert '<section id="corpus-2">' in text
 
@@ -213,14 +228,14 @@ def test_the_caption_tells_of_the_lines_and_points_that_are_there(
     one_pass: bool, sentence: str
 ) -> None:
     made, others = chapter(row("a", 2.5)), ("A line across", "validated once")
-    assert not any(words in report([made], title="t") for words in others)
-    curve = Curve(name="a", train=((1.0, 3.0),), held_out=((1.0, 3.0),), one_pass=one_pass)
-    text = report([replace(made, curves=(curve,))], title="t")
+    assert not any(words in render_report([made], title="t") for words in others)
+    curve = LossCurve(name="a", train=((1.0, 3.0),), held_out=((1.0, 3.0),), one_pass=one_pass)
+    text = render_report([replace(made, curves=(curve,))], title="t")
     assert sentence in text
     assert sum(words in text for words in others) == 1
 
 
 def test_the_training_time_is_that_of_the_table_in_a_terminal() -> None:
-    text = report([chapter(row("a", 2.5, train_seconds=75.0))], title="t")
+    text = render_report([chapter(row("a", 2.5, train_seconds=75.0))], title="t")
     assert "1 min 15 s" in text
     assert "1 min 15 s" in markdown(chapter(row("a", 2.5, train_seconds=75.0)).comparison)

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from lmlab.core.registry import system_module
-from lmlab.core.vocabulary import SYMBOLS, Vocabulary
-from lmlab.diagnostics.sight import Sight, draw_sight, measure_sight
+from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
+from lmlab.inspection.input_dependence import (
+    InputDependence,
+    input_dependence_svg,
+    measure_input_dependence,
+)
 
-NAMES = [*SYMBOLS, "a", "b", "c"]
+NAMES = [*SPECIAL_TOKENS, "a", "b", "c"]
 SENTENCE = [2, 5, 6, 5, 5, 3]
 
 
@@ -21,8 +25,8 @@ def build(name: str, **settings):
     return module.build(module.Config(**settings), Vocabulary(size=len(NAMES))).eval()
 
 
-def sight_of(name: str, **settings) -> Sight:
-    return measure_sight(build(name, **settings), SENTENCE, NAMES)
+def sight_of(name: str, **settings) -> InputDependence:
+    return measure_input_dependence(build(name, **settings), SENTENCE, NAMES)
 
 
 def causal(size: int, back: int) -> tuple[tuple[bool, ...], ...]:
@@ -64,20 +68,20 @@ def test_a_network_that_looks_ahead_leaks():
         return type(hidden)(values=hidden.values.flip(1), state=hidden.state)
 
     system.backbone.forward = backwards
-    sight = measure_sight(system, SENTENCE, NAMES)
+    sight = measure_input_dependence(system, SENTENCE, NAMES)
     # The first prediction now sees everything: all but its own place was hidden.
     assert [leak for leak in sight.leaks if leak[0] == 0] == [(0, 1), (0, 2), (0, 3), (0, 4)]
-    assert 'class="leak"' in draw_sight(sight)
+    assert 'class="leak"' in input_dependence_svg(sight)
 
 
 def test_the_picture_has_a_square_for_every_pair_and_is_the_same_each_time():
-    sight = Sight(
+    sight = InputDependence(
         inputs=("<s>", "你"),
         targets=("你", "</s>"),
         allowed=((True, False), (True, True)),
         used=((True, False), (False, True)),
     )
-    drawn = draw_sight(sight, [("NextToken", "Causal"), ("Window & co", "vectors")])
+    drawn = input_dependence_svg(sight, [("NextToken", "Causal"), ("Window & co", "vectors")])
     tree = ElementTree.fromstring(drawn)
     squares = [r.get("class") for r in tree.iter("{http://www.w3.org/2000/svg}rect")]
     # Two boxes of the chain, four squares, and one of each of three looks in the legend.
@@ -85,4 +89,6 @@ def test_the_picture_has_a_square_for_every_pair_and_is_the_same_each_time():
         ["line"] * 2 + ["used", "hidden", "unused", "used"] + ["used", "unused", "hidden"]
     )
     assert "Window &amp; co" in drawn
-    assert drawn == draw_sight(sight, [("NextToken", "Causal"), ("Window & co", "vectors")])
+    assert drawn == input_dependence_svg(
+        sight, [("NextToken", "Causal"), ("Window & co", "vectors")]
+    )

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.diagnostics.subjects import make_subject
-from lmlab.training.runs import load_run
+from lmlab.inspection.inspected_models import make_inspected_model
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 LINES = ["unhappiness is unkind", "kindness is happiness"] * 6
@@ -20,13 +20,13 @@ def test_a_loaded_run_is_looked_at_by_whole_words(tmp_path: Path):
     train("bert-wwm", data=tmp_path / "corpus.txt", out=tmp_path / "run", **TINY)
     model = load_run(tmp_path / "run")
     ids = [2, *model.tokenizer.encode("knasid"), 3]  # known letters, no known word
-    batch = Batch.from_sequences([ids], pad=0)
+    batch = Batch.collate([ids], pad=0)
     allowed = torch.tensor([[0 < place < len(ids) - 1 for place in range(len(ids))]])
     units = model.system.objective.units
     pieces = len(ids) - 2
     assert pieces > 1, "the word must be one of several pieces"
     assert int(units.starts(batch, allowed).sum()) == pieces  # not told yet: each piece by itself
-    make_subject(model, ["kindness is happiness"])
+    make_inspected_model(model, ["kindness is happiness"])
     assert int(units.starts(batch, allowed).sum()) == 1
 
 
@@ -37,7 +37,7 @@ def test_names_that_are_gone_are_told_and_the_rest_is_drawn(tmp_path: Path):
     settings = {"mentions": str(names)}
     train("ernie", data=tmp_path / "corpus.txt", out=tmp_path / "run", settings=settings, **TINY)
     names.unlink()
-    subject = make_subject(load_run(tmp_path / "run"), ["kindness is happiness"])
+    subject = make_inspected_model(load_run(tmp_path / "run"), ["kindness is happiness"])
     assert subject.remark.startswith("Views of run show single tokens where it hides names: ")
 
 
@@ -50,5 +50,5 @@ def test_an_index_is_looked_at_as_it_was_loaded(tmp_path: Path):
     model = load_run(tmp_path / "run")
     loaded = model.system.retriever.memory.vectors.clone()
     assert loaded.shape[0] == len(told) and loaded.any(1).all()
-    make_subject(model, ["kindness is happiness"])
+    make_inspected_model(model, ["kindness is happiness"])
     assert torch.equal(model.system.retriever.memory.vectors, loaded)

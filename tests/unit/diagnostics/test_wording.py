@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from lmlab.core.kinds import KINDS
 from lmlab.core.score import Convention, Summary
-from lmlab.diagnostics.wording import KINDS_EXPLAINED, convention_words, summary_words
+from lmlab.core.score_kind import SCORE_KINDS
+from lmlab.scoring.formatting import (
+    KIND_DESCRIPTIONS,
+    describe_convention,
+    describe_summary,
+)
 
 SENTENCES = Convention(tokenizer="word, 66 tokens", start=True, end=True)
 
 
 def test_every_kind_is_explained() -> None:
-    assert tuple(KINDS_EXPLAINED) == KINDS
+    assert tuple(KIND_DESCRIPTIONS) == SCORE_KINDS
 
 
 def test_conventions_tell_what_differs() -> None:
-    words = convention_words(SENTENCES)
+    words = describe_convention(SENTENCES)
     assert words == (
         "word, 66 tokens in the vocabulary; start symbol given; end predicted; unknown words "
         "counted as one token; left to right"
@@ -32,17 +36,17 @@ def test_conventions_tell_what_differs() -> None:
         "context of 5 tokens, stride 2",
         "cut at 9 tokens",
     ):
-        assert part in convention_words(stream)
-    both_ways = convention_words(replace(stream, window=8, ahead=3))
+        assert part in describe_convention(stream)
+    both_ways = describe_convention(replace(stream, window=8, ahead=3))
     assert "context of 8 tokens, stride 2 in the middle of its windows" in both_ways
     assert "windows go on from line to line" in both_ways
 
 
 def test_a_summary_gives_a_perplexity_only_where_there_is_one() -> None:
     values = {"total": -20.0, "tokens": 10, "characters": 40, "sequences": 1, "unknown": 2}
-    exact = summary_words(Summary(kind="exact", convention=SENTENCES, **values))
+    exact = describe_summary(Summary(kind="exact", convention=SENTENCES, **values))
     # 20 nats over 10 tokens are 2 a token; over 40 characters 0.5, which is 0.7213 bits.
     assert "1 text, 10 tokens (2 unknown), 40 characters" in exact
     assert f"perplexity {math.exp(2):.4f}, 2.0000 nats/token, 0.7213 bits/character" in exact
-    pseudo = summary_words(Summary(kind="pseudo", convention=SENTENCES, **values))
+    pseudo = describe_summary(Summary(kind="pseudo", convention=SENTENCES, **values))
     assert "no perplexity, as the scores are pseudo" in pseudo

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.count_table import CountTable
+from lmlab.emissions.ngram_table import NgramTable
 
 SIZE, START, END = 20, 2, 3
 
@@ -37,8 +37,8 @@ def contexts_of(tokens: np.ndarray, offsets: np.ndarray, width: int) -> tuple[to
     return torch.tensor(rows).reshape(len(rows), width), torch.tensor(targets)
 
 
-def fitted(order: int) -> CountTable:
-    table = CountTable(order, Vocabulary(size=SIZE))
+def fitted(order: int) -> NgramTable:
+    table = NgramTable(order, Vocabulary(size=SIZE))
     table.fit(*corpus())
     return table
 
@@ -78,7 +78,7 @@ def test_a_batch_keeps_its_shape():
 
 
 def test_matched_order_is_the_longest_ngram_of_the_corpus():
-    table = CountTable(3, Vocabulary(size=SIZE))
+    table = NgramTable(3, Vocabulary(size=SIZE))
     table.fit(np.array([START, 5, 6, 7, END]), np.array([0, 5]))
     contexts = torch.tensor([[-1, START], [5, 6], [9, 6], [5, 9], [5, 6], [6, 7]])
     targets = torch.tensor([5, 7, 7, 7, 9, END])
@@ -87,14 +87,14 @@ def test_matched_order_is_the_longest_ngram_of_the_corpus():
 
 
 def test_uniform_before_fitting():
-    table = CountTable(4, Vocabulary(size=SIZE))
+    table = NgramTable(4, Vocabulary(size=SIZE))
     whole = table.log_probs(torch.tensor([[-1, START, 7]]))[0].exp()
     assert whole.sum().item() == pytest.approx(1)
     assert whole[[1, 3, 5, 19]].tolist() == pytest.approx([1 / 17] * 4)
 
 
 def test_fit_tells_where_discounts_fell_back():
-    table = CountTable(3, Vocabulary(size=SIZE))
+    table = NgramTable(3, Vocabulary(size=SIZE))
     record = table.fit(np.array([START, 5, END]), np.array([0, 3]))
     assert record.fallback_orders == (1, 2, 3)
     assert record.discounts.tolist() == [[0.5, 1.0, 1.5]] * 3
@@ -103,7 +103,7 @@ def test_fit_tells_where_discounts_fell_back():
 def test_saved_and_loaded_into_an_empty_table(tmp_path):
     table = fitted(4)
     save_file(table.state_dict(), tmp_path / "table.safetensors")
-    other = torch.nn.Sequential(CountTable(4, Vocabulary(size=SIZE)))
+    other = torch.nn.Sequential(NgramTable(4, Vocabulary(size=SIZE)))
     other[0].log_probs(torch.tensor([[5, 6, 7]]))  # its index of nothing must not survive
     stored = {
         f"0.{name}": value for name, value in load_file(tmp_path / "table.safetensors").items()
@@ -117,7 +117,7 @@ def test_saved_and_loaded_into_an_empty_table(tmp_path):
 
 
 def test_loading_does_not_alias_and_strictness_still_holds():
-    table, other = fitted(2), CountTable(2, Vocabulary(size=SIZE))
+    table, other = fitted(2), NgramTable(2, Vocabulary(size=SIZE))
     state = table.state_dict()
     other.load_state_dict(state)
     other.table_log_probs.zero_()
@@ -130,7 +130,7 @@ def test_tables_that_do_not_belong_together_are_refused():
     state = dict(fitted(2).state_dict())
     state["keys"] = state["keys"][:-1]
     with pytest.raises(UserError, match="do not belong together"):
-        CountTable(2, Vocabulary(size=SIZE)).load_state_dict(state)
+        NgramTable(2, Vocabulary(size=SIZE)).load_state_dict(state)
 
 
 def test_precision_and_device_moves_leave_the_tables_alone():
@@ -156,4 +156,4 @@ def test_says_what_is_wrong(contexts, targets, words):
 
 def test_tables_for_another_vocabulary_are_refused():
     with pytest.raises(UserError, match="vocabulary that belongs to the tables"):
-        CountTable(3, Vocabulary(size=9)).set_tables(fitted(3).tables)
+        NgramTable(3, Vocabulary(size=9)).set_tables(fitted(3).tables)

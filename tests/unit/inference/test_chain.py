@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from lmlab.inference import chain
+from lmlab.inference import linear_chain
 
 
 def potentials(rows: int, count: int, states: int, seed: int = 0):
@@ -50,14 +50,14 @@ def case():
 
 
 def test_log_partition_is_the_sum_over_assignments(case):
-    found = chain.log_partition(*case, lengths=LENGTHS)
+    found = linear_chain.log_partition(*case, lengths=LENGTHS)
     for row, _, scores in rows_of(*case, LENGTHS):
         whole = math.log(math.fsum(math.exp(score) for score in scores.values()))
         assert found[row].item() == pytest.approx(whole, abs=1e-12)
 
 
 def test_best_is_the_best_assignment(case):
-    score, states = chain.best(*case, lengths=LENGTHS)
+    score, states = linear_chain.viterbi(*case, lengths=LENGTHS)
     for row, length, scores in rows_of(*case, LENGTHS):
         z = max(scores, key=lambda z: scores[z])
         assert tuple(states[row, :length].tolist()) == z
@@ -66,8 +66,8 @@ def test_best_is_the_best_assignment(case):
 
 
 def test_marginals_are_sums_of_posteriors(case):
-    found = chain.marginals(*case, lengths=LENGTHS)
-    pairs = chain.pair_marginals(*case, lengths=LENGTHS)
+    found = linear_chain.forward_backward(*case, lengths=LENGTHS)
+    pairs = linear_chain.pair_marginals(*case, lengths=LENGTHS)
     for row, length, scores in rows_of(*case, LENGTHS):
         expected, expected_pairs = torch.zeros(5, 3).double(), torch.zeros(4, 3, 3).double()
         for z, p in probabilities(scores).items():
@@ -82,8 +82,8 @@ def test_marginals_are_sums_of_posteriors(case):
 def test_marginals_are_the_gradient_of_the_log_partition():
     unary, pairwise = (x.nan_to_num(neginf=-1.0) for x in potentials(2, 4, 3))
     unary.requires_grad_()
-    (gradient,) = torch.autograd.grad(chain.log_partition(unary, pairwise).sum(), unary)
-    torch.testing.assert_close(chain.marginals(unary, pairwise).detach(), gradient)
+    (gradient,) = torch.autograd.grad(linear_chain.log_partition(unary, pairwise).sum(), unary)
+    torch.testing.assert_close(linear_chain.forward_backward(unary, pairwise).detach(), gradient)
 
 
 def test_marginals_are_differentiable():
@@ -92,19 +92,19 @@ def test_marginals_are_differentiable():
     pairwise.requires_grad_()
     lengths = torch.tensor([3, 2])
     assert torch.autograd.gradcheck(
-        lambda u, p: chain.marginals(u, p, lengths=lengths), (unary, pairwise)
+        lambda u, p: linear_chain.forward_backward(u, p, lengths=lengths), (unary, pairwise)
     )
 
 
 def test_forbidden_steps_leave_finite_gradients(case):
     unary, pairwise = (x.clone().requires_grad_() for x in case)
-    chain.log_partition(unary, pairwise, lengths=LENGTHS).sum().backward()
+    linear_chain.log_partition(unary, pairwise, lengths=LENGTHS).sum().backward()
     assert unary.grad.isfinite().all()
     assert pairwise.grad.isfinite().all()
 
 
 def test_entropy_is_that_of_the_posterior(case):
-    found = chain.entropy(*case, lengths=LENGTHS)
+    found = linear_chain.entropy(*case, lengths=LENGTHS)
     for row, _, scores in rows_of(*case, LENGTHS):
         expected = -math.fsum(p * math.log(p) for p in probabilities(scores).values() if p > 0)
         assert found[row].item() == pytest.approx(expected, abs=1e-12)
@@ -114,7 +114,7 @@ def test_samples_follow_the_posterior():
     unary, pairwise = potentials(1, 3, 2)
     drawn = 20_000
     many = unary.expand(drawn, -1, -1), pairwise.expand(drawn, -1, -1, -1)
-    states = chain.sample(*many, generator=torch.Generator().manual_seed(0))
+    states = linear_chain.sample(*many, generator=torch.Generator().manual_seed(0))
     counts = torch.bincount(states @ torch.tensor([4, 2, 1]), minlength=8).double()
     posterior = probabilities(enumerate_row(unary[0], pairwise[0]))
     for code, count in enumerate(counts.tolist()):
@@ -124,23 +124,29 @@ def test_samples_follow_the_posterior():
 
 
 def test_one_seed_gives_one_sample(case):
-    first = chain.sample(*case, generator=torch.Generator().manual_seed(7))
-    assert torch.equal(first, chain.sample(*case, generator=torch.Generator().manual_seed(7)))
+    first = linear_chain.sample(*case, generator=torch.Generator().manual_seed(7))
+    assert torch.equal(
+        first, linear_chain.sample(*case, generator=torch.Generator().manual_seed(7))
+    )
 
 
 def test_a_transition_for_all_steps_needs_no_copies(case):
     unary, pairwise = case
     one = pairwise[1, 0]
     copied = one.repeat(4, 4, 1, 1)
-    for function in (chain.log_partition, chain.marginals, chain.entropy):
+    for function in (
+        linear_chain.log_partition,
+        linear_chain.forward_backward,
+        linear_chain.entropy,
+    ):
         torch.testing.assert_close(function(unary, one.expand(4, 3, 3)), function(unary, copied))
 
 
 def test_nothing_of_the_caller_changes(case):
     unary, pairwise = case
     before = unary.clone(), pairwise.clone()
-    chain.best(unary, pairwise)
-    chain.marginals(unary, pairwise, lengths=LENGTHS)
+    linear_chain.viterbi(unary, pairwise)
+    linear_chain.forward_backward(unary, pairwise, lengths=LENGTHS)
     assert torch.equal(unary, before[0])
     assert torch.equal(pairwise, before[1])
     assert not unary.requires_grad

@@ -8,7 +8,10 @@ import math
 import pytest
 import torch
 
-from lmlab.inference.filtering import filter_clear, filter_states
+from lmlab.inference.forward_algorithm import (
+    forward_filter,
+    forward_filter_clear,
+)
 
 
 def case(blocks: int, inside: int, *, rows: int = 5, time: int = 6, dtype=torch.float64):
@@ -29,7 +32,7 @@ def case(blocks: int, inside: int, *, rows: int = 5, time: int = 6, dtype=torch.
 @pytest.mark.parametrize(("blocks", "inside"), [(1, 4), (2, 3), (4, 1)])
 def test_the_clear_recursion_is_a_sum_over_state_sequences(blocks: int, inside: int):
     log_first, log_emitted, block, log_transition = case(blocks, inside, rows=2, time=3)
-    found = filter_clear(log_first, log_emitted, block, log_transition).exp()
+    found = forward_filter_clear(log_first, log_emitted, block, log_transition).exp()
     states = blocks * inside
     for row in range(2):
         weights = torch.zeros(states).double()
@@ -48,7 +51,7 @@ def test_scaled_products_equal_the_clear_version(blocks: int, inside: int):
     inputs = case(blocks, inside)
     weights = torch.randn(5, 6, blocks * inside, generator=torch.Generator().manual_seed(9))
     outcomes = []
-    for function in (filter_states, filter_clear):
+    for function in (forward_filter, forward_filter_clear):
         leaves = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
         values = function(*leaves)
         (values * weights.double()).sum().backward()
@@ -59,7 +62,7 @@ def test_scaled_products_equal_the_clear_version(blocks: int, inside: int):
 
 def test_single_precision_stays_close_over_long_text():
     inputs = case(1, 32, rows=2, time=400, dtype=torch.float32)
-    fast, clear = filter_states(*inputs), filter_clear(*inputs)
+    fast, clear = forward_filter(*inputs), forward_filter_clear(*inputs)
     torch.testing.assert_close(fast, clear, atol=1e-4, rtol=0)
 
 
@@ -69,6 +72,6 @@ def test_what_single_precision_cannot_scale_goes_the_clear_way():
     log_emitted = torch.tensor([[[-200.0, 0.0]]])
     log_transition = torch.log_softmax(torch.tensor([[2.0, 0.0], [0.0, 2.0]]), -1)
     block = torch.zeros(1, 1, dtype=torch.long)
-    found = filter_states(log_first, log_emitted, block, log_transition)
+    found = forward_filter(log_first, log_emitted, block, log_transition)
     # Both states are equally likely after it, so the prediction is the mean of the two rows.
     torch.testing.assert_close(found.exp(), torch.tensor([[[0.5, 0.5]]]))

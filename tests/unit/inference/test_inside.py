@@ -109,7 +109,7 @@ def as_indicators(spans) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_best_is_the_best_tree(case):
-    of_words, of_spans = inside.best(*case, lengths=LENGTHS)
+    of_words, of_spans = inside.viterbi_tree(*case, lengths=LENGTHS)
     for row in range(4):
         scores = scores_of(case, row)
         expected = as_indicators(max(scores, key=lambda spans: scores[spans]))
@@ -118,7 +118,7 @@ def test_best_is_the_best_tree(case):
 
 
 def test_marginals_are_sums_of_posteriors(case):
-    of_words, of_spans = inside.marginals(*case, lengths=LENGTHS)
+    of_words, of_spans = inside.span_marginals(*case, lengths=LENGTHS)
     for row in range(4):
         expected = [torch.zeros(4, P).double(), torch.zeros(4, 4, N).double()]
         for spans, p in posterior_of(case, row).items():
@@ -138,7 +138,7 @@ def test_entropy_is_that_of_the_posterior(case):
 def test_samples_follow_the_posterior(case):
     words, rules = case
     drawn = 5_000
-    of_words, of_spans = inside.sample(
+    of_words, of_spans = inside.sample_tree(
         words[3, :2].expand(drawn, -1, -1), rules, generator=torch.Generator().manual_seed(0)
     )
     # A tree of two words is its root's symbol and its two leaves'.
@@ -153,7 +153,7 @@ def test_samples_follow_the_posterior(case):
 
 
 def test_a_drawn_tree_is_a_tree(case):
-    of_words, of_spans = inside.sample(*case, generator=torch.Generator().manual_seed(1))
+    of_words, of_spans = inside.sample_tree(*case, generator=torch.Generator().manual_seed(1))
     assert of_words.sum(-1).eq(1).all()
     assert of_spans.sum((1, 2, 3)).eq(3).all()  # four words have three inner nodes
 

@@ -13,10 +13,10 @@ from lmlab.inference.backoff import BackoffModel
 from lmlab.inference.kneser_ney import (
     FALLBACK_DISCOUNTS,
     KneserNeyFit,
+    _count_ngrams,
     adjusted_counts,
-    count_ngrams,
     estimate_discounts,
-    fit,
+    fit_kneser_ney,
 )
 
 PAD, UNKNOWN, START, END, MASK = range(5)
@@ -31,7 +31,7 @@ def flat(sequences: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fitted(sequences: list[list[int]], order: int, size: int) -> KneserNeyFit:
-    return fit(*flat(sequences), order=order, vocabulary=Vocabulary(size=size))
+    return fit_kneser_ney(*flat(sequences), order=order, vocabulary=Vocabulary(size=size))
 
 
 def probabilities(fitted: KneserNeyFit, *context: int) -> dict[int, float]:
@@ -70,7 +70,7 @@ def test_bigram_by_hand():
 
 
 def test_counts_by_hand():
-    counts = count_ngrams(*flat(HAND), order=2, vocabulary=Vocabulary(size=7))
+    counts = _count_ngrams(*flat(HAND), order=2, vocabulary=Vocabulary(size=7))
     bigrams = {
         (int(key) // 7, int(key) % 7): int(count)
         for key, count in zip(counts.keys, counts.counts[7:], strict=True)
@@ -174,7 +174,7 @@ def test_a_start_symbol_within_a_stream_begins_a_new_sequence():
 def test_a_vocabulary_without_start_uses_the_symbol_that_stands_first():
     """`</s> a b </s>` is to a vocabulary without <s> what `<s> a b </s>` is to one with it."""
     ends_first = [[END, *sequence[1:]] for sequence in HAND]
-    without = fit(*flat(ends_first), order=3, vocabulary=Vocabulary(size=7, start=None))
+    without = fit_kneser_ney(*flat(ends_first), order=3, vocabulary=Vocabulary(size=7, start=None))
     # <s> is an ordinary token there, so the other side gets one more word that never occurs.
     with_start = fitted(HAND, order=3, size=8)
     targets = np.array([A, B, END, UNKNOWN])
@@ -240,7 +240,9 @@ def test_refitting_gives_identical_tables():
 
 def test_stored_integer_types_do_not_matter():
     tokens, offsets = flat(HAND)
-    narrow = fit(tokens.astype(np.uint16), offsets, order=3, vocabulary=Vocabulary(size=7))
+    narrow = fit_kneser_ney(
+        tokens.astype(np.uint16), offsets, order=3, vocabulary=Vocabulary(size=7)
+    )
     assert np.array_equal(narrow.tables.keys, fitted(HAND, order=3, size=7).tables.keys)
 
 

@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Independent, MultivariateNormal, Normal, kl_divergence
 
-from lmlab.inference.latents import BernoulliLatent, DiagonalGaussian, FullGaussian, standard_normal
+from lmlab.inference.latent_distributions import (
+    BernoulliLatent,
+    DiagonalGaussian,
+    FullGaussian,
+    standard_normal,
+)
 
 SIZE, ROWS = 3, 4
 

@@ -5,26 +5,29 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lmlab.inference.points import row_points, seed_of
+from lmlab.inference.quasi_monte_carlo import (
+    seed_of,
+    sobol_points,
+)
 
 TOKENS = torch.tensor([[2, 5, 6, 3, 0], [2, 6, 5, 3, 0], [2, 5, 5, 5, 3]])
 LENGTHS = torch.tensor([4, 4, 5])
 
 
 def test_a_row_has_the_same_points_in_any_company():
-    together = row_points(TOKENS, LENGTHS, count=3, dimensions=4)
+    together = sobol_points(TOKENS, LENGTHS, count=3, dimensions=4)
     for row in range(3):
         length = int(LENGTHS[row])
-        alone = row_points(
+        alone = sobol_points(
             TOKENS[row : row + 1, :length], LENGTHS[row : row + 1], count=3, dimensions=4
         )
         assert torch.equal(alone[:, 0], together[:, row])
 
 
 def test_tokens_their_order_their_number_and_the_seed_decide():
-    found = row_points(TOKENS, LENGTHS, count=1, dimensions=2)[0]
-    other_seed = row_points(TOKENS, LENGTHS, count=1, dimensions=2, seed=1)[0]
-    shorter = row_points(TOKENS[:1], torch.tensor([3]), count=1, dimensions=2)[0]
+    found = sobol_points(TOKENS, LENGTHS, count=1, dimensions=2)[0]
+    other_seed = sobol_points(TOKENS, LENGTHS, count=1, dimensions=2, seed=1)[0]
+    shorter = sobol_points(TOKENS[:1], torch.tensor([3]), count=1, dimensions=2)[0]
     rows = torch.cat([found, other_seed, shorter])
     assert len({tuple(row) for row in rows.tolist()}) == len(rows)
 
@@ -33,7 +36,7 @@ def test_first_points_are_uniform_and_uncorrelated_over_rows():
     """Of 20,000 rows: means ½ and variances 1/12 to 4 standard errors, correlations to 4/√n."""
     rows = 20_000
     tokens = torch.stack([torch.arange(rows) % 141, torch.arange(rows) // 141], 1)
-    points = row_points(tokens, torch.full((rows,), 2), count=1, dimensions=3)[0].numpy()
+    points = sobol_points(tokens, torch.full((rows,), 2), count=1, dimensions=3)[0].numpy()
     assert np.abs(points.mean(0) - 0.5).max() < 4 * np.sqrt(1 / 12 / rows)
     # The variance of (u - ½)² is 1/80 - 1/144 = 1/180.
     assert np.abs(points.var(0) - 1 / 12).max() < 4 * np.sqrt(1 / 180 / rows)
@@ -45,7 +48,7 @@ def test_first_points_are_uniform_and_uncorrelated_over_rows():
 
 def test_a_power_of_two_of_points_is_even():
     """Of 16 points of a row, each sixteenth of every axis, from its own shift on, has one."""
-    points = row_points(TOKENS, LENGTHS, count=16, dimensions=3).numpy()
+    points = sobol_points(TOKENS, LENGTHS, count=16, dimensions=3).numpy()
     assert points.shape == (16, 3, 3)
     gaps = np.diff(np.sort(points, axis=0), axis=0)
     np.testing.assert_allclose(gaps, 1 / 16, atol=1e-12)

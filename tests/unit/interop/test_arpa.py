@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.core.vocabulary import SYMBOLS, Vocabulary
+from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.inference.backoff import BackoffModel, BackoffTables
-from lmlab.inference.kneser_ney import fit
-from lmlab.interop.arpa import read_arpa, write_arpa
+from lmlab.inference.kneser_ney import fit_kneser_ney
+from lmlab.interop.arpa_format import (
+    read_arpa,
+    write_arpa,
+)
 
-WORDS = [*SYMBOLS, "a", "b", "Tür", "早上", "non\u00a0breaking"]
+WORDS = [*SPECIAL_TOKENS, "a", "b", "Tür", "早上", "non\u00a0breaking"]
 
 
 def tables(order: int, seed: int = 0) -> BackoffTables:
@@ -24,7 +27,9 @@ def tables(order: int, seed: int = 0) -> BackoffTables:
     ]
     offsets = np.cumsum([0] + [len(s) for s in sequences])
     vocabulary = Vocabulary(size=len(WORDS))
-    return fit(np.concatenate(sequences), offsets, order=order, vocabulary=vocabulary).tables
+    return fit_kneser_ney(
+        np.concatenate(sequences), offsets, order=order, vocabulary=vocabulary
+    ).tables
 
 
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
@@ -48,7 +53,7 @@ def test_a_small_file_by_hand(tmp_path):
     path = tmp_path / "small.arpa"
     path.write_text(SMALL, encoding="utf-8")
     read, strings = read_arpa(path)
-    assert strings == [*SYMBOLS, "a", "b"]
+    assert strings == [*SPECIAL_TOKENS, "a", "b"]
     # After <s>: a 0.7, the others B(<s>) = 0.5 of the 1-grams; after a: b 0.4, the others 0.8.
     whole = np.exp(BackoffModel(read).distribution(np.array([[2], [5], [6]])))
     assert whole[0, [1, 3, 5, 6]] == pytest.approx([0.05, 0.125, 0.7, 0.125], abs=1e-6)

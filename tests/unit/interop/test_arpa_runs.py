@@ -8,7 +8,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.interop.arpa_runs import export_arpa, import_arpa
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 LINES = ["the cat sat", "the dog sat", "a cat ran", "the cat ran away", "a dog sat down"] * 5
@@ -24,7 +24,7 @@ def run(tmp_path):
 def total(model, text: str) -> float:
     ids = [model.system.vocabulary.start, *model.tokenizer.encode(text), 3]
     with torch.no_grad():
-        return model.system.log_prob(Batch.from_sequences([ids], pad=0)).totals.item()
+        return model.system.log_prob(Batch.collate([ids], pad=0)).totals.item()
 
 
 def test_a_run_goes_out_and_comes_back_with_the_same_scores(run, tmp_path):

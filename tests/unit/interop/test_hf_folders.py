@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lmlab.core.errors import UserError
-from lmlab.interop.hf.exporting import export_hf
-from lmlab.interop.hf.importing import import_hf
-from lmlab.training.runs import load_run
+from lmlab.interop.hf.checkpoint_export import export_hf
+from lmlab.interop.hf.checkpoint_import import import_hf
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 pytestmark = pytest.mark.xdist_group("hf folders")  # its trainings are shared, so made once

@@ -10,36 +10,36 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.interop.hf.catalogue import families
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.settings import resolved
-from lmlab.interop.hf.tables import (
-    JOINED,
-    SAME,
-    TRANSPOSED,
-    Each,
+from lmlab.interop.hf.config_fields import resolve_settings
+from lmlab.interop.hf.family import CheckpointSpec
+from lmlab.interop.hf.family_registry import families
+from lmlab.interop.hf.weight_mapping import (
+    CONCATENATE,
+    IDENTITY,
+    TRANSPOSE,
+    ConcatenateMapped,
     NameTable,
-    Pair,
-    Reshaped,
-    Rows,
-    Unsqueezed,
-    linear,
-    pair,
+    Reshape,
+    ResizeRows,
+    Unsqueeze,
+    WeightPair,
+    linear_pairs,
+    weight_pair,
 )
-from lmlab.training.runs import build_system
+from lmlab.training.run_folder import build_system
 from lmlab.zoo._transformer import TransformerConfig
 
-BY_HEAD = Reshaped(ours=(6, 4), theirs=(4, 2, 3), order=(1, 2, 0))
+BY_HEAD = Reshape(ours=(6, 4), theirs=(4, 2, 3), order=(1, 2, 0))
 WAYS = {
-    "same": (SAME, (6, 4), [(6, 4)]),
-    "transposed": (TRANSPOSED, (6, 4), [(4, 6)]),
-    "joined": (JOINED, (6, 4), [(2, 4), (2, 4), (2, 4)]),
+    "same": (IDENTITY, (6, 4), [(6, 4)]),
+    "transposed": (TRANSPOSE, (6, 4), [(4, 6)]),
+    "joined": (CONCATENATE, (6, 4), [(2, 4), (2, 4), (2, 4)]),
     "by head": (BY_HEAD, (6, 4), [(4, 2, 3)]),
-    "each by head": (Each(BY_HEAD), (12, 4), [(4, 2, 3), (4, 2, 3)]),
-    "unsqueezed": (Unsqueezed(Rows(ours=6, theirs=6)), (6,), [(1, 6)]),
-    "rows exchanged": (Rows(ours=6, theirs=6, exchanged=(0, 1)), (6, 4), [(6, 4)]),
-    "rows before": (Rows(ours=6, theirs=8, first=2), (6, 4), [(8, 4)]),
-    "rows behind": (Rows(ours=6, theirs=9), (6, 4), [(9, 4)]),
+    "each by head": (ConcatenateMapped(BY_HEAD), (12, 4), [(4, 2, 3), (4, 2, 3)]),
+    "unsqueezed": (Unsqueeze(ResizeRows(ours=6, theirs=6)), (6,), [(1, 6)]),
+    "rows exchanged": (ResizeRows(ours=6, theirs=6, exchanged=(0, 1)), (6, 4), [(6, 4)]),
+    "rows before": (ResizeRows(ours=6, theirs=8, first=2), (6, 4), [(8, 4)]),
+    "rows behind": (ResizeRows(ours=6, theirs=9), (6, 4), [(9, 4)]),
 }
 
 
@@ -71,11 +71,11 @@ def test_a_map_by_head_is_read_row_by_row():
 
 def test_positions_begin_at_their_row():
     table = torch.arange(5.0)[:, None]
-    assert Rows(ours=3, theirs=5, first=2).to_ours([table])[:, 0].tolist() == [2, 3, 4]
+    assert ResizeRows(ours=3, theirs=5, first=2).to_ours([table])[:, 0].tolist() == [2, 3, 4]
 
 
 def test_rows_that_ours_alone_has_are_zero_and_dropped_again():
-    way, table = Rows(ours=4, theirs=3), torch.ones(3, 2)
+    way, table = ResizeRows(ours=4, theirs=3), torch.ones(3, 2)
     found = way.to_ours([table])
     assert found.tolist() == [[1, 1], [1, 1], [1, 1], [0, 0]]
     assert torch.equal(way.to_theirs(found, 1)[0], table)
@@ -83,14 +83,16 @@ def test_rows_that_ours_alone_has_are_zero_and_dropped_again():
 
 def small_table() -> NameTable:
     return NameTable(
-        (pair("e", "embedding"), *linear("a", "b")), {"output": "e"}, {"head": "embedding"}
+        (weight_pair("e", "embedding"), *linear_pairs("a", "b")),
+        {"output": "e"},
+        {"head": "embedding"},
     )
 
 
 def test_shared_weights_are_found_under_any_of_their_names():
     weight, other = torch.ones(2, 2), torch.zeros(2, 2)
     theirs = {"head": weight, "b.weight": other, "b.bias": other[0]}
-    found = small_table().to_ours(small_table().without_copies(theirs))
+    found = small_table().to_ours(small_table().without_tied_names(theirs))
     assert found.keys() == {"e", "output", "a.weight", "a.bias"}
     assert found["output"] is found["e"] and torch.equal(found["e"], weight)
     assert small_table().to_theirs(found).keys() == {"embedding", "b.weight", "b.bias"}
@@ -99,14 +101,14 @@ def test_shared_weights_are_found_under_any_of_their_names():
 def test_shared_weights_that_differ_are_told():
     theirs = {"head": torch.ones(2), "embedding": torch.zeros(2)}
     with pytest.raises(UserError, match="head and embedding should be one weight"):
-        small_table().without_copies(theirs)
+        small_table().without_tied_names(theirs)
 
 
 def test_what_does_not_fit_is_told_by_name():
-    table = NameTable((Pair("e", ("embedding",), Rows(ours=3, theirs=3)),), {}, {})
+    table = NameTable((WeightPair("e", ("embedding",), ResizeRows(ours=3, theirs=3)),), {}, {})
     with pytest.raises(UserError, match=r"embedding has 2 rows, and config\.json says 3"):
         table.to_ours({"embedding": torch.ones(2, 2)})
-    joined = NameTable((Pair("e", ("q", "k"), JOINED),), {}, {})
+    joined = NameTable((WeightPair("e", ("q", "k"), CONCATENATE),), {}, {})
     with pytest.raises(UserError, match="q and k"):
         joined.to_ours({"q": torch.ones(2, 2), "k": torch.ones(2, 3)})
 
@@ -121,7 +123,9 @@ def test_the_table_names_every_weight_once_and_goes_there_and_back(family, name)
     settings = vars(system_module(name).SIZES["tiny"])
     system = build_system(name, settings, vocabulary, seed=0)
     extra = len(family.extra(settings, vocabulary))
-    shape = Shape(settings=resolved(settings), vocabulary=vocabulary, rows=23 + extra, extra=extra)
+    shape = CheckpointSpec(
+        settings=resolve_settings(settings), vocabulary=vocabulary, rows=23 + extra, extra=extra
+    )
     table, state = family.table(shape), system.state_dict()
     assert table.our_names == state.keys()
     assert len(set(table.their_names)) == len(table.their_names)
@@ -137,7 +141,7 @@ def test_every_setting_of_its_own_has_a_place(family, name):
     """Told, always the same, of no matter, or left behind: a new one must be one of these."""
     shared = {spec.name for spec in fields(TransformerConfig)}
     own = {spec.name for spec in fields(system_module(name).Config)} - shared
-    assert own <= family.told() | family.fixed.keys() | family.free | family.left_behind
+    assert own <= family.told() | family.fixed.keys() | family.free | family.dropped_settings
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
@@ -152,11 +156,11 @@ def test_settings_go_there_and_back(family):
         def id(self, token: str) -> None:
             return None
 
-    settings = resolved(vars(system_module(family.systems[0]).SIZES["tiny"]))
-    shape = Shape(settings=settings, vocabulary=Known.vocabulary, rows=23)
+    settings = resolve_settings(vars(system_module(family.systems[0]).SIZES["tiny"]))
+    shape = CheckpointSpec(settings=settings, vocabulary=Known.vocabulary, rows=23)
     config = family.their_config(shape)
     names = frozenset(family.table(shape).their_names)
-    again = resolved(family.our_settings(config, names, Known()))
+    again = resolve_settings(family.our_settings(config, names, Known()))
     said = family.told() - {"opening", "decoder_start", "sentinels", "sentinel_step"}
     sizes = {"decoder_layers", "generator_width", "generator_layers", "generator_heads"}
     for name in said - sizes - {"generator_inner", "segments"}:

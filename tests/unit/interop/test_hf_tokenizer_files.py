@@ -9,12 +9,12 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 from lmlab.interop.hf.tokenizer_files import (
-    exchanged,
+    read_special_tokens,
     read_tokenizer,
-    spelled_roles,
+    with_swapped_ids,
     write_tokenizer,
 )
-from lmlab.sampling.gaps import read_gaps
+from lmlab.sampling.masked_text import parse_masked_text
 
 TEXTS = ["The cat sat on the mat.", "Café no. 12: über-cats, naïvely!", "北京 is a city"]
 PIECES = (
@@ -121,7 +121,7 @@ def test_symbols_may_be_told_as_objects(tmp_path):
     told = {"mask_token": {"content": "<mask>", "lstrip": True}, "eos_token": "</s>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
     (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "<eos>"}')
-    assert spelled_roles(tmp_path) == {"mask": "<mask>", "eos": "<eos>"}
+    assert read_special_tokens(tmp_path) == {"mask": "<mask>", "eos": "<eos>"}
 
 
 @pytest.mark.parametrize("kind", ["word", "char", "bpe", "wordpiece"])
@@ -167,10 +167,10 @@ def test_masks_in_a_text_get_the_ids_that_filling_in_feeds(kind, tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     for text in MASKED:
-        fed = read_gaps(text, ours).with_gap(4)
+        fed = parse_masked_text(text, ours).with_mask(4)
         assert fed.count(4) == text.count("<mask>")
         assert theirs(text, add_special_tokens=False)["input_ids"] == fed
-        assert read_gaps(text, again).with_gap(4) == fed
+        assert parse_masked_text(text, again).with_mask(4) == fed
     for text in [*TEXTS, " a cat", "  a cat", "\ncat", "", "<unk> . cat"]:
         assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode(text)
         assert again.encode(text) == ours.encode(text)
@@ -182,7 +182,7 @@ def test_masks_in_a_text_get_the_ids_that_filling_in_feeds(kind, tmp_path):
 def test_two_tokens_can_change_places(kind, tmp_path):
     ours = train_tokenizer(kind, TEXTS * 3, size=320)
     ours.save(tmp_path / "tokenizer.json")
-    found = exchanged(tmp_path / "tokenizer.json", 0, 1)
+    found = with_swapped_ids(tmp_path / "tokenizer.json", 0, 1)
     assert (found.vocabulary.pad, found.vocabulary.unknown) == (1, 0)
     assert found.vocabulary.size == ours.vocabulary.size
     swap = {0: 1, 1: 0}

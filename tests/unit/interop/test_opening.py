@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import lmlab
 from lmlab.cli.main import main
 from lmlab.core.errors import UserError
-from lmlab.interop.opening import open_model
-from lmlab.training.runs import load_run
+from lmlab.interop.load_model import load_model
+from lmlab.training.run_folder import load_run
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()
@@ -107,13 +107,13 @@ def test_checkpoints_are_compared(made, capfd, tmp_path):
 def test_a_folder_is_read_once_until_it_changes(made, tmp_path):
     folder = tmp_path / "bert"
     shutil.copytree(made / "bert", folder)
-    first = open_model(folder)
-    assert open_model(str(folder)).system is first.system
+    first = load_model(folder)
+    assert load_model(str(folder)).system is first.system
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["layer_norm_eps"] = 0.5
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     [before], [after] = (
-        lmlab.LanguageModel(m).score(["a cat"]) for m in (first, open_model(folder))
+        lmlab.LanguageModel(m).score(["a cat"]) for m in (first, load_model(folder))
     )
     assert before.total != after.total
 

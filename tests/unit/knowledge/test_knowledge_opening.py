@@ -9,11 +9,15 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
+from lmlab.data.wordnet.database import load_wordnet
 from lmlab.data.wordnet.inflections import base_forms
-from lmlab.data.wordnet.reader import load
-from lmlab.knowledge.inflecting import Inflections
-from lmlab.knowledge.knowledge import Alias, Entity, Fact
-from lmlab.knowledge.opening import open_knowledge
+from lmlab.knowledge.inflection import Inflections
+from lmlab.knowledge.knowledge_base import (
+    Alias,
+    Entity,
+    Fact,
+)
+from lmlab.knowledge.load_knowledge import load_knowledge
 
 
 def write(folder: Path, **tables: str) -> Path:
@@ -33,7 +37,7 @@ def test_a_folder_of_tables(tmp_path):
         aliases="France\tQ142\t9\nparis\tQ90\n",
         facts="Q142\tcapital\tQ90\nQ90\tcapital of\tQ142\nQ142\tcapital\tQ90\n",
     )
-    found = open_knowledge(folder)
+    found = load_knowledge(folder)
     assert found.entities == (
         Entity(name="Q142", title="France", description="a country"),
         Entity(name="Q90", title="Paris"),
@@ -50,7 +54,7 @@ def test_objects_say_the_same_as_columns(tmp_path):
     facts = {"subject": "Q142", "relation": "capital", "object": "Q90"}
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     folder = write(tmp_path, entities__jsonl=text, facts__jsonl=json.dumps(facts))
-    found = open_knowledge(folder)
+    found = load_knowledge(folder)
     assert [e.title for e in found.entities] == ["France", ""]
     # Without a table of aliases, titles name entities, and names where there is no title.
     assert found.aliases == (Alias("France", 0, 1.0), Alias("Q90", 1, 1.0))
@@ -80,7 +84,7 @@ def test_objects_say_the_same_as_columns(tmp_path):
 def test_a_bad_row_is_named(tmp_path, tables, said):
     folder = write(tmp_path, **tables)
     with pytest.raises(UserError) as told:
-        open_knowledge(folder)
+        load_knowledge(folder)
     assert said in str(told.value)
 
 
@@ -91,25 +95,29 @@ def test_bad_rows_are_left_out_and_counted_where_that_is_asked(tmp_path):
         facts="Q142\tcapital\tQ90\nQ142\tcapital\nQ8\tcapital\tQ90\n",
     )
     report = ReadingReport()
-    found = open_knowledge(folder, errors="replace", report=report)
+    found = load_knowledge(folder, errors="replace", report=report)
     assert report.bad_rows == 3
     assert (len(found.entities), len(found.facts)) == (3, 1)
 
 
 def test_what_is_no_knowledge_is_told(tmp_path):
     with pytest.raises(UserError, match="did you mean"):
-        open_knowledge("wordnet-comon")
+        load_knowledge("wordnet-comon")
     (tmp_path / "facts.tsv").write_text("a\tb\tc\n", encoding="utf-8")
     with pytest.raises(UserError, match="give the folder"):
-        open_knowledge(tmp_path / "facts.tsv")
+        load_knowledge(tmp_path / "facts.tsv")
 
 
 def test_letters_of_wordnet():
     """`a` stands for seven things in WordNet, and the ampere is a unit of current."""
-    found = open_knowledge("wordnet-letters")
+    found = load_knowledge("wordnet-letters")
     named = {found.entities[each.entity].title for each in found.aliases if each.words == "a"}
     assert (
-        named == {lemmas[0] for lemmas in (load()[name].lemmas for name in load().lemmas["a"])}
+        named
+        == {
+            lemmas[0]
+            for lemmas in (load_wordnet()[name].lemmas for name in load_wordnet().lemmas["a"])
+        }
         and {"ampere", "angstrom", "vitamin A"} <= named
     )
     ampere = next(n for n, e in enumerate(found.entities) if e.title == "ampere")
@@ -119,7 +127,7 @@ def test_letters_of_wordnet():
 
 def test_synsets_in_use_as_knowledge():
     """44,781 were tagged in some text or have an example; priors are counts of tagged senses."""
-    found = open_knowledge("wordnet-common")
+    found = load_knowledge("wordnet-common")
     assert len(found.entities) == 44_781
     dog = found.number("02084071-n")
     assert found.entities[dog].title == "dog"
@@ -133,7 +141,7 @@ def test_synsets_in_use_as_knowledge():
 
 def test_forms_are_those_that_lemmatising_undoes():
     """Each form is one of which the lemma is a base form, by WordNet's own morphology."""
-    forms = Inflections(load().exceptions)
+    forms = Inflections(load_wordnet().exceptions)
     assert forms("wolf", "n")[-1] == "wolves"
     assert forms("abet", "v")[-2:] == ["abetted", "abetting"]
     assert forms("look up", "v") == ["looks up", "looked up", "looking up"]

@@ -9,13 +9,17 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.knowledge import Alias, Entity, Knowledge
-from lmlab.knowledge.lexicon import Lexicon
-from lmlab.objectives.whole_units import Words
+from lmlab.knowledge.entity_lexicon import EntityLexicon
+from lmlab.knowledge.knowledge_base import (
+    Alias,
+    Entity,
+    KnowledgeBase,
+)
+from lmlab.objectives.masking.whole_word_masking import WordUnits
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "prince", "sang", "purple", "rain", "##bow"]
 VOCABULARY = Vocabulary(size=len(TOKENS))
-KNOWLEDGE = Knowledge(
+KNOWLEDGE = KnowledgeBase(
     entities=tuple(Entity(name=name) for name in ("singer", "ruler", "song", "weather", "colour")),
     aliases=(
         Alias("prince", 0, 1.0),
@@ -38,14 +42,14 @@ class Pieces:
         return [TOKENS.index(word) if word in TOKENS else 1 for word in text.split()]
 
 
-def lexicon(most: int = 30) -> Lexicon:
-    made = Lexicon(KNOWLEDGE, Words(VOCABULARY), most=most)
+def lexicon(most: int = 30) -> EntityLexicon:
+    made = EntityLexicon(KNOWLEDGE, WordUnits(VOCABULARY), most=most)
     made.meet(Pieces(), unknown=VOCABULARY.unknown)
     return made
 
 
 def batch_of(*texts: str) -> Batch:
-    return Batch.from_sequences([[2, *Pieces().encode(text), 3] for text in texts], pad=0)
+    return Batch.collate([[2, *Pieces().encode(text), 3] for text in texts], pad=0)
 
 
 def everywhere(batch: Batch) -> torch.Tensor:
@@ -103,5 +107,5 @@ def test_what_a_corpus_tells_is_told_of_the_same_places_alone():
 
 def test_before_it_met_a_tokeniser_it_finds_nothing():
     batch = batch_of("prince")
-    found = Lexicon(KNOWLEDGE, Words(VOCABULARY)).find(batch, everywhere(batch))
+    found = EntityLexicon(KNOWLEDGE, WordUnits(VOCABULARY)).find(batch, everywhere(batch))
     assert len(found) == 0 and found.candidates.shape == (0, 0)

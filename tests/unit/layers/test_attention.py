@@ -12,27 +12,29 @@ from torch import nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.attention import Attention, CosineScores, Scores
-from lmlab.layers.attention_positions import (
-    Alibi,
-    AttentionPositions,
-    RelativeBuckets,
-    Rotary,
+from lmlab.layers.attention import CosineScores, DotProductScores, MultiHeadAttention
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.kv_cache import KVCache
+from lmlab.layers.relative_positions import (
+    AlibiBias,
+    RelativePositionEncoding,
+    RotaryEmbedding,
     ShawPositions,
-    exact_buckets,
+    T5RelativeBias,
+    TransformerXLPositions,
+    exact_bucket_count,
 )
-from lmlab.layers.key_values import KeyValues
-from lmlab.layers.relative_attention import RelativePositions
-from lmlab.layers.scope import Scope
 from lmlab.zoo import gpt
 from lmlab.zoo._transformer import PositionName
 
 WIDTH, HEADS, TIME = 12, 3, 5
 
 
-def scope(mask: torch.Tensor | None = None, *, causal: bool = False, **words) -> Scope:
+def scope(mask: torch.Tensor | None = None, *, causal: bool = False, **words) -> AttentionContext:
     places = torch.arange(TIME)[None]
-    return Scope(mask=mask, causal=causal, query_positions=places, key_positions=places, **words)
+    return AttentionContext(
+        mask=mask, causal=causal, query_positions=places, key_positions=places, **words
+    )
 
 
 def values(seed: int = 0) -> torch.Tensor:
@@ -44,26 +46,26 @@ def values(seed: int = 0) -> torch.Tensor:
 def test_few_places_that_ask_need_no_keys(masked, bias):
     """Without gradients and for one place of many, the same by another order of products."""
     torch.manual_seed(0)
-    attention = Attention(WIDTH, HEADS, bias=bias).eval()
+    attention = MultiHeadAttention(WIDTH, HEADS, bias=bias).eval()
     for parameter in attention.parameters():
         nn.init.normal_(parameter)
     asking, read = torch.randn(2, 1, WIDTH), values()
     mask = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 1]]).bool()[:, None, None]
-    seen = Scope(
+    seen = AttentionContext(
         mask=mask if masked else None,
         query_positions=torch.zeros(2, 1, dtype=torch.long),
         key_positions=torch.arange(TIME)[None],
-        silent_heads=frozenset({1}),
+        disabled_heads=frozenset({1}),
     )
     expected = attention(asking, seen, source=read)
     with torch.no_grad():
-        assert attention._are_few(asking, read, seen)
+        assert attention._has_few_queries(asking, read, seen)
         found = attention(asking, seen, source=read)
-        assert not attention._are_few(read, read, seen)
+        assert not attention._has_few_queries(read, read, seen)
     torch.testing.assert_close(found, expected.detach(), atol=1e-5, rtol=1e-5)
 
 
-def same_as_torch(attention: Attention) -> nn.MultiheadAttention:
+def same_as_torch(attention: MultiHeadAttention) -> nn.MultiheadAttention:
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     with torch.no_grad():
         theirs.in_proj_weight.copy_(attention.project.weight)
@@ -77,7 +79,7 @@ def same_as_torch(attention: Attention) -> nn.MultiheadAttention:
 @pytest.mark.parametrize("kind", ["all", "causal", "explicit", "source"])
 def test_it_is_torchs_multihead_attention(kind: str, recorded: bool):
     torch.manual_seed(0)
-    attention = Attention(WIDTH, HEADS)
+    attention = MultiHeadAttention(WIDTH, HEADS)
     nn.init.normal_(attention.project.bias)
     theirs, x = same_as_torch(attention), values()
     allowed = torch.rand(TIME, TIME) < 0.6
@@ -100,7 +102,7 @@ def test_it_is_torchs_multihead_attention(kind: str, recorded: bool):
 
 
 def test_a_place_that_sees_nothing_reads_nothing():
-    attention = Attention(WIDTH, HEADS)
+    attention = MultiHeadAttention(WIDTH, HEADS)
     mask = torch.ones(1, 1, TIME, TIME, dtype=torch.bool)
     mask[0, 0, 2] = False
     for record in (None, {}):
@@ -111,14 +113,14 @@ def test_a_place_that_sees_nothing_reads_nothing():
 
 
 def test_stepping_reads_what_all_at_once_reads():
-    for positions in (None, Rotary(4), ShawPositions(4, reach=2)):
-        attention = Attention(WIDTH, HEADS, positions=positions)
+    for positions in (None, RotaryEmbedding(4), ShawPositions(4, reach=2)):
+        attention = MultiHeadAttention(WIDTH, HEADS, positions=positions)
         x = values()
         whole = attention(x, scope(causal=True))
-        cache = KeyValues.empty(2, HEADS, WIDTH // HEADS, x)
+        cache = KVCache.empty(2, HEADS, WIDTH // HEADS, x)
         for place in range(TIME):
             here, upto = torch.tensor([[place]]), torch.arange(place + 1)[None]
-            looking = Scope(query_positions=here, key_positions=upto)
+            looking = AttentionContext(query_positions=here, key_positions=upto)
             found, cache = attention.step(x[:, place : place + 1], looking, cache, here)
             torch.testing.assert_close(found[:, 0], whole[:, place], atol=1e-5, rtol=0)
 
@@ -126,8 +128,8 @@ def test_stepping_reads_what_all_at_once_reads():
 def test_cosine_scores_do_not_feel_lengths():
     """Queries and keys ten times as long change nothing; plain scores they change."""
     x = values()
-    for kind, feels in ((Scores, True), (CosineScores, False)):
-        attention = Attention(WIDTH, HEADS, scores=kind(WIDTH // HEADS), bias=False)
+    for kind, feels in ((DotProductScores, True), (CosineScores, False)):
+        attention = MultiHeadAttention(WIDTH, HEADS, scores=kind(WIDTH // HEADS), bias=False)
         before = attention(x, scope())
         with torch.no_grad():
             attention.project.weight[: 2 * WIDTH] *= 10
@@ -138,7 +140,7 @@ def test_cosine_scores_do_not_feel_lengths():
 @pytest.mark.parametrize("name", [name for name in get_args(PositionName) if name != "pairs"])
 def test_cosine_scores_do_not_feel_lengths_whatever_the_positions(name: str):
     """Queries and keys ten times as long change log p of plain scores, and of cosines nothing."""
-    batch = Batch.from_sequences([[2, 7, 5, 9, 6, 8, 3], [2, 5, 5, 7, 3]], pad=0)
+    batch = Batch.collate([[2, 7, 5, 9, 6, 8, 3], [2, 5, 5, 7, 3]], pad=0)
     for cosine in (False, True):
         torch.manual_seed(0)
         config = gpt.Config(
@@ -150,7 +152,7 @@ def test_cosine_scores_do_not_feel_lengths_whatever_the_positions(name: str):
         with torch.no_grad():
             before = system.log_prob(batch).per_token
             for part in system.modules():
-                if isinstance(part, Attention):
+                if isinstance(part, MultiHeadAttention):
                     part.project.weight[: 2 * part.inner] *= 10
                     part.project.bias[: 2 * part.inner] *= 10
             change = (system.log_prob(batch).per_token - before).abs().max()
@@ -165,11 +167,11 @@ def test_cosines_with_positions_by_loops(temperature: float):
     """
     torch.manual_seed(0)
     size = WIDTH // HEADS
-    positions = RelativePositions(WIDTH, HEADS, size)
+    positions = TransformerXLPositions(WIDTH, HEADS, size)
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
     scores = CosineScores(size, temperature=temperature)
-    attention = Attention(WIDTH, HEADS, scores=scores, positions=positions)
+    attention = MultiHeadAttention(WIDTH, HEADS, scores=scores, positions=positions)
     record: dict = {}
     attention(values(), scope(record=record))
     q, k, _ = (
@@ -178,7 +180,7 @@ def test_cosines_with_positions_by_loops(temperature: float):
     cosine = torch.nn.functional.cosine_similarity
     expected = torch.zeros(2, HEADS, TIME, TIME)
     for b, h, i, j in itertools.product(range(2), range(HEADS), range(TIME), range(TIME)):
-        wave = positions.sinusoids.waves(torch.tensor([i - j]))[0]
+        wave = positions.sinusoids.sinusoid_table(torch.tensor([i - j]))[0]
         vector = positions.project(wave).view(HEADS, size)[h]
         query, key = q[b, i, h], k[b, j, h]
         level = math.sqrt(size) * query / query.norm()
@@ -198,10 +200,13 @@ def test_cosines_of_queries_of_the_usual_length_give_positions_their_usual_weigh
     size = WIDTH // HEADS
     shaw = ShawPositions(size, reach=2)
     queries, keys, read = torch.randn(3, 2, HEADS, TIME, size).unbind(0)
-    queries, keys = CosineScores(size).levelled(queries), CosineScores(size).levelled(keys)
+    queries, keys = (
+        CosineScores(size).queries_for_positions(queries),
+        CosineScores(size).queries_for_positions(keys),
+    )
     torch.testing.assert_close(queries.norm(dim=-1), torch.full((2, HEADS, TIME), size**0.5))
-    plain = Attention(WIDTH, HEADS, positions=shaw)
-    cosine = Attention(WIDTH, HEADS, positions=shaw, scores=CosineScores(size))
+    plain = MultiHeadAttention(WIDTH, HEADS, positions=shaw)
+    cosine = MultiHeadAttention(WIDTH, HEADS, positions=shaw, scores=CosineScores(size))
     cosine.load_state_dict(plain.state_dict())
     torch.testing.assert_close(
         cosine._read(queries, keys, read, scope()), plain._read(queries, keys, read, scope())
@@ -212,9 +217,9 @@ def test_scores_by_hand():
     """D = 4, q = (1, 1, 1, 1), k = (2, 0, 0, 0): 2 / √4, halved at temperature 2; √4 · cos = 1."""
     q, k = torch.ones(1, 1, 1, 4), torch.tensor([2.0, 0, 0, 0]).view(1, 1, 1, 4)
     for scores, expected in (
-        (Scores(4), 1.0),
-        (Scores(4, temperature=2.0), 0.5),
-        (Scores(4, scaled=False), 2.0),
+        (DotProductScores(4), 1.0),
+        (DotProductScores(4, temperature=2.0), 0.5),
+        (DotProductScores(4, scaled=False), 2.0),
         (CosineScores(4), 1.0),
     ):
         product = (scores.prepare(q) * scores.prepare(k)).sum() * scores.scale
@@ -222,13 +227,17 @@ def test_scores_by_hand():
 
 
 def test_at_temperature_zero_all_weight_is_on_the_best():
-    attention = Attention(WIDTH, HEADS, scores=Scores(WIDTH // HEADS, temperature=0.0))
+    attention = MultiHeadAttention(
+        WIDTH, HEADS, scores=DotProductScores(WIDTH // HEADS, temperature=0.0)
+    )
     record: dict = {}
     attention(values(), scope(record=record))
     weights = record["attention"].values
     assert set(weights.unique().tolist()) == {0.0, 1.0}
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, TIME))
-    softened = Attention(WIDTH, HEADS, scores=Scores(WIDTH // HEADS, temperature=1e-4))
+    softened = MultiHeadAttention(
+        WIDTH, HEADS, scores=DotProductScores(WIDTH // HEADS, temperature=1e-4)
+    )
     softened.load_state_dict(attention.state_dict())
     torch.testing.assert_close(
         softened(values(), scope()), attention(values(), scope()), atol=1e-4, rtol=0
@@ -238,21 +247,21 @@ def test_at_temperature_zero_all_weight_is_on_the_best():
 
 
 def test_a_silent_head_counts_as_zero():
-    attention = Attention(WIDTH, HEADS)
-    silent = attention(values(), scope(silent_heads=frozenset({1})))
+    attention = MultiHeadAttention(WIDTH, HEADS)
+    silent = attention(values(), scope(disabled_heads=frozenset({1})))
     with torch.no_grad():
         attention.output.weight[:, 4:8] = 0
     torch.testing.assert_close(silent, attention(values(), scope()))
 
 
 def test_rotary_products_depend_on_the_distance_alone():
-    rotary = Rotary(8)
+    rotary = RotaryEmbedding(8)
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def product(i: int, j: int) -> float:
         turned = (
-            rotary.turn_queries(q, torch.tensor([[i]])),
-            rotary.turn_keys(k, torch.tensor([[j]])),
+            rotary.transform_queries(q, torch.tensor([[i]])),
+            rotary.transform_keys(k, torch.tensor([[j]])),
         )
         return float((turned[0] * turned[1]).sum())
 
@@ -265,7 +274,7 @@ def test_shaw_by_loops():
     torch.manual_seed(0)
     width = WIDTH // HEADS
     shaw = ShawPositions(width, reach=2)
-    attention = Attention(WIDTH, HEADS, positions=shaw)
+    attention = MultiHeadAttention(WIDTH, HEADS, positions=shaw)
     x = values()
     q, k, v = (t.view(2, TIME, HEADS, width) for t in attention.project(x).split(WIDTH, dim=-1))
     expected = torch.zeros(2, TIME, HEADS, width)
@@ -287,7 +296,7 @@ def test_shaw_by_loops():
 
 
 def test_alibi_by_hand():
-    bias = Alibi(2)(torch.arange(3)[None], torch.arange(3)[None])
+    bias = AlibiBias(2)(torch.arange(3)[None], torch.arange(3)[None])
     # Two heads have slopes 2^-4 and 2^-8.
     assert bias[0, 0, 2].tolist() == [-2 / 16, -1 / 16, 0]
     assert bias[0, 1, 0].tolist() == [0, -1 / 256, -2 / 256]
@@ -297,7 +306,7 @@ def test_alibi_by_hand():
 def test_buckets_are_those_of_t5(both_ways: bool):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     ahead = torch.arange(-200, 201)
-    ours = RelativeBuckets(2, buckets=32, furthest=128, both_ways=both_ways).bucket(ahead)
+    ours = T5RelativeBias(2, buckets=32, max_distance=128, both_ways=both_ways).bucket(ahead)
     theirs = t5.T5Attention._relative_position_bucket(
         ahead, bidirectional=both_ways, num_buckets=32, max_distance=128
     )
@@ -307,22 +316,22 @@ def test_buckets_are_those_of_t5(both_ways: bool):
 @pytest.mark.parametrize("both_ways", [True, False])
 @pytest.mark.parametrize("buckets", [4, 5, 8, 32])
 def test_buckets_never_fall_with_the_distance_and_are_in_the_table(buckets: int, both_ways: bool):
-    """From the least `furthest` on: exact distances are told apart, and the far ones share one."""
-    exact = exact_buckets(buckets, both_ways=both_ways)
+    """From the least `max_distance` on: exact distances are told apart, and the far ones share one."""
+    exact = exact_bucket_count(buckets, both_ways=both_ways)
     assert exact == buckets // (4 if both_ways else 2)
-    for furthest in (exact + 1, 2 * exact + 1, 128):
-        table = RelativeBuckets(2, buckets=buckets, furthest=furthest, both_ways=both_ways)
+    for max_distance in (exact + 1, 2 * exact + 1, 128):
+        table = T5RelativeBias(2, buckets=buckets, max_distance=max_distance, both_ways=both_ways)
         found = table.bucket(-torch.arange(200))
         last = (buckets // 2 if both_ways else buckets) - 1
         assert found[:exact].tolist() == list(range(exact))
-        assert (found.diff() >= 0).all() and (found[furthest:] == last).all()
+        assert (found.diff() >= 0).all() and (found[max_distance:] == last).all()
         ahead = table.bucket(torch.arange(1, 200))
         assert torch.equal(ahead, found[1:] + last + 1 if both_ways else torch.zeros(199).long())
 
 
 def test_nothing_is_made_of_positions_by_default():
-    plain = AttentionPositions()
+    plain = RelativePositionEncoding()
     x = torch.randn(1, 1, 2, 4)
     places = torch.arange(2)[None]
-    assert plain.turn_queries(x, places) is x and plain.turn_keys(x, places) is x
-    assert plain.bias(x, Scope(query_positions=places, key_positions=places)) is None
+    assert plain.transform_queries(x, places) is x and plain.transform_keys(x, places) is x
+    assert plain.bias(x, AttentionContext(query_positions=places, key_positions=places)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmlab.layers.hamming import (
+from lmlab.emissions.hamming import (
     lowest_product,
     lowest_product_clear,
     sum_of_sigmoids,

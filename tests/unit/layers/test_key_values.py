@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmlab.layers.attention import Attention
-from lmlab.layers.key_values import SPARE, KeyValues, Owners, SourceKeyValues
-from lmlab.layers.scope import Scope
+from lmlab.layers.attention import MultiHeadAttention
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.kv_cache import (
+    SPARE_POSITIONS,
+    CrossAttentionCache,
+    KVCache,
+    SourceAssignment,
+)
 
 
 def some(places: int, seed: int, rows: int = 2) -> torch.Tensor:
@@ -16,7 +21,7 @@ def some(places: int, seed: int, rows: int = 2) -> torch.Tensor:
 
 def test_appending_leaves_the_old_as_it_was():
     with torch.no_grad():
-        first = KeyValues.of(some(2, 0), some(2, 1))
+        first = KVCache.of(some(2, 0), some(2, 1))
         kept = first.keys.clone()
         second = first.append(some(1, 2), some(1, 3))
         third = second.append(some(1, 4), some(1, 5))
@@ -27,7 +32,7 @@ def test_appending_leaves_the_old_as_it_was():
 
 def test_a_second_branch_does_not_disturb_the_first():
     with torch.no_grad():
-        trunk = KeyValues.of(some(2, 0), some(2, 1)).append(some(1, 2), some(1, 3))
+        trunk = KVCache.of(some(2, 0), some(2, 1)).append(some(1, 2), some(1, 3))
         left = trunk.append(some(1, 4), some(1, 4))
         right = trunk.append(some(1, 5), some(1, 5))
         assert torch.equal(left.keys[:, :, -1:], some(1, 4))
@@ -37,16 +42,16 @@ def test_a_second_branch_does_not_disturb_the_first():
 
 def test_a_step_writes_in_place_where_there_is_room():
     with torch.no_grad():
-        cache = KeyValues.of(some(2, 0), some(2, 1)).append(some(1, 2), some(1, 3))
+        cache = KVCache.of(some(2, 0), some(2, 1)).append(some(1, 2), some(1, 3))
         storage = cache.storage
-        for step in range(SPARE - 2):
+        for step in range(SPARE_POSITIONS - 2):
             cache = cache.append(some(1, step), some(1, step))
             assert cache.storage is storage
 
 
 def test_rows_are_selected_and_the_same_rows_cost_nothing():
     with torch.no_grad():
-        cache = KeyValues.of(some(3, 0), some(3, 1))
+        cache = KVCache.of(some(3, 0), some(3, 1))
         assert cache.select(torch.tensor([0, 1])) is cache
         swapped = cache.select(torch.tensor([1, 0, 1]))
         assert torch.equal(swapped.keys, cache.keys[[1, 0, 1]])
@@ -56,7 +61,7 @@ def test_rows_are_selected_and_the_same_rows_cost_nothing():
 
 def test_gradients_flow_through_what_was_appended():
     new = some(1, 2).requires_grad_()
-    cache = KeyValues.of(some(2, 0), some(2, 1)).append(new, new)
+    cache = KVCache.of(some(2, 0), some(2, 1)).append(new, new)
     cache.keys.sum().backward()
     assert torch.equal(new.grad, torch.ones_like(new))
     assert not cache.detach().keys.requires_grad
@@ -64,7 +69,9 @@ def test_gradients_flow_through_what_was_appended():
 
 def test_texts_of_one_source_share_it_and_change_places_for_nothing():
     keys, values = some(2, 0, rows=3), some(2, 1, rows=3)
-    forked = SourceKeyValues.of(keys, values, Owners.of(3)).select(torch.tensor([0, 0, 2, 2]))
+    forked = CrossAttentionCache.of(keys, values, SourceAssignment.of(3)).select(
+        torch.tensor([0, 0, 2, 2])
+    )
     owners = forked.owners
     assert torch.equal(forked.keys, keys[[0, 2]])
     assert owners.sources.tolist() == [0, 0, 1, 1] and owners.slots.tolist() == [0, 1, 0, 1]
@@ -74,9 +81,9 @@ def test_texts_of_one_source_share_it_and_change_places_for_nothing():
 
 
 def test_layers_that_select_the_same_rows_share_who_owns_whom():
-    owners, rows = Owners.of(3), torch.tensor([0, 0, 2])
+    owners, rows = SourceAssignment.of(3), torch.tensor([0, 0, 2])
     layers = [
-        SourceKeyValues.of(some(2, seed, rows=3), some(2, 9, rows=3), owners) for seed in (0, 1)
+        CrossAttentionCache.of(some(2, seed, rows=3), some(2, 9, rows=3), owners) for seed in (0, 1)
     ]
     first, second = (layer.select(rows) for layer in layers)
     assert first.owners is second.owners
@@ -86,14 +93,16 @@ def test_layers_that_select_the_same_rows_share_who_owns_whom():
 @pytest.mark.parametrize("rows", [[0, 0, 2, 2], [2, 0], [0, 1, 1, 2], [1, 1, 1], [2, 1, 2]])
 def test_texts_read_of_a_shared_source_what_each_would_read_of_a_copy(rows):
     torch.manual_seed(0)
-    attention = Attention(8, heads=2).eval()
+    attention = MultiHeadAttention(8, heads=2).eval()
     source, asking = torch.randn(3, 4, 8), torch.randn(len(rows), 1, 8)
     real = torch.arange(4) < torch.tensor([4, 2, 3])[rows][:, None]
     places = torch.arange(4)[None]
-    scope = Scope(mask=real[:, None, None], query_positions=places[:, :1], key_positions=places)
+    scope = AttentionContext(
+        mask=real[:, None, None], query_positions=places[:, :1], key_positions=places
+    )
     made = attention.keys_values(source, places)
-    shared = SourceKeyValues.of(*made, Owners.of(3)).select(torch.tensor(rows))
+    shared = CrossAttentionCache.of(*made, SourceAssignment.of(3)).select(torch.tensor(rows))
     with torch.no_grad():
-        found = attention.look_at_sources(asking, scope, shared)
+        found = attention.cross_attend(asking, scope, shared)
         expected = attention(asking, scope, source=source[rows])
     torch.testing.assert_close(found, expected)

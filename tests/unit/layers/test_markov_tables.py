@@ -7,7 +7,11 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.markov_tables import FreeTables, NeuralTables, blocks_by_rank
+from lmlab.layers.hmm_parameters import (
+    NeuralHMMParameters,
+    TabularHMMParameters,
+    blocks_by_rank,
+)
 
 
 @pytest.mark.parametrize(("size", "count"), [(8, 5), (9, 2), (1000, 8), (10_000, 64)])
@@ -37,7 +41,7 @@ def test_more_blocks_than_tokens_is_told():
 
 def test_states_that_cannot_be_shared_evenly_are_told():
     with pytest.raises(UserError, match="7 states can't be shared among 2 blocks"):
-        FreeTables(7, Vocabulary(size=9), blocks=2)
+        TabularHMMParameters(7, Vocabulary(size=9), blocks=2)
 
 
 @pytest.mark.parametrize("kind", ["free", "neural"])
@@ -45,7 +49,11 @@ def test_tables_follow_the_parameters(kind: str):
     """Remembered while nothing changes, and never after a step of any optimiser."""
     torch.manual_seed(0)
     vocabulary = Vocabulary(size=9)
-    tables = FreeTables(4, vocabulary) if kind == "free" else NeuralTables(4, 3, vocabulary)
+    tables = (
+        TabularHMMParameters(4, vocabulary)
+        if kind == "free"
+        else NeuralHMMParameters(4, 3, vocabulary)
+    )
     tables.eval()
     with torch.no_grad():
         before = tables.tables()
@@ -61,14 +69,14 @@ def test_tables_follow_the_parameters(kind: str):
         assert not torch.equal(after.transition, before.transition)
         torch.testing.assert_close(after.transition, tables.compute(None).transition)
         before = after
-    other = type(tables)(4, vocabulary) if kind == "free" else NeuralTables(4, 3, vocabulary)
+    other = type(tables)(4, vocabulary) if kind == "free" else NeuralHMMParameters(4, 3, vocabulary)
     tables.load_state_dict(other.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(tables.tables().start, other.tables().start)
 
 
 def test_tokens_can_be_given_other_blocks():
-    tables = FreeTables(4, Vocabulary(size=9), blocks=2)
+    tables = TabularHMMParameters(4, Vocabulary(size=9), blocks=2)
     tables.set_blocks(torch.tensor([0, 1, 0, 0, 0, 1, 0, 1, 0]))
     found = tables.tables()
     for block in (0, 1):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.noise import TokenNoise, with_noise
+from lmlab.layers.noise import TokenNoise, add_gaussian_noise
 
 VOCABULARY = Vocabulary(size=9)
 
@@ -31,13 +31,13 @@ def test_a_share_of_the_tokens_is_erased_and_no_padding():
     [(VOCABULARY, 4), (Vocabulary(size=9, mask=None), 1)],
 )
 def test_what_stands_where_a_token_was(vocabulary: Vocabulary, stands: int):
-    assert TokenNoise(0.5, vocabulary).erased == stands
+    assert TokenNoise(0.5, vocabulary).noise_token == stands
 
 
 def test_noise_is_in_units_of_the_latent_itself():
     """A latent of 10,000 numbers moves by `rate` times its length, whatever that is, to 3 %."""
     latents = torch.randn(2, 10_000, generator=seeded()) * torch.tensor([[1.0], [50.0]])
-    moved = with_noise(latents, 0.4, generator=seeded()) - latents
+    moved = add_gaussian_noise(latents, 0.4, generator=seeded()) - latents
     torch.testing.assert_close(moved.norm(dim=1), 0.4 * latents.norm(dim=1), rtol=0.03, atol=0)
 
 
@@ -45,7 +45,7 @@ def test_no_noise_changes_nothing_and_draws_nothing():
     generator = seeded()
     before = generator.get_state()
     latents, tokens = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long)
-    assert with_noise(latents, 0.0, generator=generator) is latents
+    assert add_gaussian_noise(latents, 0.0, generator=generator) is latents
     noise = TokenNoise(0.0, VOCABULARY)
     assert noise(tokens, torch.tensor([3, 3]), generator=generator) is tokens
     assert torch.equal(generator.get_state(), before)

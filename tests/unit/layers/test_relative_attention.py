@@ -7,28 +7,28 @@ import math
 import pytest
 import torch
 
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.relative_attention import RelativePositions
-from lmlab.layers.scope import Scope
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.relative_positions import TransformerXLPositions
 from lmlab.zoo import gpt
 
 WIDTH, HEADS, HEAD_WIDTH = 10, 3, 4
 
 
-def make(**settings) -> RelativePositions:
+def make(**settings) -> TransformerXLPositions:
     torch.manual_seed(0)
-    positions = RelativePositions(WIDTH, HEADS, HEAD_WIDTH, **settings)
+    positions = TransformerXLPositions(WIDTH, HEADS, HEAD_WIDTH, **settings)
     for parameter in positions.parameters():
         torch.nn.init.normal_(parameter)
     return positions
 
 
-def scope_of(queries: list[int], keys: list[int], **segments: torch.Tensor) -> Scope:
+def scope_of(queries: list[int], keys: list[int], **segments: torch.Tensor) -> AttentionContext:
     at = {"query_positions": torch.tensor([queries]), "key_positions": torch.tensor([keys])}
-    return Scope(**at, **segments)
+    return AttentionContext(**at, **segments)
 
 
 def sinusoids(distance: int) -> torch.Tensor:
@@ -37,24 +37,24 @@ def sinusoids(distance: int) -> torch.Tensor:
     return torch.tensor([*map(math.sin, angles), *map(math.cos, angles)])
 
 
-@pytest.mark.parametrize("furthest", [0, 2])
-def test_scores_are_the_three_terms_pair_by_pair(furthest: int):
+@pytest.mark.parametrize("max_distance", [0, 2])
+def test_scores_are_the_three_terms_pair_by_pair(max_distance: int):
     """(q + u)·k + (q + v)·R_{i-j} + (q + w)·s_ij, with a loop over pairs; memory at -2 and -1."""
-    positions = make(segments=True, furthest=furthest)
+    positions = make(segments=True, max_distance=max_distance)
     at_query, at_key = [0, 1, 2], [-2, -1, 0, 1, 2]
     kinds = torch.tensor([[0, 0, 2, 0, 1]])
     scope = scope_of(at_query, at_key, query_segments=kinds[:, 2:], key_segments=kinds)
     queries, keys = torch.randn(1, HEADS, 3, HEAD_WIDTH), torch.randn(1, HEADS, 5, HEAD_WIDTH)
-    turned = positions.turn_queries(queries, scope.query_positions)
+    turned = positions.transform_queries(queries, scope.query_positions)
     found = turned @ keys.transpose(-1, -2) + positions.bias(queries, scope)
-    assert positions.turn_keys(keys, scope.key_positions) is keys
+    assert positions.transform_keys(keys, scope.key_positions) is keys
     matrix = positions.project.weight.view(HEADS, HEAD_WIDTH, WIDTH)
     for head in range(HEADS):
         for i, j in [(i, j) for i in range(3) for j in range(5)]:
             query, key = queries[0, head, i], keys[0, head, j]
             distance = at_query[i] - at_key[j]
-            if furthest:
-                distance = max(-furthest, min(furthest, distance))
+            if max_distance:
+                distance = max(-max_distance, min(max_distance, distance))
             same = kinds[0, 2 + i] == kinds[0, j]
             expected = (
                 (query + positions.content_bias[head]) @ key
@@ -79,7 +79,7 @@ def test_without_segments_there_is_no_third_term():
 
 def test_rows_with_their_own_positions_each_have_their_own_distances():
     positions, queries = make(), torch.randn(2, HEADS, 2, HEAD_WIDTH)
-    apart = Scope(
+    apart = AttentionContext(
         query_positions=torch.tensor([[0, 1], [5, 9]]),
         key_positions=torch.tensor([[0, 1], [2, 20]]),
     )
@@ -101,7 +101,7 @@ def build_gpt():
 def test_a_gpt_with_these_positions_steps_as_it_scores():
     system, tokens = build_gpt(), [2, 7, 5, 9, 6, 8, 3]
     with torch.no_grad():
-        at_once = system.log_prob(Batch.from_sequences([tokens], pad=0)).per_token[0]
+        at_once = system.log_prob(Batch.collate([tokens], pad=0)).per_token[0]
         state, stepped = system.start(1), []
         for token in tokens[1:]:
             stepped.append(system.peek(state).log_probs[0, token])
@@ -116,7 +116,9 @@ def test_only_distances_count_and_the_order_does():
     place = torch.arange(4)[None]
 
     def read(positions: torch.Tensor) -> torch.Tensor:
-        view = View(inputs=tokens, lengths=lengths, visibility=Causal(), positions=positions)
+        view = View(
+            inputs=tokens, lengths=lengths, attention_mask=CausalMask(), positions=positions
+        )
         return system.hidden(view).values
 
     with torch.no_grad():

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.word_law import WordLaw
+from lmlab.layers.unigram_distribution import UnigramDistribution
 
 VOCABULARY = Vocabulary(size=9)
 """Symbols 0 to 4, and four words."""
 
 
-def met_law(*, power: float = 0.75, sample: float = 0.1) -> WordLaw:
+def met_law(*, power: float = 0.75, sample: float = 0.1) -> UnigramDistribution:
     """Words 5, 6, 7 seen 81, 16 and 1 times, word 8 never; two sentences and an unknown word."""
-    law = WordLaw(VOCABULARY, power=power, sample=sample)
+    law = UnigramDistribution(VOCABULARY, power=power, sample=sample)
     text = [2, *[5] * 81, 3, 2, *[6] * 16, 7, 1, 3]
     law.count(np.array(text, dtype=np.uint16))
     return law

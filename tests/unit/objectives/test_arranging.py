@@ -12,14 +12,14 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.arranging import FullSentences
+from lmlab.objectives.masking.sentence_packing import FullSentences
 
 TEXTS = [[2, 5, 6, 3], [2, 7, 3], [2, 8, 9, 10, 3], [2, 11, 3], [2, 12, 13, 14, 15, 3]]
 
 
 def test_as_many_texts_as_fit_stand_in_an_input():
     """Eight places: 4 and 2, then 5 and 2 (with another 5 it would be 12), then 6."""
-    arranged = FullSentences(length=8).arrange(Batch.from_sequences(TEXTS, pad=0))
+    arranged = FullSentences(length=8).arrange(Batch.collate(TEXTS, pad=0))
     assert arranged.batch.tokens.tolist() == [
         [2, 5, 6, 3, 7, 3, 0],
         [2, 8, 9, 10, 3, 11, 3],
@@ -32,7 +32,7 @@ def test_as_many_texts_as_fit_stand_in_an_input():
 
 @pytest.mark.parametrize("length", [6, 7, 9, 14, 100])
 def test_no_text_is_cut_or_lost_and_no_input_too_long(length: int):
-    arranged = FullSentences(length=length).arrange(Batch.from_sequences(TEXTS, pad=0))
+    arranged = FullSentences(length=length).arrange(Batch.collate(TEXTS, pad=0))
     lengths = arranged.batch.lengths.tolist()
     assert max(lengths) <= length
     fed = [row[1:n].tolist() for row, n in zip(arranged.batch.tokens, lengths, strict=True)]
@@ -43,7 +43,7 @@ def test_roberta_hides_a_text_alike_alone_and_in_company():
     module, vocabulary = system_module("roberta"), Vocabulary(size=200)
     tiny = module.SIZES["tiny"]
     rows = [[2, *range(5 + 12 * r, 17 + 12 * r), 3] for r in range(10)]
-    batch = Batch.from_sequences(rows, pad=0)
+    batch = Batch.collate(rows, pad=0)
     alone = module.build(tiny, vocabulary)
     packed = module.build(replace(tiny, full_sentences=True), vocabulary)
     one = alone.objective.view(batch, generator=torch.Generator().manual_seed(0))

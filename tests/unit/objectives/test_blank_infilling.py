@@ -17,7 +17,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.blank_infilling import LongSpan, PoissonSpans, SpanMixture, laid
+from lmlab.objectives.blank_infilling import LongSpan, PoissonSpans, SpanMixture, place_spans
 
 S, E, M = 2, 3, 4
 """<s>, </s> and <mask>."""
@@ -36,7 +36,7 @@ def system():
 
 
 def batch_of(*rows: list[int], condition: Batch | None = None) -> Batch:
-    return Batch.from_sequences(rows, pad=0, condition=condition)
+    return Batch.collate(rows, pad=0, condition=condition)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -62,11 +62,11 @@ def test_the_example_of_the_paper(system):
     a, b = [S, 11, 12, M, 14, M, E], [OPEN, 15, 16, OPEN, 13]
     assert view.inputs.tolist() == [a + b]
     assert view.targets.tolist() == [[NO_TARGET] * 7 + [15, 16, E, 13, E]]
-    assert view.origins.tolist() == [[-1] * 7 + [5, 6, -1, 3, -1]]
+    assert view.clean_positions.tolist() == [[-1] * 7 + [5, 6, -1, 3, -1]]
     first, second = view.positions[0].T.tolist()
     assert first == [0, 1, 2, 3, 4, 5, 6, 5, 5, 5, 3, 3]
     assert second == [0] * 7 + [1, 2, 3, 1, 2]
-    allowed = view.visibility.mask(view.lengths, 12)[0]
+    allowed = view.attention_mask.mask(view.lengths, 12)[0]
     expected = torch.zeros(12, 12, dtype=torch.bool)
     expected[:, :7] = True
     expected[7:, 7:] = torch.ones(5, 5, dtype=torch.bool).tril()
@@ -157,7 +157,7 @@ def test_where_spans_go_is_even_over_all_ways_to_lay_them():
     ]
     assert len(ways) == 6
     random, count = np.random.default_rng(0), 3000
-    drawn = [tuple(start for start, _ in laid([1, 2], 6, random)) for _ in range(count)]
+    drawn = [tuple(start for start, _ in place_spans([1, 2], 6, random)) for _ in range(count)]
     assert set(drawn) == set(ways)
     observed = Counter(ways.index(each) for each in drawn)
     assert chi_square_p_value(observed, dict.fromkeys(range(6), count / 6)) > 1e-4
@@ -236,7 +236,7 @@ def test_answers_written_in_turn_have_the_log_probability_of_the_view(system):
     blanked = batch_of([S, 11, 12, M, 14, M, E])
     with torch.no_grad():
         expected = system.target_log_probs(view).log_probs.sum()
-        writer = system.infilling(blanked)
+        writer = system.infill_decoder(blanked)
         written = writer.written(0, [(13,), (15, 16)])
         assert written == [13, OPEN, 15, 16]
         state, total = writer.start(1), 0.0
@@ -255,7 +255,7 @@ def test_it_learns_to_fill_blanks_of_one_to_three_tokens():
     torch.manual_seed(0)
     module = system_module("glm")
     system = module.build(
-        replace(module.SIZES["tiny"], long_share=0.0, rate=0.3, mean=2.0), VOCABULARY
+        replace(module.SIZES["tiny"], long_span_rate=0.0, rate=0.3, mean=2.0), VOCABULARY
     )
     a, texts = 8, [[S, 5, 8, 9, E], [S, 6, 8, 8, 9, E], [S, 7, 8, 8, 8, 9, E]]
     batch = batch_of(*texts * 4)
@@ -268,7 +268,7 @@ def test_it_learns_to_fill_blanks_of_one_to_three_tokens():
     system.eval()
     with torch.no_grad():
         for length, number in ((1, 5), (2, 6), (3, 7)):
-            writer = system.infilling(batch_of([S, number, M, 9, E]))
+            writer = system.infill_decoder(batch_of([S, number, M, 9, E]))
             state, found = writer.start(1), []
             while len(found) < 5 and (token := int(writer.peek(state).log_probs.argmax())) != E:
                 found.append(token)

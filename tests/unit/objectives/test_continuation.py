@@ -9,9 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal, Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.pointer import Pointer
 from lmlab.zoo import palm
@@ -29,7 +32,7 @@ PARTS = (
 TINY = replace(palm.SIZES["tiny"], width=8, layers=1, whole=0.0)
 
 
-def build(vocabulary: Vocabulary = VOCABULARY, **settings) -> palm.Restoring:
+def build(vocabulary: Vocabulary = VOCABULARY, **settings) -> palm.DenoisingSeq2Seq:
     torch.manual_seed(0)
     system = palm.build(replace(TINY, **settings), vocabulary).eval()
     for parameter in system.parameters():
@@ -39,10 +42,10 @@ def build(vocabulary: Vocabulary = VOCABULARY, **settings) -> palm.Restoring:
 
 def batch_of(*bodies: list[int], end: bool = True, condition: Batch | None = None) -> Batch:
     rows = [[START, *body, *([END] if end else [])] for body in bodies]
-    return Batch.from_sequences(rows, PAD, condition=condition)
+    return Batch.collate(rows, PAD, condition=condition)
 
 
-def drawn(system: palm.Restoring, batch: Batch, seed: int = 0) -> View:
+def drawn(system: palm.DenoisingSeq2Seq, batch: Batch, seed: int = 0) -> View:
     return system.objective.view(batch, generator=torch.Generator().manual_seed(seed))
 
 
@@ -62,7 +65,7 @@ def test_stage_one_shows_the_whole_text_to_the_encoder_alone():
     system, batch = build(rate=0.5).train(), batch_of([6, 7, 8, 9, 10], [6, 7])
     system.begin_step(0)
     view = drawn(system, batch)
-    assert view.decoder is None and isinstance(view.visibility, Full)
+    assert view.decoder is None and isinstance(view.attention_mask, FullMask)
     assert view.targets is not None
     hidden = view.targets != NO_TARGET
     assert torch.equal(view.targets[hidden], batch.tokens[hidden])
@@ -74,18 +77,18 @@ def test_stage_one_shows_the_whole_text_to_the_encoder_alone():
 def test_stage_two_shows_the_first_part_and_asks_for_the_rest():
     """10 tokens: 8 are read, 2 are written; with rate 0 one token is hidden all the same."""
     view = drawn(build(rate=0.0), batch_of([6, 7, 8, 9, 10, 11, 6, 7, 8, 9]))
-    assert view.targets is not None and view.origins is not None
+    assert view.targets is not None and view.clean_positions is not None
     hidden = view.targets[0] != NO_TARGET
     assert int(hidden.sum()) == 1
     clean = torch.tensor([START, 6, 7, 8, 9, 10, 11, 6, 7, END])
     assert torch.equal(view.inputs[0][~hidden], clean[~hidden])
     assert torch.equal(view.targets[0][hidden], clean[hidden])
-    assert view.origins[0].tolist() == [-1, 1, 2, 3, 4, 5, 6, 7, 8, -1]
+    assert view.clean_positions[0].tolist() == [-1, 1, 2, 3, 4, 5, 6, 7, 8, -1]
     asked = view.asked
-    assert isinstance(asked.visibility, Causal)
+    assert isinstance(asked.attention_mask, CausalMask)
     assert asked.inputs.tolist() == [[START, 8, 9]]
     assert asked.targets is not None and asked.targets.tolist() == [[8, 9, END]]
-    assert asked.origins is not None and asked.origins.tolist() == [[9, 10, 11]]
+    assert asked.clean_positions is not None and asked.clean_positions.tolist() == [[9, 10, 11]]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_a_pair_is_written_beside_its_clean_source_and_masked_in_stage_one():
     assert torch.equal(masked.targets[hidden], source.tokens[hidden])
 
 
-def trained(system: palm.Restoring, step: int) -> set[str]:
+def trained(system: palm.DenoisingSeq2Seq, step: int) -> set[str]:
     """Which parts get a gradient at a step."""
     system.train().begin_step(step)
     system.zero_grad()
@@ -181,7 +184,7 @@ def test_losses_are_those_of_their_views():
         written = -system.target_log_probs(view).log_probs
         assert view.targets is not None
         places = view.targets != NO_TARGET
-        read = system.backbone.read_source(view)[places]
+        read = system.backbone.run_encoder(view)[places]
         every = system.objective.head.log_probs(read)
         restored = -every[torch.arange(len(every)), view.targets[places]]
     torch.testing.assert_close(continued.total, written.sum())
@@ -228,9 +231,9 @@ def test_given_a_source_it_is_a_distribution_that_steps_as_it_scores(copies: boo
     bodies = [b for n in range(4) for b in itertools.product((1, 5, 6), repeat=n)]
     longest = list(itertools.product((1, 5, 6), repeat=4))
     rows = [[START, *b, END] for b in bodies] + [[START, *b] for b in longest]
-    condition = Batch.from_sequences([source] * len(rows), PAD)
+    condition = Batch.collate([source] * len(rows), PAD)
     with torch.no_grad():
-        totals = system.log_prob(Batch.from_sequences(rows, PAD, condition=condition)).totals
+        totals = system.log_prob(Batch.collate(rows, PAD, condition=condition)).totals
         assert totals.double().exp().sum().item() == pytest.approx(1.0, abs=1e-5)
         text = torch.tensor([5, 6, 6, END])
         state = system.start(2, condition=condition.select([0, 1])).select(torch.tensor([1]))
@@ -238,9 +241,7 @@ def test_given_a_source_it_is_a_distribution_that_steps_as_it_scores(copies: boo
         for token in text:
             stepped.append(system.peek(state).log_probs[0, token])
             state = system.advance(state, token[None])
-    batch = Batch.from_sequences(
-        [[START, *text.tolist()]], PAD, condition=Batch.from_sequences([source], PAD)
-    )
+    batch = Batch.collate([[START, *text.tolist()]], PAD, condition=Batch.collate([source], PAD))
     with torch.no_grad():
         scored = system.log_prob(batch).per_token[0]
     torch.testing.assert_close(torch.stack(stepped), scored, atol=1e-5, rtol=0)

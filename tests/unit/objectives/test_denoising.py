@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 import torch
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Infill
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.template_constrained_decoding import (
+    TEMPLATE_BLANK,
+    align_template,
+)
 from lmlab.objectives.denoising import (
-    HIDDEN,
+    MASKED_POSITION,
     NOISES,
-    Denoising,
+    BARTDenoising,
     DocumentRotation,
     SentencePermutation,
     TextInfilling,
@@ -28,9 +32,12 @@ from lmlab.objectives.denoising import (
     TokenMasking,
     make_noise,
 )
-from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.rewriting import BLANK, aligned
-from lmlab.objectives.sentences import Sentences, byte_spelling, ends_sentence
+from lmlab.objectives.denoising_base import DenoisingSpecialTokens
+from lmlab.objectives.sentence_splitting import (
+    SentenceSplitter,
+    byte_level_spelling,
+    is_sentence_end,
+)
 from lmlab.zoo import bart
 
 VOCABULARY = Vocabulary(size=12)
@@ -60,7 +67,7 @@ def test_masking_and_deletion_take_each_token_with_the_rate(noise):
     for row in taken:
         shown = noise(places, random=draw)
         row[:] = ~np.isin(places, shown)
-        kept = shown[shown != HIDDEN]
+        kept = shown[shown != MASKED_POSITION]
         assert (np.diff(kept) > 0).all(), "the order stays"
     error = math.sqrt(0.3 * 0.7 / taken.size)
     assert abs(taken.mean() - 0.3) < 4 * error
@@ -71,9 +78,12 @@ def test_masking_and_deletion_take_each_token_with_the_rate(noise):
 def test_masking_leaves_a_mask_and_deletion_nothing():
     tokens = np.arange(1000)
     masked = TokenMasking(0.3)(tokens, random=random())
-    assert len(masked) == 1000 and (masked == HIDDEN).any()
+    assert len(masked) == 1000 and (masked == MASKED_POSITION).any()
     deleted = TokenDeletion(0.3)(tokens, random=random())
-    assert len(deleted) == 1000 - (masked == HIDDEN).sum() and not (deleted == HIDDEN).any()
+    assert (
+        len(deleted) == 1000 - (masked == MASKED_POSITION).sum()
+        and not (deleted == MASKED_POSITION).any()
+    )
 
 
 def test_infilling_hides_its_share_exactly():
@@ -81,14 +91,14 @@ def test_infilling_hides_its_share_exactly():
     noise, draw = TextInfilling(), random()
     for time in range(60):
         shown = noise(np.arange(time), random=draw)
-        kept = shown[shown != HIDDEN]
+        kept = shown[shown != MASKED_POSITION]
         assert len(kept) == time - math.ceil(3 * time / 10)
         assert (np.diff(kept) > 0).all()
 
 
 def test_the_lengths_of_spans_are_a_poisson():
     """Chi-square over 0, 1 … 8 and more; of some 20,000 spans one is cut short."""
-    spans = TextInfilling().draw_spans(200_000, random())
+    spans = TextInfilling().sample_span_lengths(200_000, random())
     assert sum(spans) == 60_000
     counts = Counter(min(length, 9) for length in spans)
     law = [math.exp(-3) * 3**k / math.factorial(k) for k in range(9)]
@@ -99,9 +109,12 @@ def test_the_lengths_of_spans_are_a_poisson():
 
 def test_each_span_is_one_mask_even_an_empty_one():
     noise, time = TextInfilling(), 500
-    shown, spans = noise(np.arange(time), random=random(3)), noise.draw_spans(time, random(3))
+    shown, spans = (
+        noise(np.arange(time), random=random(3)),
+        noise.sample_span_lengths(time, random(3)),
+    )
     assert 0 in spans, "the case with an empty span is among those tested"
-    assert (shown == HIDDEN).sum() == len(spans)
+    assert (shown == MASKED_POSITION).sum() == len(spans)
     assert len(shown) == time - 150 + len(spans)
 
 
@@ -120,14 +133,14 @@ def test_empty_spans_never_make_a_source_too_long():
     assert max(len(free(np.arange(10), random=draw)) for _ in range(200)) > 10
     shown = [bound(np.arange(10), random=draw) for _ in range(200)]
     assert max(map(len, shown)) == 10
-    assert all((each != HIDDEN).sum() == 7 for each in shown)
+    assert all((each != MASKED_POSITION).sum() == 7 for each in shown)
 
 
 def test_every_order_of_the_sentences_is_equally_likely():
     """Three sentences, six orders; the sentences themselves stay as they are."""
     tokens = np.array([6, 7, STOP, 8, STOP, 9, 10, 11, STOP])
     parts = [(0, 1, 2), (3, 4), (5, 6, 7, 8)]
-    noise, draw, drawn = SentencePermutation(Sentences([STOP])), random(), 3000
+    noise, draw, drawn = SentencePermutation(SentenceSplitter([STOP])), random(), 3000
     counts = Counter(tuple(noise(tokens, random=draw).tolist()) for _ in range(drawn))
     orders = [sum(order, ()) for order in itertools.permutations(parts)]
     assert set(counts) == set(orders)
@@ -137,7 +150,7 @@ def test_every_order_of_the_sentences_is_equally_likely():
 def test_a_text_without_an_end_mark_is_one_sentence():
     tokens = np.array([6, 7, 8])
     for seed in range(10):
-        shown = SentencePermutation(Sentences([STOP]))(tokens, random=random(seed))
+        shown = SentencePermutation(SentenceSplitter([STOP]))(tokens, random=random(seed))
         assert shown.tolist() == [0, 1, 2]
 
 
@@ -151,7 +164,7 @@ def test_every_rotation_is_equally_likely():
 
 @pytest.mark.parametrize("name", NOISES)
 def test_no_noise_minds_an_empty_text(name: str):
-    noise = make_noise(name, rate=0.3, mean=3.0, longest=8, sentences=Sentences([STOP]))
+    noise = make_noise(name, rate=0.3, mean=3.0, longest=8, sentences=SentenceSplitter([STOP]))
     assert noise(np.zeros(0, dtype=np.int64), random=random()).tolist() == []
 
 
@@ -176,27 +189,29 @@ class Words:
 
 
 def test_sentences_end_where_the_tokeniser_has_end_marks():
-    pieces = Words("a", ".", "dog.", "。", "b;", "x,", "Ġ?", "!</w>", byte_spelling("。"), "▁.")
-    sentences = Sentences()
+    pieces = Words(
+        "a", ".", "dog.", "。", "b;", "x,", "Ġ?", "!</w>", byte_level_spelling("。"), "▁."
+    )
+    sentences = SentenceSplitter()
     sentences.meet(pieces, len(pieces.tokens))
     assert sentences.ends.tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
     # By hand from GPT-2's table: 0xE3 is itself, 0x80 and 0x82 are the 35th and 37th of the others.
-    assert byte_spelling("。") == "ã" + chr(0x100 + 33 + 1) + chr(0x100 + 33 + 1 + 2)
-    assert not ends_sentence("a.b")
+    assert byte_level_spelling("。") == "ã" + chr(0x100 + 33 + 1) + chr(0x100 + 33 + 1 + 2)
+    assert not is_sentence_end("a.b")
 
 
 def test_several_marks_in_a_row_end_one_sentence():
-    cut = Sentences([STOP]).cut(np.array([6, STOP, STOP, 7, STOP, 8]))
+    cut = SentenceSplitter([STOP]).cut(np.array([6, STOP, STOP, 7, STOP, 8]))
     assert [part.tolist() for part in cut] == [[0, 1, 2], [3, 4], [5]]
 
 
-def objective(*noises, **words) -> Denoising:
-    return Denoising(Spelling.of(VOCABULARY), noises, **words)
+def objective(*noises, **words) -> BARTDenoising:
+    return BARTDenoising(DenoisingSpecialTokens.of(VOCABULARY), noises, **words)
 
 
 def batch_of(*bodies: list[int], end: bool = True, condition: Batch | None = None) -> Batch:
     rows = [[START, *body, *([END] if end else [])] for body in bodies]
-    return Batch.from_sequences(rows, PAD, condition=condition)
+    return Batch.collate(rows, PAD, condition=condition)
 
 
 def test_the_source_is_the_damaged_text_and_the_decoder_writes_the_clean_one():
@@ -204,29 +219,31 @@ def test_the_source_is_the_damaged_text_and_the_decoder_writes_the_clean_one():
 
     class Turned:
         def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
-            return np.array([2, HIDDEN, 0])
+            return np.array([2, MASKED_POSITION, 0])
 
     batch = batch_of([6, 7, 8, 9])
     view = objective(Turned()).view(batch)
     assert view.inputs.tolist() == [[START, 8, MASK, 6, END]]
-    assert view.origins is not None and view.origins.tolist() == [[-1, 3, -1, 1, -1]]
+    assert view.clean_positions is not None and view.clean_positions.tolist() == [
+        [-1, 3, -1, 1, -1]
+    ]
     assert view.targets is None
     asked = view.asked
     assert asked.inputs.tolist() == [[START, 6, 7, 8, 9]]
     assert asked.targets is not None and asked.targets.tolist() == [[6, 7, 8, 9, END]]
-    assert asked.origins is not None and asked.origins.tolist() == [[1, 2, 3, 4, 5]]
+    assert asked.clean_positions is not None and asked.clean_positions.tolist() == [[1, 2, 3, 4, 5]]
 
 
 def test_noises_follow_on_one_another():
     """Masking all and then turning: all masks, and no place is shown."""
     view = objective(TokenMasking(1.0), DocumentRotation()).view(batch_of([6, 7, 8]))
     assert view.inputs.tolist() == [[START, MASK, MASK, MASK, END]]
-    assert view.origins is not None and (view.origins == -1).all()
+    assert view.clean_positions is not None and (view.clean_positions == -1).all()
     turned = objective(DocumentRotation(), SentencePermutation()).view(
         batch_of([6, 7, 8]), generator=torch.Generator().manual_seed(2)
     )
-    assert turned.origins is not None
-    shown = turned.origins[0, 1:-1]
+    assert turned.clean_positions is not None
+    shown = turned.clean_positions[0, 1:-1]
     assert sorted(shown.tolist()) == [1, 2, 3]
     assert turned.inputs[0, 1:-1].tolist() == [5 + place for place in shown.tolist()]
 
@@ -263,12 +280,12 @@ def test_a_share_of_the_texts_is_hidden_as_a_whole():
 
 def test_a_text_that_was_cut_off_is_not_taught_to_end():
     view = objective().view(batch_of([6, 7, 8], [9], end=False))
-    assert view.asked.targets is not None and view.asked.origins is not None
+    assert view.asked.targets is not None and view.asked.clean_positions is not None
     assert view.asked.targets.tolist() == [[6, 7, 8], [9, NO_TARGET, NO_TARGET]]
-    assert view.asked.origins.tolist() == [[1, 2, 3], [1, -1, -1]]
+    assert view.asked.clean_positions.tolist() == [[1, 2, 3], [1, -1, -1]]
 
 
-def small_bart(**settings) -> bart.Restoring:
+def small_bart(**settings) -> bart.DenoisingSeq2Seq:
     torch.manual_seed(0)
     system = bart.build(replace(TINY, **settings), VOCABULARY).eval()
     for parameter in system.parameters():
@@ -290,7 +307,7 @@ def test_what_the_source_hides_is_not_seen_where_it_is_written():
             fixed = replace(views[1].asked, targets=views[0].asked.targets)
             before = system.target_log_probs(views[0]).spread()[0]
             after = system.target_log_probs(replace(views[1], decoder=fixed)).spread()[0]
-        if (views[0].origins == place + 1).any():
+        if (views[0].clean_positions == place + 1).any():
             shown += 1
             assert not torch.equal(after[: place + 1], before[: place + 1])
         else:
@@ -316,11 +333,11 @@ def test_no_place_of_the_decoder_sees_a_later_one():
 def test_the_score_of_a_text_is_that_of_writing_it_beside_one_mask():
     system = small_bart()
     batch = batch_of([6, 7, 8], [9])
-    source = Batch.from_sequences([[START, MASK, END]] * 2, PAD)
+    source = Batch.collate([[START, MASK, END]] * 2, PAD)
     with torch.no_grad():
         alone = system.log_prob(batch).per_token
         beside = system.log_prob(replace(batch, condition=source)).per_token
-        other = Batch.from_sequences([[START, 10, END]] * 2, PAD)
+        other = Batch.collate([[START, 10, END]] * 2, PAD)
         elsewhere = system.log_prob(replace(batch, condition=other)).per_token
     assert torch.equal(alone, beside)
     assert not torch.allclose(alone, elsewhere)
@@ -330,13 +347,13 @@ def test_the_score_of_a_text_is_that_of_writing_it_beside_one_mask():
 def test_tokens_are_encoded_at_their_own_places(start: bool):
     """Of a text that was cut off too, and where sources have no start symbol."""
     system = small_bart(source_start=start)
-    batch = Batch.from_sequences([[START, 6, 7, 8], [START, 9, END]], PAD)
+    batch = Batch.collate([[START, 6, 7, 8], [START, 9, END]], PAD)
     source = batch.tokens if start else batch.tokens[:, 1:]
     lengths = batch.lengths if start else batch.lengths - 1
     with torch.no_grad():
         found = system.encode_tokens(batch)
-        view = View(inputs=source, lengths=lengths, visibility=Full())
-        expected = system.backbone.read_source(view)
+        view = View(inputs=source, lengths=lengths, attention_mask=FullMask())
+        expected = system.backbone.run_encoder(view)
     assert found.shape[:2] == batch.tokens.shape
     torch.testing.assert_close(found[:, 0 if start else 1 :], expected)
 
@@ -369,18 +386,18 @@ def test_a_tokeniser_without_a_mask_symbol_is_told():
 @pytest.mark.parametrize(
     ("pattern", "text", "contents"),
     [
-        ([6, BLANK, 7], [6, 8, 9, 7], [(8, 9)]),
-        ([6, BLANK, 7], [6, 7], [()]),
-        ([BLANK, 6], [6, 6], [(6,)]),
-        ([BLANK], [], [()]),
-        ([BLANK, BLANK], [6, 7], [(), (6, 7)]),
-        ([6, BLANK, 7, BLANK], [6, 8, 7, 7, 9], [(8,), (7, 9)]),
-        ([6, BLANK, 7, BLANK, 8], [6, 9, 9], [(9, 9), ()]),
+        ([6, TEMPLATE_BLANK, 7], [6, 8, 9, 7], [(8, 9)]),
+        ([6, TEMPLATE_BLANK, 7], [6, 7], [()]),
+        ([TEMPLATE_BLANK, 6], [6, 6], [(6,)]),
+        ([TEMPLATE_BLANK], [], [()]),
+        ([TEMPLATE_BLANK, TEMPLATE_BLANK], [6, 7], [(), (6, 7)]),
+        ([6, TEMPLATE_BLANK, 7, TEMPLATE_BLANK], [6, 8, 7, 7, 9], [(8,), (7, 9)]),
+        ([6, TEMPLATE_BLANK, 7, TEMPLATE_BLANK, 8], [6, 9, 9], [(9, 9), ()]),
     ],
     ids=["two", "none", "own", "nothing", "beside", "several", "cut off"],
 )
 def test_the_contents_of_blanks_are_read_off_the_text(pattern, text, contents):
-    assert aligned(pattern, text) == contents
+    assert align_template(pattern, text) == contents
 
 
 def test_rewriting_allows_the_texts_that_fit_and_scores_them_as_the_system_does():
@@ -391,13 +408,13 @@ def test_rewriting_allows_the_texts_that_fit_and_scores_them_as_the_system_does(
     system = bart.build(TINY, vocabulary).eval()
     assert isinstance(system, Infill)
     blanked = [[START, 5, MASK, 6, MASK, END], [START, MASK, 5, 5, END], [START, 6, END]]
-    batch = Batch.from_sequences(blanked, PAD)
+    batch = Batch.collate(blanked, PAD)
     fits = [
         lambda text: len(text) > 1 and text[0] == 5 and 6 in text[1:],
         lambda text: text[-2:] == (5, 5),
         lambda text: text == (6,),
     ]
-    writer, allowed = system.infilling(batch), 0
+    writer, allowed = system.infill_decoder(batch), 0
     for length in range(5):
         for text in itertools.product((1, 5, 6), repeat=length):
             with torch.no_grad():
@@ -405,7 +422,7 @@ def test_rewriting_allows_the_texts_that_fit_and_scores_them_as_the_system_does(
                 for token in (*text, END):
                     total = total + writer.peek(state).log_probs[:, token]
                     state = writer.advance(state, torch.full((3,), token))
-                whole = Batch.from_sequences([[START, *text, END]] * 3, PAD, condition=batch)
+                whole = Batch.collate([[START, *text, END]] * 3, PAD, condition=batch)
                 expected = system.log_prob(whole).totals
             for row, fit in enumerate(fits):
                 assert math.isfinite(total[row]) == fit(text)
@@ -421,4 +438,4 @@ def test_rewriting_allows_the_texts_that_fit_and_scores_them_as_the_system_does(
 def test_a_symbol_inside_a_text_with_blanks_is_told():
     system = small_bart()
     with pytest.raises(UserError, match="words and mask symbols"):
-        system.infilling(Batch.from_sequences([[START, 6, END, MASK, END]], PAD))
+        system.infill_decoder(Batch.collate([[START, 6, END, MASK, END]], PAD))

@@ -9,22 +9,29 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.energies import EnergyModel
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.corruptions import EvenCorruption, ProposedCorruption, UnigramCorruption
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.models.energy import EnergyBasedModel
+from lmlab.objectives.token_corruption import (
+    MaskedLMCorruption,
+    UniformCorruption,
+    UnigramCorruption,
+)
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 VOCABULARY = Vocabulary(size=12)
 START, END, PAD = 2, 3, 0
 TINY = {"width": 16, "layers": 2, "heads": 2, "length": 16, "dropout": 0.0}
 
 
-def build(**settings) -> EnergyModel:
+def build(**settings) -> EnergyBasedModel:
     base = build_tiny("bert", VOCABULARY) if settings.get("corruption") == "proposals" else None
     settings = TINY | {"attention_dropout": 0.0} | settings
     system = build_system("ebm", settings, VOCABULARY, seed=0, base=base)
-    assert isinstance(system, EnergyModel)
+    assert isinstance(system, EnergyBasedModel)
     return system
 
 
@@ -36,12 +43,12 @@ def texts() -> list[list[int]]:
 
 
 def data() -> Batch:
-    return Batch.from_sequences(texts(), pad=PAD)
+    return Batch.collate(texts(), pad=PAD)
 
 
-def meet(system: EnergyModel, rows: list[list[int]]) -> None:
+def meet(system: EnergyBasedModel, rows: list[list[int]]) -> None:
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    system.meet_data(np.concatenate([np.array(row) for row in rows]), offsets)
+    system.setup_data(np.concatenate([np.array(row) for row in rows]), offsets)
 
 
 OPTIONS = [
@@ -100,7 +107,7 @@ def test_what_each_pooling_counts_and_sees():
         system = build(pooling=pooling)
         with torch.no_grad():
             first, second = (
-                system.own_energies(with_token(batch, 2, token), blanks) for token in (5, 9)
+                system.position_energies(with_token(batch, 2, token), blanks) for token in (5, 9)
             )
         changed = (first != second)[0]
         real = batch.mask()[0]
@@ -136,10 +143,10 @@ def test_laws_of_corruption_draw_by_their_weights():
     """Ordinary tokens are <unk> and 5 to 11."""
     even = torch.zeros(12)
     even[[1, *range(5, 12)]] = 1 / 8
-    assert close(frequencies(EvenCorruption(VOCABULARY)), even)
+    assert close(frequencies(UniformCorruption(VOCABULARY)), even)
     unigram = UnigramCorruption(VOCABULARY)
     assert close(frequencies(unigram), even)  # until it is told otherwise
-    unigram.meet_data(np.array([2, 5, 5, 5, 3, 2, 7, 3]))  # symbols do not count
+    unigram.setup_data(np.array([2, 5, 5, 5, 3, 2, 7, 3]))  # symbols do not count
     expected = torch.zeros(12)
     expected[5], expected[7] = 0.75, 0.25
     assert close(frequencies(unigram), expected)
@@ -153,7 +160,7 @@ def test_proposals_are_the_masked_models_own():
         proposed = base.fill(batch, one_blank(batch, 2)).log_probs[0].exp()
     ordinary = torch.tensor([v not in (0, 2, 3, 4) for v in range(12)])
     expected = torch.where(ordinary, proposed, torch.zeros(()))
-    assert close(frequencies(ProposedCorruption(base)), expected / expected.sum())
+    assert close(frequencies(MaskedLMCorruption(base)), expected / expected.sum())
 
 
 def test_the_proposer_stays_as_it_is():
@@ -180,7 +187,7 @@ def test_filling_in_small_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch
     masked = one_blank(batch, 2)
     with torch.no_grad():
         whole = system.fill(batch, masked).log_probs
-        monkeypatch.setattr("lmlab.core.energies.TOKENS_AT_ONCE", 5 * batch.tokens.shape[1])
+        monkeypatch.setattr("lmlab.models.energy.MAX_TOKENS_AT_ONCE", 5 * batch.tokens.shape[1])
         torch.testing.assert_close(system.fill(batch, masked).log_probs, whole)
 
 
@@ -192,6 +199,6 @@ def test_bad_input_is_told_in_a_sentence():
         build_system("ebm", TINY | {"corruption": "proposals"}, VOCABULARY, seed=0, base=lstm)
     with pytest.raises(UserError, match="has no use for --base"):
         build_system("ebm", TINY, VOCABULARY, seed=0, base=lstm)
-    long = Batch.from_sequences([[START, *[5] * 20, END]], pad=PAD)
+    long = Batch.collate([[START, *[5] * 20, END]], pad=PAD)
     with pytest.raises(UserError, match="at most 16 tokens"):
         build().energy(long)

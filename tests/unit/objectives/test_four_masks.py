@@ -9,13 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Causal
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.four_masks import FourMasks, Mode, ShortSpans
+from lmlab.objectives.unified_lm import (
+    NgramMasking,
+    UniLMMode,
+    UniLMObjective,
+)
 
 VOCABULARY = Vocabulary(size=20)
 START, END, MASK = 2, 3, 4
@@ -30,7 +34,7 @@ def system():
 
 
 def batch_of(*rows: list[int], condition: Batch | None = None) -> Batch:
-    return Batch.from_sequences(rows, pad=0, condition=condition)
+    return Batch.collate(rows, pad=0, condition=condition)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -54,15 +58,15 @@ def test_each_place_is_hidden_at_the_rate():
     """Spans reach over several places, and still each place is hidden in 15 % of the rows."""
     rows, time = 8000, 60
     allowed = torch.ones(rows, time, dtype=torch.bool)
-    batch = Batch.from_sequences([[5] * time] * rows, pad=0)
-    chosen = ShortSpans(rate=0.15)(batch, allowed, generator=seeded())
+    batch = Batch.collate([[5] * time] * rows, pad=0)
+    chosen = NgramMasking(rate=0.15)(batch, allowed, generator=seeded())
     for place in (0, 1, 2, 30, 59):
         assert within_errors(chosen[:, place].float().mean().item(), 0.15, rows)
 
 
 def test_four_spans_in_five_are_of_one_token_the_others_of_two_or_three():
     count = 20_000
-    sizes = ShortSpans().sizes(torch.rand(count, generator=seeded()))
+    sizes = NgramMasking().sizes(torch.rand(count, generator=seeded()))
     for size, share in ((1, 0.8), (2, 0.1), (3, 0.1)):
         assert within_errors((sizes == size).float().mean().item(), share, count)
     assert set(sizes.tolist()) == {1, 2, 3}
@@ -70,9 +74,9 @@ def test_four_spans_in_five_are_of_one_token_the_others_of_two_or_three():
 
 def test_longer_spans_hide_neighbours_together():
     """Where every span has two tokens, none inside a text is hidden without a neighbour."""
-    spans = ShortSpans(rate=0.2, longer=1.0, longest=2)
+    spans = NgramMasking(rate=0.2, longer=1.0, longest=2)
     allowed = torch.ones(200, 120, dtype=torch.bool)
-    batch = Batch.from_sequences([[5] * 120] * 200, pad=0)
+    batch = Batch.collate([[5] * 120] * 200, pad=0)
     chosen = spans(batch, allowed, generator=seeded())
     alone = chosen[:, 1:-1] & ~chosen[:, :-2] & ~chosen[:, 2:]
     assert not alone.any()
@@ -107,13 +111,13 @@ def sees(system, view: View) -> Tensor:
 @pytest.mark.parametrize(
     ("mode", "relation"),
     [
-        (Mode.BOTH_WAYS, lambda i, j: i == i),
-        (Mode.LEFT_TO_RIGHT, lambda i, j: j <= i),
-        (Mode.RIGHT_TO_LEFT, lambda i, j: j >= i),
+        (UniLMMode.BIDIRECTIONAL, lambda i, j: i == i),
+        (UniLMMode.LEFT_TO_RIGHT, lambda i, j: j <= i),
+        (UniLMMode.RIGHT_TO_LEFT, lambda i, j: j >= i),
     ],
 )
 def test_who_sees_whom_in_a_text_of_one_part(system, mode, relation):
-    view = system.objective.view_in(batch_of(TEXT), torch.tensor([mode]), generator=seeded())
+    view = system.objective.view_in_modes(batch_of(TEXT), torch.tensor([mode]), generator=seeded())
     place = torch.arange(len(TEXT))
     expected = relation(place[:, None], place[None, :]).expand(len(TEXT), len(TEXT))
     assert torch.equal(sees(system, view), expected)
@@ -121,10 +125,10 @@ def test_who_sees_whom_in_a_text_of_one_part(system, mode, relation):
 
 def test_who_sees_whom_from_sequence_to_sequence(system):
     """The first part sees itself alone, the second the first and its own past."""
-    modes = torch.tensor([Mode.SEQUENCE_TO_SEQUENCE])
+    modes = torch.tensor([UniLMMode.SEQUENCE_TO_SEQUENCE])
     cuts = set()
     for seed in range(8):
-        view = system.objective.view_in(batch_of(TEXT), modes, generator=seeded(seed))
+        view = system.objective.view_in_modes(batch_of(TEXT), modes, generator=seeded(seed))
         [segments] = view.segments.tolist()
         size = segments.count(4)
         assert segments == [4] * size + [5] * (len(TEXT) + 1 - size)
@@ -137,8 +141,8 @@ def test_who_sees_whom_from_sequence_to_sequence(system):
 
 
 def test_two_parts_are_the_text_with_a_separator_between_them(system):
-    modes = torch.tensor([Mode.SEQUENCE_TO_SEQUENCE] * 200)
-    view = system.objective.view_in(batch_of(*[TEXT] * 200), modes, generator=seeded())
+    modes = torch.tensor([UniLMMode.SEQUENCE_TO_SEQUENCE] * 200)
+    view = system.objective.view_in_modes(batch_of(*[TEXT] * 200), modes, generator=seeded())
     separators = view.segments.diff(dim=1).argmax(1)
     # Six tokens: each part has one at least, so the first ends after the 1st … 5th.
     assert sorted(set(separators.tolist())) == [2, 3, 4, 5, 6]
@@ -148,16 +152,16 @@ def test_two_parts_are_the_text_with_a_separator_between_them(system):
         asked = (view.targets[row] != NO_TARGET).nonzero().flatten().tolist()
         for place in asked:
             origin = place - (place > separator)
-            assert view.origins[row, place] == origin
+            assert view.clean_positions[row, place] == origin
             assert view.targets[row, place] == TEXT[origin]
 
 
 def test_the_end_is_hidden_where_text_is_written_and_nowhere_else(system):
     batch = batch_of(*[TEXT] * 400)
-    for mode in Mode:
-        view = system.objective.view_in(batch, torch.full((400,), mode), generator=seeded())
+    for mode in UniLMMode:
+        view = system.objective.view_in_modes(batch, torch.full((400,), mode), generator=seeded())
         asked = bool((view.targets == END).any())
-        assert asked == (mode in (Mode.LEFT_TO_RIGHT, Mode.SEQUENCE_TO_SEQUENCE))
+        assert asked == (mode in (UniLMMode.LEFT_TO_RIGHT, UniLMMode.SEQUENCE_TO_SEQUENCE))
 
 
 def test_the_score_is_that_of_a_mask_put_behind_each_prefix(system):
@@ -174,7 +178,7 @@ def test_the_score_is_that_of_a_mask_put_behind_each_prefix(system):
                 view = View(
                     inputs=inputs,
                     lengths=torch.tensor([place + 1]),
-                    visibility=Causal(),
+                    attention_mask=CausalMask(),
                     targets=targets,
                     segments=torch.full_like(inputs, 2),
                 )
@@ -214,7 +218,7 @@ def test_fine_tuning_hides_the_text_and_its_end_and_never_the_source(system):
         assert within_errors(asked[:, place].float().mean().item(), rate, rows)
     first = torch.arange(8) < 4
     past = torch.ones(8, 8, dtype=torch.bool).tril() & ~first[:, None]
-    assert torch.equal(view.visibility.mask(view.lengths, 8)[0], first[None, :] | past)
+    assert torch.equal(view.attention_mask.mask(view.lengths, 8)[0], first[None, :] | past)
 
 
 def test_a_pair_too_long_for_its_positions_is_told_in_a_sentence(system):
@@ -239,4 +243,4 @@ def test_writing_beyond_the_positions_is_told_in_a_sentence(system):
 def test_shares_that_mean_nothing_are_refused(system, shares):
     objective = system.objective
     with pytest.raises(UserError, match="shares of UniLM's modes are four numbers"):
-        FourMasks(VOCABULARY, objective.choice, objective.replacement, shares=shares)
+        UniLMObjective(VOCABULARY, objective.choice, objective.replacement, shares=shares)

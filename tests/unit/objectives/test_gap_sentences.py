@@ -14,16 +14,16 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.denoising_base import DenoisingSpecialTokens
 from lmlab.objectives.gap_sentences import (
-    AtRandom,
-    GapSentences,
-    Independent,
-    Lead,
-    Sequential,
-    make_choice,
+    GapSentenceGeneration,
+    IndependentSelection,
+    LeadSelection,
+    RandomSelection,
+    SequentialSelection,
+    make_gap_selection,
 )
-from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.sentences import Sentences
+from lmlab.objectives.sentence_splitting import SentenceSplitter
 from lmlab.zoo import pegasus
 
 VOCABULARY = Vocabulary(size=16)
@@ -68,7 +68,7 @@ def test_independent_takes_the_highest_scores(unique: bool):
         sentences = draw_sentences(seed)
         scores = [score_by_hand((n,), sentences, unique) for n in range(len(sentences))]
         count = 1 + seed % (len(sentences) - 1)
-        found = Independent(unique)(arrays(sentences), count, random=random)
+        found = IndependentSelection(unique)(arrays(sentences), count, random=random)
         sets = itertools.combinations(range(len(sentences)), count)
         best = max(sets, key=lambda each: (round(sum(scores[n] for n in each), 9), -sum(each)))
         assert sum(scores[n] for n in found) == pytest.approx(sum(scores[n] for n in best))
@@ -88,9 +88,9 @@ def test_sequential_takes_what_raises_the_score_most(unique: bool):
             left = [n for n in range(len(sentences)) if n not in expected]
             gains = [round(score_by_hand((*expected, n), sentences, unique), 12) for n in left]
             expected.append(left[gains.index(max(gains))])
-        found = Sequential(unique)(arrays(sentences), 2, random=random)
+        found = SequentialSelection(unique)(arrays(sentences), 2, random=random)
         assert found == sorted(expected)
-        differs += found != Independent(unique)(arrays(sentences), 2, random=random)
+        differs += found != IndependentSelection(unique)(arrays(sentences), 2, random=random)
     assert differs > 0, "the two ways never differ: the test would pass on either"
 
 
@@ -99,44 +99,47 @@ def test_a_case_worked_by_hand():
     overlap 2, P = 2/3, R = 2/3, F = 2/3; the third shares nothing. The earlier of equals goes."""
     sentences = arrays([[6, 7], [6, 7, 8], [9]])
     assert score_by_hand((0,), [[6, 7], [6, 7, 8], [9]], False) == pytest.approx(2 / 3)
-    assert Independent()(sentences, 1, random=np.random.default_rng(0)) == [0]
+    assert IndependentSelection()(sentences, 1, random=np.random.default_rng(0)) == [0]
 
 
 def test_lead_takes_the_first_and_random_any():
     sentences, random, drawn = arrays([[6], [7], [8], [9]]), np.random.default_rng(0), 3000
-    assert Lead()(sentences, 2, random=random) == [0, 1]
-    counts = Counter(tuple(AtRandom()(sentences, 2, random=random)) for _ in range(drawn))
+    assert LeadSelection()(sentences, 2, random=random) == [0, 1]
+    counts = Counter(tuple(RandomSelection()(sentences, 2, random=random)) for _ in range(drawn))
     assert set(counts) == set(itertools.combinations(range(4), 2))
     error = (drawn * (1 / 6) * (5 / 6)) ** 0.5
     assert all(abs(count - drawn / 6) < 4 * error for count in counts.values())
 
 
-def objective(choice=None, **words) -> GapSentences:
-    return GapSentences(
-        Spelling.of(VOCABULARY), choice or Lead(), sentences=Sentences([STOP]), **words
+def objective(choice=None, **words) -> GapSentenceGeneration:
+    return GapSentenceGeneration(
+        DenoisingSpecialTokens.of(VOCABULARY),
+        choice or LeadSelection(),
+        sentences=SentenceSplitter([STOP]),
+        **words,
     )
 
 
 def batch_of(*bodies: list[int], condition: Batch | None = None) -> Batch:
-    return Batch.from_sequences([[START, *body, END] for body in bodies], PAD, condition=condition)
+    return Batch.collate([[START, *body, END] for body in bodies], PAD, condition=condition)
 
 
 def test_the_source_has_a_mask_for_each_gap_and_the_decoder_writes_the_gaps():
     """The first, by ROUGE, of three sentences: 6 7 . | 9 . | 6 7 8 . (the marks don't count)."""
     batch = batch_of([6, 7, STOP, 9, STOP, 6, 7, 8, STOP], [10, STOP, 11, STOP])
-    view = objective(Independent()).view(batch)
+    view = objective(IndependentSelection()).view(batch)
     assert view.inputs.tolist() == [
         [START, MASK, 9, STOP, 6, 7, 8, STOP, END],
         [START, MASK, 11, STOP, END, PAD, PAD, PAD, PAD],
     ]
-    assert view.origins is not None
-    assert view.origins[0].tolist() == [-1, -1, 4, 5, 6, 7, 8, 9, -1]
+    assert view.clean_positions is not None
+    assert view.clean_positions[0].tolist() == [-1, -1, 4, 5, 6, 7, 8, 9, -1]
     asked = view.asked
     assert asked.inputs.tolist() == [[START, 6, 7, STOP], [START, 10, STOP, END]]
     assert asked.lengths.tolist() == [4, 3]
-    assert asked.targets is not None and asked.origins is not None
+    assert asked.targets is not None and asked.clean_positions is not None
     assert asked.targets.tolist() == [[6, 7, STOP, END], [10, STOP, END, NO_TARGET]]
-    assert asked.origins.tolist() == [[1, 2, 3, -1], [1, 2, -1, -1]]
+    assert asked.clean_positions.tolist() == [[1, 2, 3, -1], [1, 2, -1, -1]]
 
 
 def test_several_gaps_are_joined_in_the_order_of_the_text():
@@ -158,7 +161,7 @@ def test_several_gaps_are_joined_in_the_order_of_the_text():
 )
 def test_three_sentences_in_ten_are_gaps(count: int, gaps: int):
     """0.3 · count, rounded; at least one."""
-    view = objective(AtRandom()).view(batch_of([6, STOP] * count))
+    view = objective(RandomSelection()).view(batch_of([6, STOP] * count))
     assert int((view.inputs == MASK).sum()) == gaps
 
 
@@ -200,10 +203,10 @@ def test_other_symbols_for_checkpoints_from_elsewhere():
         pegasus.SIZES["tiny"], whole=0.0, mask=15, opening=(PAD,), source_start=False, choice="lead"
     )
     system = pegasus.build(config, VOCABULARY).eval()
-    system.objective.sentences = Sentences([STOP])
+    system.objective.sentences = SentenceSplitter([STOP])
     view = system.objective.view(batch_of([6, STOP, 7, STOP]))
     assert view.inputs.tolist() == [[15, 7, STOP, END]]
-    assert view.origins is not None and view.origins.tolist() == [[-1, 3, 4, -1]]
+    assert view.clean_positions is not None and view.clean_positions.tolist() == [[-1, 3, 4, -1]]
     assert view.asked.inputs.tolist() == [[PAD, 6, STOP]]
     hidden = system.objective.source_view(None, 1, torch.device("cpu"))
     assert hidden.inputs.tolist() == [[15, END]]
@@ -211,4 +214,4 @@ def test_other_symbols_for_checkpoints_from_elsewhere():
 
 def test_an_unknown_choice_is_told_with_the_nearest_one():
     with pytest.raises(UserError, match="'ind-orig'"):
-        make_choice("ind-org")
+        make_gap_selection("ind-org")

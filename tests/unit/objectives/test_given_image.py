@@ -13,7 +13,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.languages.digits import NAMES, load_images
-from lmlab.objectives.given_image import NextTokenGivenImage, cut_into_patches
+from lmlab.objectives.image_conditional_lm import (
+    ImageConditionalLM,
+    patchify,
+)
 from lmlab.zoo import vit
 
 VOCABULARY = Vocabulary(size=11)
@@ -31,14 +34,14 @@ class Pieces:
         return [5 + int(word) for word in text.split()]
 
 
-def objective(side: int = 2, patch: int = 1) -> NextTokenGivenImage:
-    made = NextTokenGivenImage(VOCABULARY, side=side, patch=patch)
-    made.meet_tokenizer(Pieces())
+def objective(side: int = 2, patch: int = 1) -> ImageConditionalLM:
+    made = ImageConditionalLM(VOCABULARY, side=side, patch=patch)
+    made.setup_tokenizer(Pieces())
     return made
 
 
 def image(*numbers: int) -> Batch:
-    return Batch.from_sequences([[2, *(5 + number for number in numbers), 3]], pad=0)
+    return Batch.collate([[2, *(5 + number for number in numbers), 3]], pad=0)
 
 
 def test_numbers_become_intensities_from_minus_one_to_one():
@@ -57,9 +60,9 @@ def test_what_is_no_number_is_half():
 def test_patches_are_cut_as_torch_unfolds_them():
     pixels = torch.arange(2 * 64, dtype=torch.float32).view(2, 8, 8)
     expected = F.unfold(pixels[:, None], kernel_size=4, stride=4).transpose(1, 2)
-    assert torch.equal(cut_into_patches(pixels, 4), expected)
+    assert torch.equal(patchify(pixels, 4), expected)
     # By hand: the second patch of the first image starts at row 0, column 4.
-    assert cut_into_patches(pixels, 4)[0, 1, :5].tolist() == [4, 5, 6, 7, 12]
+    assert patchify(pixels, 4)[0, 1, :5].tolist() == [4, 5, 6, 7, 12]
 
 
 def test_without_an_image_it_is_an_empty_one():
@@ -81,12 +84,12 @@ def test_a_side_that_patches_do_not_divide_is_told():
 def test_the_image_changes_what_is_predicted_and_words_after_do_not_change_the_label():
     torch.manual_seed(0)
     system = vit.build(vit.Config(width=8, layers=2, heads=2, side=2, patch=1), VOCABULARY).eval()
-    system.meet_tokenizer(Pieces())
+    system.setup_tokenizer(Pieces())
     found = []
     for numbers, text in (((0, 1, 2, 3), [2, 10, 3]), ((0, 1, 4, 3), [2, 10, 3])):
-        batch = Batch.from_sequences([text], pad=0, condition=image(*numbers))
+        batch = Batch.collate([text], pad=0, condition=image(*numbers))
         found.append(system.log_prob(batch).per_token[0, 0].item())
-    longer = Batch.from_sequences([[2, 10, 10, 10, 3]], pad=0, condition=image(0, 1, 2, 3))
+    longer = Batch.collate([[2, 10, 10, 10, 3]], pad=0, condition=image(0, 1, 2, 3))
     assert abs(found[0] - found[1]) > 1e-6
     assert system.log_prob(longer).per_token[0, 0].item() == pytest.approx(found[0], abs=1e-6)
 

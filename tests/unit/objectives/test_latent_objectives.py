@@ -11,7 +11,7 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(size=8)
-BATCH = Batch.from_sequences([[2, 5, 6, 7, 7, 3], [2, 6, 3], [2, 7, 5, 5, 6, 5, 6, 3]], pad=0)
+BATCH = Batch.collate([[2, 5, 6, 7, 7, 3], [2, 6, 3], [2, 7, 5, 5, 6, 5, 6, 3]], pad=0)
 
 
 def build(name: str, **settings):
@@ -63,7 +63,7 @@ def test_a_bound_does_not_depend_on_what_a_generator_drew_before():
 def test_points_are_decoded_in_groups_as_all_at_once(monkeypatch):
     system = build("gru-vae", samples=5).eval()
     at_once = system.log_prob(BATCH)
-    monkeypatch.setattr("lmlab.objectives.elbo.PLACES_AT_ONCE", 1)
+    monkeypatch.setattr("lmlab.objectives.elbo.POSITIONS_PER_CHUNK", 1)
     one_by_one = system.log_prob(BATCH)
     torch.testing.assert_close(one_by_one.per_token, at_once.per_token)
     torch.testing.assert_close(one_by_one.per_sequence, at_once.per_sequence)
@@ -81,13 +81,13 @@ def test_a_row_without_a_target_costs_nothing():
 
 def test_captures_tell_means_spreads_and_divergence_by_number():
     system = build("gru-vae").eval()
-    captures = system.reveal(BATCH)
+    captures = system.capture_internals(BATCH)
     posterior = system.objective.posterior(BATCH)
     assert torch.equal(captures["latent means"].values, posterior.mean)
     assert captures["latent spreads"].values.shape == (3, 4)
     expected = 0.5 * (posterior.mean**2 + posterior.spread**2 - 1 - posterior.spread.log() * 2)
     torch.testing.assert_close(captures["divergence"].values, expected.mean(0))
-    latents = build("linear-autoencoder").eval().reveal(BATCH)["latents"]
+    latents = build("linear-autoencoder").eval().capture_internals(BATCH)["latents"]
     assert latents.values.shape == (3, 4)
 
 
@@ -116,5 +116,5 @@ def test_the_cells_that_cannot_leave_zero_learn_where_the_encoder_starts():
     stuck = build("gru-vae", cell="gru-minimal", off=(3, 5)).eval()
     for each in (system, stuck):
         first = each.objective.encoder.first
-        assert (first is None) == each.objective.encoder.cell.leaves_zero
+        assert (first is None) == each.objective.encoder.cell.can_leave_zero
         assert torch.isfinite(each.log_prob(BATCH).totals).all()

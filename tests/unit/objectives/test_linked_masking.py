@@ -13,16 +13,24 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Link
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.capture_labels import Labels
-from lmlab.diagnostics.captures import capture_picture
-from lmlab.knowledge.knowledge import Alias, Entity, Fact, Knowledge
-from lmlab.objectives.linked_masking import LinkedModel
-from lmlab.training.memories import Memories
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.inspection.capture_axes import AxisLabels
+from lmlab.inspection.capture_figures import capture_figure
+from lmlab.knowledge.knowledge_base import (
+    Alias,
+    Entity,
+    Fact,
+    KnowledgeBase,
+)
+from lmlab.models.knowbert import KnowBERT
+from lmlab.training.external_memory import ExternalMemory
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b"]
 VOCABULARY = Vocabulary(size=len(TOKENS))
-KNOWLEDGE = Knowledge(
+KNOWLEDGE = KnowledgeBase(
     entities=tuple(Entity(name=name, description="a b") for name in ("A", "B", "AB", "other")),
     relations=("has",),
     aliases=(Alias("a", 0, 3.0), Alias("a", 3, 1.0), Alias("b", 1, 1.0), Alias("a b", 2, 1.0)),
@@ -41,23 +49,23 @@ class Pieces:
         return [TOKENS.index(word) if word in TOKENS else 1 for word in text.split()]
 
 
-def made(**settings) -> LinkedModel:
+def made(**settings) -> KnowBERT:
     system = build_system(
         "knowbert",
         {**TINY, **settings},
         VOCABULARY,
         seed=0,
         base=build_tiny("bert", VOCABULARY),
-        memories=Memories(knowledge=KNOWLEDGE),
+        memories=ExternalMemory(knowledge=KNOWLEDGE),
     )
-    assert isinstance(system, LinkedModel)
-    system.meet_tokenizer(Pieces())
-    system.meet_data(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
+    assert isinstance(system, KnowBERT)
+    system.setup_tokenizer(Pieces())
+    system.setup_data(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
     return system.eval()
 
 
 def batch() -> Batch:
-    tokens = Batch.from_sequences([[2, 5, 6, 5, 3], [2, 6, 3]], pad=0)
+    tokens = Batch.collate([[2, 5, 6, 5, 3], [2, 6, 3]], pad=0)
     entities = torch.full_like(tokens.tokens, -1)
     entities[0, 3] = 3  # the second `a` is the other
     return replace(tokens, entities=entities)
@@ -121,7 +129,7 @@ def test_a_batch_that_tells_nothing_has_a_gradient_of_zero():
 
 def test_mentions_are_revealed_where_they_begin():
     system = made()
-    found = system.reveal(replace(batch(), entities=None))["linked mentions"]
+    found = system.capture_internals(replace(batch(), entities=None))["linked mentions"]
     assert found.axes == ("batch", "time", "entity")
     assert found.names == {"entity": ("A", "B", "AB", "other")}
     # Place 1 has two mentions, of which the longer is shown, `a b`; <s> and </s> are none.
@@ -140,13 +148,13 @@ def test_mentions_are_revealed_where_they_begin():
 
 def test_the_picture_of_mentions_names_entities():
     """Those that a mention may name and no others; a text without mentions has no picture."""
-    labels = Labels(token=TOKENS.__getitem__, tokens=("<s>", "b", "b", "</s>"))
-    found = made().reveal(Batch.from_sequences([[2, 6, 6, 3]], pad=0))
-    drawn = capture_picture("linked mentions", found["linked mentions"], labels)
+    labels = AxisLabels(token=TOKENS.__getitem__, tokens=("<s>", "b", "b", "</s>"))
+    found = made().capture_internals(Batch.collate([[2, 6, 6, 3]], pad=0))
+    drawn = capture_figure("linked mentions", found["linked mentions"], labels)
     assert drawn is not None
     assert drawn.draw.keywords["listing"].rows == (("b", "B 1.00"), ("b", "B 1.00"))
-    none = made().reveal(Batch.from_sequences([[2, 1, 3]], pad=0))["linked mentions"]
-    assert capture_picture("linked mentions", none, labels) is None
+    none = made().capture_internals(Batch.collate([[2, 1, 3]], pad=0))["linked mentions"]
+    assert capture_figure("linked mentions", none, labels) is None
 
 
 def test_settings_that_do_not_fit_are_told():
@@ -161,7 +169,7 @@ def test_settings_that_do_not_fit_are_told():
             VOCABULARY,
             seed=0,
             base=build_tiny("lstm", VOCABULARY),
-            memories=Memories(knowledge=KNOWLEDGE),
+            memories=ExternalMemory(knowledge=KNOWLEDGE),
         )
 
 

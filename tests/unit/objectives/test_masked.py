@@ -7,14 +7,17 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.objectives.masked import MaskedTokens
-from lmlab.objectives.masking import EachToken, Replacement
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskReplacement,
+)
 
 VOCABULARY = Vocabulary(size=30)
 FAMILY = ("bert", "roberta", "albert", "bert-wwm", "ernie", "spanbert")
@@ -26,7 +29,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def random_batch(rows: int, words: int) -> Batch:
     tokens = torch.randint(5, 30, (rows, words), generator=seeded()).tolist()
-    return Batch.from_sequences([[2, *row, 3] for row in tokens], pad=0)
+    return Batch.collate([[2, *row, 3] for row in tokens], pad=0)
 
 
 def build(name: str, vocabulary: Vocabulary = VOCABULARY, **settings):
@@ -35,16 +38,18 @@ def build(name: str, vocabulary: Vocabulary = VOCABULARY, **settings):
 
 
 def test_the_view_asks_for_what_it_hides_and_shows_the_rest():
-    objective = MaskedTokens(VOCABULARY, EachToken(0.3), Replacement(vocabulary=VOCABULARY))
+    objective = BERTObjective(
+        VOCABULARY, IndependentMasking(0.3), MaskReplacement(vocabulary=VOCABULARY)
+    )
     batch = random_batch(20, 12)
     view = objective.view(batch, generator=seeded())
     asked = view.targets != NO_TARGET
-    assert isinstance(view.visibility, Full)
+    assert isinstance(view.attention_mask, FullMask)
     assert torch.equal(view.targets[asked], batch.tokens[asked])
     assert torch.equal(view.inputs[~asked], batch.tokens[~asked])
     rows, places = asked.nonzero(as_tuple=True)
-    assert torch.equal(view.origins[rows, places], places)
-    assert (view.origins[~asked] == -1).all()
+    assert torch.equal(view.clean_positions[rows, places], places)
+    assert (view.clean_positions[~asked] == -1).all()
     again = objective.view(batch, generator=seeded())
     assert torch.equal(again.inputs, view.inputs) and torch.equal(again.targets, view.targets)
 
@@ -65,20 +70,20 @@ def test_origins_tell_where_a_target_stood_in_the_clean_text(name: str):
     """Its token stands there, in its own row or in the one that a pair's end was taken from."""
     tokens = torch.arange(5, 5 + 8 * 20).view(8, 20).tolist()
     vocabulary = Vocabulary(size=200)
-    batch = Batch.from_sequences([[2, *row, 3] for row in tokens], pad=0)
+    batch = Batch.collate([[2, *row, 3] for row in tokens], pad=0)
     view = build(name, vocabulary).objective.view(batch, generator=seeded())
     asked = view.targets != NO_TARGET
     assert asked.any()
     # Token 5 + 20 r + i stands at place 1 + i of row r.
-    assert torch.equal(view.origins[asked], 1 + (view.targets[asked] - 5) % 20)
+    assert torch.equal(view.clean_positions[asked], 1 + (view.targets[asked] - 5) % 20)
 
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_two_texts_in_one_sequence_have_a_vector_whatever_company(name: str):
     """RoBERTa tells segments not apart, and takes them all the same."""
     system = build(name).eval()
-    pair = Batch.from_sequences([[2, 5, 6, 3, 7, 3], [2, 9, 3]], pad=0)
-    alone = Batch.from_sequences([[2, 9, 3]], pad=0)
+    pair = Batch.collate([[2, 5, 6, 3, 7, 3], [2, 9, 3]], pad=0)
+    alone = Batch.collate([[2, 9, 3]], pad=0)
     with torch.no_grad():
         vectors = system.encode(pair)
         assert vectors.shape == (2, system.backbone.width)
@@ -119,13 +124,13 @@ def test_the_system_hands_its_tokeniser_on():
     tokenizer = train_tokenizer("char", texts)
     vocabulary = tokenizer.vocabulary
     rows = [[vocabulary.start, *tokenizer.encode(text), vocabulary.end] for text in texts]
-    batch = Batch.from_sequences(rows, pad=vocabulary.pad)
+    batch = Batch.collate(rows, pad=vocabulary.pad)
     settings = {"pairs": "none", "masking": "dynamic", "rate": 0.5}
     system = build("bert-wwm", vocabulary, **settings)
     # Twelve letters each, a space between: 25 tokens.
     cut = hidden_within_a_word(system, batch)
     assert cut == 40
-    system.meet_tokenizer(tokenizer)
+    system.setup_tokenizer(tokenizer)
     assert hidden_within_a_word(system, batch) == 0
 
 

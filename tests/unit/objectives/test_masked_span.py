@@ -11,27 +11,31 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.view import NO_TARGET, View, left_to_right
+from lmlab.core.view import NO_TARGET, View, causal_view
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.hidden_source import Spelling
-from lmlab.objectives.masked_span import MaskedSpan, OneSpan
-from lmlab.objectives.masking import Replacement
+from lmlab.objectives.denoising_base import DenoisingSpecialTokens
+from lmlab.objectives.masked_span import ContiguousSpan, MASSObjective
+from lmlab.objectives.masking.token_masking import MaskReplacement
 from lmlab.zoo import mass
 
 VOCABULARY = Vocabulary(size=60)
 PAD, START, END, MASK = 0, 2, 3, 4
 
 
-def objective(mask: float = 1.0, random: float = 0.0, whole: float = 0.0, **settings) -> MaskedSpan:
-    replacement = Replacement(vocabulary=VOCABULARY, mask=mask, random=random)
-    return MaskedSpan(Spelling.of(VOCABULARY), OneSpan(**settings), replacement, whole=whole)
+def objective(
+    mask: float = 1.0, random: float = 0.0, whole: float = 0.0, **settings
+) -> MASSObjective:
+    replacement = MaskReplacement(vocabulary=VOCABULARY, mask=mask, random=random)
+    return MASSObjective(
+        DenoisingSpecialTokens.of(VOCABULARY), ContiguousSpan(**settings), replacement, whole=whole
+    )
 
 
 def batch_of(*texts: list[int]) -> Batch:
-    return Batch.from_sequences([[START, *text, END] for text in texts], pad=PAD)
+    return Batch.collate([[START, *text, END] for text in texts], pad=PAD)
 
 
-def draw(asking: MaskedSpan, batch: Batch, seed: int = 0) -> View:
+def draw(asking: MASSObjective, batch: Batch, seed: int = 0) -> View:
     return asking.view(batch, generator=torch.Generator().manual_seed(seed))
 
 
@@ -61,7 +65,7 @@ def test_the_span_is_masked_replaced_or_kept_as_in_the_paper():
     text = list(range(5, 17))
     batch = batch_of(*[text] * 2000)
     view = draw(objective(mask=0.8, random=0.1), batch)
-    places = view.decoder.origins
+    places = view.decoder.clean_positions
     shown, clean = view.inputs.gather(1, places), batch.tokens.gather(1, places)
     assert (shown == MASK).float().mean().item() == pytest.approx(0.8, abs=0.015)
     # One random token in 56 is the token itself: <unk> and 55 others can be drawn.
@@ -78,7 +82,7 @@ def test_the_papers_figure():
     assert view.inputs.tolist() == [[MASK, *text[2:5]]]
     assert view.targets.tolist() == [text[2:6]]
     assert view.positions.tolist() == [[2, 3, 4, 5]]
-    assert view.origins.tolist() == [[3, 4, 5, 6]]
+    assert view.clean_positions.tolist() == [[3, 4, 5, 6]]
 
 
 def test_texts_of_different_lengths_side_by_side():
@@ -91,7 +95,7 @@ def test_texts_of_different_lengths_side_by_side():
         size = int(view.decoder.lengths[row])
         targets = view.decoder.targets[row]
         assert (targets[size:] == NO_TARGET).all()
-        places = view.decoder.origins[row, :size]
+        places = view.decoder.clean_positions[row, :size]
         assert targets[:size].tolist() == [text[place - 1] for place in places.tolist()]
         assert torch.equal(view.decoder.positions[row, :size], places - 1)
 
@@ -102,7 +106,7 @@ def test_one_token_is_berts_limit():
     view = draw(objective(tokens=1), batch_of(*texts))
     assert (view.decoder.lengths == 1).all()
     assert ((view.inputs == MASK).sum(1) == 1).all()
-    first = view.decoder.origins[:, 0] == 1
+    first = view.decoder.clean_positions[:, 0] == 1
     assert 0 < first.sum() < len(texts)
     expected = torch.where(first, START, MASK)
     assert torch.equal(view.decoder.inputs[:, 0], expected)
@@ -116,7 +120,7 @@ def test_the_whole_text_is_the_limit_of_a_language_model():
     for row, text in enumerate(texts):
         length = int(view.lengths[row])
         assert view.inputs[row, :length].tolist() == [START, *[MASK] * len(text), END]
-        expected = left_to_right(batch_of(text))
+        expected = causal_view(batch_of(text))
         fed = slice(0, len(text))
         assert view.decoder.lengths[row] == len(text)
         assert view.decoder.inputs[row, fed].tolist() == expected.inputs[0, fed].tolist()
@@ -133,7 +137,7 @@ def system(**settings):
 def test_with_everything_masked_the_encoder_tells_the_length_and_no_token():
     """K = n: two texts of a length are predicted alike where the decoder was fed the same."""
     network = system(share=1.0, masked=1.0, swapped=0.0)
-    batch = Batch.from_sequences([[2, 5, 6, 6, 3], [2, 5, 6, 5, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 6, 3], [2, 5, 6, 5, 3]], pad=0)
     view = network.objective.view(batch, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         values = network.hidden(view).values
@@ -143,7 +147,7 @@ def test_with_everything_masked_the_encoder_tells_the_length_and_no_token():
 def test_a_whole_text_in_training_is_what_log_prob_asks():
     """whole = 1: the loss is minus the log-probability, token for token."""
     network = system(whole=1.0)
-    batch = Batch.from_sequences([[2, 5, 6, 6, 3], [2, 5, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 6, 3], [2, 5, 3]], pad=0)
     with torch.no_grad():
         loss, _ = network.loss(batch, generator=torch.Generator().manual_seed(0))
         total = network.log_prob(batch).totals.sum()
@@ -156,9 +160,9 @@ def test_log_prob_sums_to_one_over_texts(given: bool):
     network, tokens = system(), (1, 5, 6)
     rows = [[2, *body, 3] for size in range(3) for body in itertools.product(tokens, repeat=size)]
     rows += [[2, *body] for body in itertools.product(tokens, repeat=3)]
-    source = Batch.from_sequences([[2, 5, 6, 6, 3]] * len(rows), pad=0) if given else None
+    source = Batch.collate([[2, 5, 6, 6, 3]] * len(rows), pad=0) if given else None
     with torch.no_grad():
-        totals = network.log_prob(Batch.from_sequences(rows, pad=0, condition=source)).totals
+        totals = network.log_prob(Batch.collate(rows, pad=0, condition=source)).totals
     assert totals.double().exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
@@ -173,7 +177,7 @@ def test_a_share_of_the_texts_is_written_whole():
 
 def test_of_a_pair_the_second_is_written_beside_the_first():
     source = batch_of([20, 21])
-    batch = Batch.from_sequences([[START, 5, 6, END]], pad=PAD, condition=source)
+    batch = Batch.collate([[START, 5, 6, END]], pad=PAD, condition=source)
     view = draw(objective(), batch)
     assert view.inputs.tolist() == [[START, 20, 21, END]]
     assert view.decoder.inputs.tolist() == [[START, 5, 6]]
@@ -186,7 +190,7 @@ def test_the_joint_of_a_masked_span_is_what_training_asks():
     vocabulary = Vocabulary(size=8)
     torch.manual_seed(0)
     system = mass.build(mass.SIZES["tiny"], vocabulary).eval()
-    batch = Batch.from_sequences([[START, 5, 6, 7, 5, END], [START, 6, 5, 7, 7, END]], pad=PAD)
+    batch = Batch.collate([[START, 5, 6, 7, 5, END], [START, 6, 5, 7, 7, END]], pad=PAD)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[0, 2:4] = masked[1, 1:4] = True
     possible = [i for i in range(8) if i not in vocabulary.unpredictable]
@@ -222,7 +226,7 @@ def test_samples_of_a_span_have_its_distribution():
     with torch.no_grad():
         system.emission.bias.normal_()
         rows = 4000
-        batch = Batch.from_sequences([[START, 5, 6, END]] * rows, pad=PAD)
+        batch = Batch.collate([[START, 5, 6, END]] * rows, pad=PAD)
         masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
         masked[:, 1:3] = True
         drawn = system.joint_fill(batch, masked).sample(generator=torch.Generator().manual_seed(0))

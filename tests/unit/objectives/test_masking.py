@@ -13,10 +13,27 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking import EachToken, Masked, Repeats, Replacement, ordinary_places
-from lmlab.objectives.row_numbers import STEP, hashed, row_numbers
-from lmlab.objectives.span_masking import Spans, geometric_lengths, harmonic_lengths
-from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.layers.per_example_rng import (
+    SPLITMIX_STEP,
+    per_example_generator,
+    splitmix64_hash,
+)
+from lmlab.objectives.masking.span_masking import (
+    SpanMasking,
+    geometric_lengths,
+    harmonic_lengths,
+)
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskedBatch,
+    MaskReplacement,
+    StaticMasking,
+    maskable_positions,
+)
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeWordMasking,
+    WordUnits,
+)
 
 VOCABULARY = Vocabulary(size=30)
 
@@ -27,7 +44,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def random_batch(rows: int, words: int, *, seed: int = 0, size: int = 30) -> Batch:
     tokens = torch.randint(5, size, (rows, words), generator=seeded(seed)).tolist()
-    return Batch.from_sequences([[2, *row, 3] for row in tokens], pad=0)
+    return Batch.collate([[2, *row, 3] for row in tokens], pad=0)
 
 
 def within_binomial_error(hits: int, trials: int, rate: float, *, errors: float = 5) -> bool:
@@ -44,14 +61,14 @@ def chi_square_p_value(observed: np.ndarray, expected: np.ndarray) -> float:
 @pytest.mark.parametrize("choice", ["tokens", "words", "spans"])
 def test_fifteen_per_cent_of_the_tokens_are_hidden(choice: str):
     """Of 200 texts of 100 tokens; spans reach their share, 15 words of 100, exactly."""
-    words = Words(VOCABULARY)
+    words = WordUnits(VOCABULARY)
     chosen = {
-        "tokens": EachToken(0.15),
-        "words": WholeUnits(words, 0.15),
-        "spans": Spans(units=words, rate=0.15),
+        "tokens": IndependentMasking(0.15),
+        "words": WholeWordMasking(words, 0.15),
+        "spans": SpanMasking(units=words, rate=0.15),
     }[choice]
     batch = random_batch(200, 100)
-    allowed = ordinary_places(batch, VOCABULARY)
+    allowed = maskable_positions(batch, VOCABULARY)
     hidden = chosen(batch, allowed, generator=seeded())
     assert not (hidden & ~allowed).any()
     assert allowed.sum() == 200 * 100
@@ -61,11 +78,13 @@ def test_fifteen_per_cent_of_the_tokens_are_hidden(choice: str):
         assert within_binomial_error(int(hidden.sum()), 20_000, 0.15)
 
 
-@pytest.mark.parametrize("make", [lambda w: EachToken(0.15), WholeUnits, lambda w: Spans(units=w)])
+@pytest.mark.parametrize(
+    "make", [lambda w: IndependentMasking(0.15), WholeWordMasking, lambda w: SpanMasking(units=w)]
+)
 def test_something_is_hidden_in_every_text_and_never_a_symbol(make):
-    choice = make(Words(VOCABULARY))
-    batch = Batch.from_sequences([[2, 7, 3], [2, 7, 8, 3], [2, 3], [2, 9, 9, 9, 9, 9, 3]], pad=0)
-    allowed = ordinary_places(batch, VOCABULARY)
+    choice = make(WordUnits(VOCABULARY))
+    batch = Batch.collate([[2, 7, 3], [2, 7, 8, 3], [2, 3], [2, 9, 9, 9, 9, 9, 3]], pad=0)
+    allowed = maskable_positions(batch, VOCABULARY)
     for seed in range(20):
         hidden = choice(batch, allowed, generator=seeded(seed))
         assert (hidden.sum(1) >= 1).tolist() == [True, True, False, True]
@@ -75,8 +94,8 @@ def test_something_is_hidden_in_every_text_and_never_a_symbol(make):
 def test_of_hidden_tokens_eight_become_mask_one_another_and_one_stays():
     """80 / 10 / 10; a random token is the old one by chance in 1 of 26 (30 less four symbols)."""
     batch = random_batch(200, 100)
-    chosen = ordinary_places(batch, VOCABULARY)
-    shown = Replacement(vocabulary=VOCABULARY)(batch.tokens, chosen, generator=seeded())
+    chosen = maskable_positions(batch, VOCABULARY)
+    shown = MaskReplacement(vocabulary=VOCABULARY)(batch.tokens, chosen, generator=seeded())
     before, after = batch.tokens[chosen], shown[chosen]
     count = len(before)
     assert within_binomial_error(int((after == VOCABULARY.mask).sum()), count, 0.8)
@@ -92,9 +111,9 @@ def test_of_hidden_tokens_eight_become_mask_one_another_and_one_stays():
 
 
 def test_shares_of_hidden_tokens_are_parts_of_one_whole():
-    assert Replacement(vocabulary=VOCABULARY, mask=0.9, random=0.1).random == 0.1
+    assert MaskReplacement(vocabulary=VOCABULARY, mask=0.9, random=0.1).random == 0.1
     with pytest.raises(UserError, match=r"0\.9 are masked and 0\.2 swapped.* at most 1"):
-        Replacement(vocabulary=VOCABULARY, mask=0.9, random=0.2)
+        MaskReplacement(vocabulary=VOCABULARY, mask=0.9, random=0.2)
 
 
 def test_a_span_is_masked_replaced_or_kept_as_a_whole():
@@ -102,8 +121,8 @@ def test_a_span_is_masked_replaced_or_kept_as_a_whole():
     batch = random_batch(400, 50, size=2000)
     vocabulary = replace(VOCABULARY, size=2000)
     place = torch.arange(batch.tokens.shape[1])
-    chosen = ordinary_places(batch, vocabulary) & (place % 5 != 0)
-    replacement = Replacement(vocabulary=vocabulary, together=True)
+    chosen = maskable_positions(batch, vocabulary) & (place % 5 != 0)
+    replacement = MaskReplacement(vocabulary=vocabulary, together=True)
     shown = replacement(batch.tokens, chosen, generator=seeded())
     runs = {"mask": 0, "kept": 0, "random": 0}
     for row in range(len(batch)):
@@ -133,7 +152,7 @@ def test_span_lengths_are_geometric_with_mean_3_8():
     # Texts of 4,000 words, so that the last span of each, cut to the share, is one in 160.
     lengths: list[int] = []
     for seed in range(30):
-        laid = Spans(units=Words(VOCABULARY)).laid(4000, draws(4001, seeded(seed)))
+        laid = SpanMasking(units=WordUnits(VOCABULARY)).laid(4000, draws(4001, seeded(seed)))
         lengths += [length for _, length in laid]
         assert sum(length for _, length in laid) == 600
         ends = [first + length for first, length in laid]
@@ -146,7 +165,10 @@ def test_span_lengths_are_geometric_with_mean_3_8():
 
 def test_every_place_of_a_span_is_as_likely_as_another():
     """One span of two words in five: four places, each a quarter of 4,000 draws."""
-    spans, generator = Spans(units=Words(VOCABULARY), rate=0.4, lengths=(0.0, 1.0)), seeded()
+    spans, generator = (
+        SpanMasking(units=WordUnits(VOCABULARY), rate=0.4, lengths=(0.0, 1.0)),
+        seeded(),
+    )
     firsts = [spans.laid(5, draws(6, generator))[0][0] for _ in range(4000)]
     counts = np.bincount(firsts, minlength=4)
     assert len(counts) == 4
@@ -160,23 +182,27 @@ def test_the_n_grams_of_albert():
 
 def test_a_span_has_a_place_on_either_side():
     """Also in a text that was cut and has no end symbol."""
-    batch = Batch.from_sequences([[2, 5, 6], [2, 7, 8, 9, 5]], pad=0)
-    allowed = ordinary_places(batch, VOCABULARY)
+    batch = Batch.collate([[2, 5, 6], [2, 7, 8, 9, 5]], pad=0)
+    allowed = maskable_positions(batch, VOCABULARY)
     for seed in range(20):
-        hidden = Spans(units=Words(VOCABULARY), rate=0.9)(batch, allowed, generator=seeded(seed))
+        hidden = SpanMasking(units=WordUnits(VOCABULARY), rate=0.9)(
+            batch, allowed, generator=seeded(seed)
+        )
         assert hidden.any(1).all()
         assert not hidden[0, 2] and not hidden[1, 4] and not hidden[:, 0].any()
 
 
-def draw(batch: Batch, generator: torch.Generator | None) -> Masked:
-    chosen = EachToken(0.15)(batch, ordinary_places(batch, VOCABULARY), generator=generator)
-    replacement = Replacement(vocabulary=VOCABULARY)
-    return Masked(chosen=chosen, shown=replacement(batch.tokens, chosen, generator=generator))
+def draw(batch: Batch, generator: torch.Generator | None) -> MaskedBatch:
+    chosen = IndependentMasking(0.15)(
+        batch, maskable_positions(batch, VOCABULARY), generator=generator
+    )
+    replacement = MaskReplacement(vocabulary=VOCABULARY)
+    return MaskedBatch(chosen=chosen, shown=replacement(batch.tokens, chosen, generator=generator))
 
 
 def test_static_masking_hides_a_text_the_same_way_in_every_epoch():
     """Whatever it stands beside, and whatever the generator; other texts otherwise."""
-    batch, once = random_batch(6, 40), Repeats(duplicates=1)
+    batch, once = random_batch(6, 40), StaticMasking(duplicates=1)
     first = once(draw, batch, generator=seeded(0))
     other_order = batch.select([3, 0, 5, 1])
     wider = replace(other_order, tokens=torch.nn.functional.pad(other_order.tokens, (0, 7)))
@@ -184,12 +210,12 @@ def test_static_masking_hides_a_text_the_same_way_in_every_epoch():
     assert torch.equal(second.chosen[:, :42], first.chosen[[3, 0, 5, 1]])
     assert torch.equal(second.shown[:, :42], first.shown[[3, 0, 5, 1]])
     assert len({tuple(row) for row in first.chosen.tolist()}) == 6
-    another = Repeats(duplicates=1, seed=1)(draw, batch, generator=seeded(0))
+    another = StaticMasking(duplicates=1, seed=1)(draw, batch, generator=seeded(0))
     assert not torch.equal(another.chosen, first.chosen)
 
 
 def test_static_masking_has_as_many_ways_as_duplicates_each_as_likely():
-    batch, repeats = random_batch(1, 60), Repeats(duplicates=10)
+    batch, repeats = random_batch(1, 60), StaticMasking(duplicates=10)
     counts: dict[tuple[bool, ...], int] = {}
     for seed in range(400):
         chosen = repeats(draw, batch, generator=seeded(seed)).chosen[0]
@@ -200,7 +226,7 @@ def test_static_masking_has_as_many_ways_as_duplicates_each_as_likely():
 
 def test_static_masking_keeps_to_the_rates():
     batch = random_batch(300, 50)
-    drawn = Repeats()(draw, batch, generator=seeded())
+    drawn = StaticMasking()(draw, batch, generator=seeded())
     hidden = int(drawn.chosen.sum())
     assert within_binomial_error(hidden, 300 * 50, 0.15)
     masks = int((drawn.shown[drawn.chosen] == VOCABULARY.mask).sum())
@@ -208,17 +234,15 @@ def test_static_masking_keeps_to_the_rates():
 
 
 def test_static_spans_do_not_depend_on_company_either():
-    choice = Spans(units=Words(VOCABULARY))
+    choice = SpanMasking(units=WordUnits(VOCABULARY))
     batch = random_batch(5, 40)
-    longer = Batch.from_sequences(
-        [*(row.tolist() for row in batch.tokens), [2, *[7] * 60, 3]], pad=0
-    )
+    longer = Batch.collate([*(row.tolist() for row in batch.tokens), [2, *[7] * 60, 3]], pad=0)
 
-    def spans(batch: Batch, generator: torch.Generator | None) -> Masked:
-        chosen = choice(batch, ordinary_places(batch, VOCABULARY), generator=generator)
-        return Masked(chosen=chosen, shown=batch.tokens)
+    def spans(batch: Batch, generator: torch.Generator | None) -> MaskedBatch:
+        chosen = choice(batch, maskable_positions(batch, VOCABULARY), generator=generator)
+        return MaskedBatch(chosen=chosen, shown=batch.tokens)
 
-    once = Repeats(duplicates=1)
+    once = StaticMasking(duplicates=1)
     first, second = once(spans, batch), once(spans, longer)
     assert torch.equal(second.chosen[:5, :42], first.chosen)
     assert not second.chosen[:5, 42:].any()
@@ -226,13 +250,13 @@ def test_static_spans_do_not_depend_on_company_either():
 
 def test_numbers_of_rows_are_those_of_splitmix64():
     """Its first three numbers from seed 0 are published with the algorithm (Steele et al. 2014)."""
-    counted = torch.arange(1, 4) * STEP
+    counted = torch.arange(1, 4) * SPLITMIX_STEP
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert [number % 2**64 for number in hashed(counted).tolist()] == expected
+    assert [number % 2**64 for number in splitmix64_hash(counted).tolist()] == expected
 
 
 def test_numbers_of_rows_are_even_and_differ_by_row_call_and_place():
-    made = row_numbers(0, torch.arange(100), torch.zeros(100).long())
+    made = per_example_generator(0, torch.arange(100), torch.zeros(100).long())
     first, second = (made.numbers((100, 2, 50), torch.device("cpu")) for _ in range(2))
     together = torch.stack([first, second])
     assert len(together.unique()) > 19_980  # of 2^24 values, 20,000 draws repeat about 12
@@ -247,9 +271,9 @@ def test_numbers_of_rows_are_even_and_differ_by_row_call_and_place():
 def test_stretches_of_contiguous_text_are_always_hidden_afresh():
     """Their rows are lanes, which say nothing of the text."""
     batch = replace(random_batch(4, 30), carries=True)
-    first = Repeats(duplicates=1)(draw, batch, generator=seeded(0))
+    first = StaticMasking(duplicates=1)(draw, batch, generator=seeded(0))
     assert not torch.equal(
-        first.chosen, Repeats(duplicates=1)(draw, batch, generator=seeded(1)).chosen
+        first.chosen, StaticMasking(duplicates=1)(draw, batch, generator=seeded(1)).chosen
     )
 
 

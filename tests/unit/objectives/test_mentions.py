@@ -12,16 +12,23 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import open_corpus
+from lmlab.data.corpus_encoding import corpus_entities
 from lmlab.data.languages import capitals, capitals_en
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.data.told_entities import told_entities
-from lmlab.objectives.lexicons import country_names, phrases_of_wordnet, read_lexicon
-from lmlab.objectives.masked import MaskedTokens
-from lmlab.objectives.masking import ordinary_places
-from lmlab.objectives.mentions import Mentions
-from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.mention_units import MentionUnits
+from lmlab.objectives.masking.phrase_lexicons import (
+    country_names,
+    read_lexicon,
+    wordnet_phrases,
+)
+from lmlab.objectives.masking.token_masking import maskable_positions
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeWordMasking,
+    WordUnits,
+)
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import training_data
+from lmlab.training.data_loaders import training_data
 from lmlab.training.train import train
 
 
@@ -32,11 +39,11 @@ def seeded(seed: int = 0) -> torch.Generator:
 def encoded(tokenizer: Tokenizer, texts: list[str]) -> Batch:
     vocabulary = tokenizer.vocabulary
     rows = [[vocabulary.start, *tokenizer.encode(text), vocabulary.end] for text in texts]
-    return Batch.from_sequences(rows, pad=vocabulary.pad)
+    return Batch.collate(rows, pad=vocabulary.pad)
 
 
-def mentions_in(tokenizer: Tokenizer, names: list[str]) -> Mentions:
-    found = Mentions(lambda: names, Words(tokenizer.vocabulary))
+def mentions_in(tokenizer: Tokenizer, names: list[str]) -> MentionUnits:
+    found = MentionUnits(lambda: names, WordUnits(tokenizer.vocabulary))
     found.meet(tokenizer)
     return found
 
@@ -46,7 +53,7 @@ def test_mentions_are_the_longest_names_at_words_bounds():
     tokenizer = train_tokenizer("char", texts)
     mentions = mentions_in(tokenizer, ["rome", "new york", "new york city", "york", "paris"])
     batch = encoded(tokenizer, texts)
-    covering = mentions.covering(batch, ordinary_places(batch, tokenizer.vocabulary))
+    covering = mentions.covering(batch, maskable_positions(batch, tokenizer.vocabulary))
 
     def told(row: int, text: str) -> list[tuple[str, int]]:
         found, place = [], 0
@@ -72,8 +79,8 @@ def test_mentions_are_hidden_whole_or_not_at_all(language, kind: str):
     tokenizer = train_tokenizer(kind, texts)
     mentions = mentions_in(tokenizer, list(country_names()))
     batch = encoded(tokenizer, texts)
-    allowed = ordinary_places(batch, tokenizer.vocabulary)
-    hidden = WholeUnits(mentions, 0.15)(batch, allowed, generator=seeded())
+    allowed = maskable_positions(batch, tokenizer.vocabulary)
+    hidden = WholeWordMasking(mentions, 0.15)(batch, allowed, generator=seeded())
     covering = mentions.covering(batch, allowed)
     number = mentions.starts(batch, allowed).cumsum(1).masked_fill(covering < 0, 0)
     several = 0
@@ -90,7 +97,7 @@ def test_what_is_in_no_mention_is_hidden_word_by_word():
     texts = ["in new york it rains", "it rains here"]
     tokenizer = train_tokenizer("char", texts)
     batch = encoded(tokenizer, texts)
-    allowed = ordinary_places(batch, tokenizer.vocabulary)
+    allowed = maskable_positions(batch, tokenizer.vocabulary)
     mentions = mentions_in(tokenizer, ["new york", "atlantis"])
     starts, words = mentions.starts(batch, allowed), mentions.words.starts(batch, allowed)
     assert torch.equal(starts[1], words[1])
@@ -105,7 +112,7 @@ def test_the_view_of_ernie_tells_its_mentions():
     batch = encoded(tokenizer, ["中国的首都是北京"])
     before = system.objective.view(batch, generator=seeded())
     assert (before.mentions == -1).all()
-    system.meet_tokenizer(tokenizer)
+    system.setup_tokenizer(tokenizer)
     view = system.objective.view(batch, generator=seeded())
     names = system.objective.units.names
     told = [names[i] if i >= 0 else "" for i in view.mentions[0].tolist()]
@@ -134,13 +141,13 @@ def test_a_corpus_that_tells_its_mentions_is_believed(tmp_path, kind: str):
     """
     corpus = open_corpus(told_file(tmp_path))
     tokenizer = train_tokenizer(kind, [row["text"] for row in TOLD])
-    entities = told_entities(corpus)
+    entities = corpus_entities(corpus)
     assert entities is not None and entities.names == ("New York", "Zorro")
     config = TrainingConfig(tokens_per_batch=10_000)
     data = training_data(corpus, tokenizer, config, progress=False, entities=entities)
     batch = next(data.train.epoch(0))
     mentions = mentions_in(tokenizer, ["Paris"])
-    allowed = ordinary_places(batch, tokenizer.vocabulary)
+    allowed = maskable_positions(batch, tokenizer.vocabulary)
     starts, covering = mentions.starts(batch, allowed), mentions.covering(batch, allowed)
     found = {}
     for row in range(len(batch)):
@@ -166,13 +173,13 @@ def test_a_corpus_that_tells_its_mentions_is_believed(tmp_path, kind: str):
 
 def test_ernie_is_trained_on_the_mentions_that_its_corpus_tells(tmp_path, monkeypatch):
     """No one takes them away between the file and the objective."""
-    met, view = [], MaskedTokens.view
+    met, view = [], BERTObjective.view
 
     def noted(self, batch, **words):
         met.append(batch)
         return view(self, batch, **words)
 
-    monkeypatch.setattr(MaskedTokens, "view", noted)
+    monkeypatch.setattr(BERTObjective, "view", noted)
     train("ernie", data=told_file(tmp_path), out=tmp_path / "run", size="tiny", steps=1, quiet=True)
     told = {int(number) for batch in met for number in batch.entities.unique()}
     assert told == {-1, 0, 1}
@@ -181,7 +188,7 @@ def test_ernie_is_trained_on_the_mentions_that_its_corpus_tells(tmp_path, monkey
 def test_a_corpus_that_tells_nothing_has_no_entities(tmp_path):
     path = tmp_path / "texts.txt"
     path.write_text("a b\nb a\n" * 5, encoding="utf-8")
-    assert told_entities(open_corpus(path)) is None
+    assert corpus_entities(open_corpus(path)) is None
 
 
 def test_lexicons_are_joined_and_read_from_files(tmp_path):
@@ -195,7 +202,7 @@ def test_lexicons_are_joined_and_read_from_files(tmp_path):
 
 
 def test_phrases_of_wordnet_have_several_words():
-    phrases = phrases_of_wordnet()
+    phrases = wordnet_phrases()
     assert len(phrases) > 50_000
     assert all(" " in phrase for phrase in phrases)
     assert {"ice cream", "prime minister"} <= set(phrases)
@@ -208,7 +215,7 @@ def test_a_lexicon_is_not_needed_to_build_and_missed_before_training():
     system = module.build(config, tokenizer.vocabulary)
     assert system.log_prob(encoded(tokenizer, ["ab"])).kind == "pseudo"
     with pytest.raises(UserError, match=r"'nowhere\.txt' can't be read"):
-        system.meet_tokenizer(tokenizer)
+        system.setup_tokenizer(tokenizer)
 
 
 def test_a_lexicon_that_is_not_there_is_told_in_a_sentence():

@@ -18,14 +18,20 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.diagnostics.doctor.examine import examine
-from lmlab.diagnostics.doctor.picture import picture_of
-from lmlab.diagnostics.picture import render
-from lmlab.objectives.importance import ImportanceSampled, SampledSoftmax
-from lmlab.objectives.nce import NoiseContrastive
-from lmlab.objectives.noise_law import NoiseLaw
-from lmlab.objectives.sampled import log_normalisers
-from lmlab.training.runs import build_system, load_run
+from lmlab.diagnosis.examination import examine_run
+from lmlab.diagnosis.loss_figure import loss_figure
+from lmlab.objectives.nce import NoiseContrastiveEstimation
+from lmlab.objectives.noise_distribution import NoiseDistribution
+from lmlab.objectives.noise_sampling import log_normalisers
+from lmlab.objectives.sampled_softmax import (
+    ImportanceSampledSoftmax,
+    SampledSoftmax,
+)
+from lmlab.plotting.figure import render_figure
+from lmlab.training.run_folder import (
+    build_system,
+    load_run,
+)
 from lmlab.training.train import train
 
 VOCABULARY = Vocabulary(size=12)
@@ -35,14 +41,14 @@ TOKENS = np.array([2, 5, 6, 3, 2, 5, 5, 7, 3, 2, 8, 3])
 SAMPLED = [name for name, card in catalogue().items() if "nce" in card.objectives]
 
 
-def law(power: float, tokens: np.ndarray = TOKENS) -> NoiseLaw:
-    made = NoiseLaw(VOCABULARY, power=power)
+def law(power: float, tokens: np.ndarray = TOKENS) -> NoiseDistribution:
+    made = NoiseDistribution(VOCABULARY, power=power)
     made.count(tokens)
     return made
 
 
-def nce(samples: int, *, power: float = 1.0, learned_z: bool = False) -> NoiseContrastive:
-    return NoiseContrastive(law(power), samples=samples, learned_z=learned_z)
+def nce(samples: int, *, power: float = 1.0, learned_z: bool = False) -> NoiseContrastiveEstimation:
+    return NoiseContrastiveEstimation(law(power), samples=samples, learned_z=learned_z)
 
 
 @pytest.mark.parametrize("power", [0.0, 0.75, 1.0])
@@ -63,7 +69,7 @@ def test_the_law_of_noise_is_a_power_of_the_counts(power):
 
 def test_uniform_noise_is_uniform_by_a_chi_squared_test():
     """197 words weigh 197 * 2^20 < 2^28: 32 bits modulo that favour the first ids by 5 %."""
-    noise = NoiseLaw(Vocabulary(size=200), power=0.0)
+    noise = NoiseDistribution(Vocabulary(size=200), power=0.0)
     words = [i for i in range(200) if i not in noise.vocabulary.unpredictable]
     drawn = noise.sample((400_000,), generator=torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=200)[words].double()
@@ -88,7 +94,7 @@ def test_the_loss_worked_by_hand():
     assert learned.lost(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
     # Importance: -log 2 + log((1·4 + 3·4) / 2); sampled softmax: -log(8 / (8 + 4 + 12)).
     words = {"samples": 2, "shared": False}
-    importance = ImportanceSampled(law(0.0), **words).lost(scores, log_noise)
+    importance = ImportanceSampledSoftmax(law(0.0), **words).lost(scores, log_noise)
     assert importance.item() == pytest.approx(-math.log(2) + math.log(8), abs=1e-6)
     sampled = SampledSoftmax(law(0.0), **words).lost(scores, log_noise)
     assert sampled.item() == pytest.approx(math.log(3), abs=1e-6)
@@ -208,8 +214,8 @@ def test_the_four_sentences_of_002():
     system = build_system("window", config, vocabulary, seed=0)
     assert isinstance(system, Assembly)
     offsets = np.cumsum([0, *map(len, rows)])
-    system.meet_data(np.concatenate(rows), offsets)
-    batch = Batch.from_sequences(rows, pad=0)
+    system.setup_data(np.concatenate(rows), offsets)
+    batch = Batch.collate(rows, pad=0)
     optimizer = torch.optim.Adam(system.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(0)
     for step in range(600):
@@ -219,7 +225,7 @@ def test_the_four_sentences_of_002():
         loss.mean.backward()
         optimizer.step()
     i, am, burst = (5 + letters.index(letter) for letter in "我是爆")
-    asked = Batch.from_sequences([[2, i, am], [2, i, burst]], pad=0)
+    asked = Batch.collate([[2, i, am], [2, i, burst]], pad=0)
     with torch.no_grad():
         after = system.eval().log_prob(asked).per_token[:, 1].exp().tolist()
         normalisers = log_normalisers(system, system.objective.view(asked)).spread()[:, 1]
@@ -234,8 +240,8 @@ def test_scores_of_a_few_tokens_are_those_of_the_softmax(shared):
     config = {"objective": "nce", "noise_samples": 5, "noise_shared": shared, "width": 8}
     system = build_system("lstm", config, VOCABULARY, seed=3).eval()
     assert isinstance(system, Assembly)
-    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
-    view = system.objective.view(Batch.from_sequences([[2, 5, 6, 3], [2, 5, 5, 7, 3]], pad=0))
+    system.setup_data(TOKENS, np.array([0, 4, 9, 12]))
+    view = system.objective.view(Batch.collate([[2, 5, 6, 3], [2, 5, 5, 7, 3]], pad=0))
     hidden = system.hidden(view)
     assert view.targets is not None
     places = view.targets >= 0
@@ -267,12 +273,12 @@ def sampled(name: str, **settings) -> tuple[Assembly, Batch]:
     card, tiny = catalogue()[name], vars(system_module(name).SIZES["tiny"])
     system = build_system(name, {**tiny, **SOFTMAX.get(name, {}), **settings}, VOCABULARY, seed=0)
     assert isinstance(system, Assembly)
-    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
+    system.setup_data(TOKENS, np.array([0, 4, 9, 12]))
     rows = [[2, 5, 6, 8, 7, 3], [2, 5, 5, 7, 3]] * 8
     # An image is a source of its own kind, and without one there is an empty one.
     given = card.conditional and "source" not in card.exempt
-    condition = Batch.from_sequences([[2, 6, 7, 3]] * 16, pad=0) if given else None
-    return system, Batch.from_sequences(rows, pad=0, condition=condition)
+    condition = Batch.collate([[2, 6, 7, 3]] * 16, pad=0) if given else None
+    return system, Batch.collate(rows, pad=0, condition=condition)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -309,7 +315,7 @@ def test_scores_start_as_the_unigram_law():
     """The output's biases are log-frequencies, with a word that was never seen counted once."""
     system = build_system("lstm", {"objective": "nce", "width": 8}, VOCABULARY, seed=0)
     assert isinstance(system, Assembly)
-    system.meet_data(TOKENS, np.array([0, 4, 9, 12]))
+    system.setup_data(TOKENS, np.array([0, 4, 9, 12]))
     bias = system.emission.bias.detach()
     assert bias[5].item() == pytest.approx(math.log(3 / 13))
     assert bias[9].item() == pytest.approx(math.log(1 / 13))
@@ -323,9 +329,9 @@ def test_systems_that_name_it_train_by_it_and_score_as_they_did(name, objective)
     system, batch = sampled(name, objective=objective, log_z="learned")
     loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
     loss.total.backward()
-    assert not system.loss_compares
+    assert not system.loss_is_comparable
     own, _ = sampled(name)
-    assert own.loss_compares and own.contrast is None
+    assert own.loss_is_comparable and own.contrast is None
     plain, _ = own.loss(batch, generator=torch.Generator().manual_seed(0))
     plain.total.backward()
     trained = {n for n, p in own.named_parameters() if p.grad is not None and p.grad.any()}
@@ -333,7 +339,7 @@ def test_systems_that_name_it_train_by_it_and_score_as_they_did(name, objective)
     more |= {"emission.bias"} if "emission.bias" in dict(system.named_parameters()) else set()
     found = {n for n, p in system.named_parameters() if p.grad is not None and p.grad.any()}
     assert found == trained | more
-    every = Batch.from_sequences([[2, 5, token] for token in PREDICTABLE], pad=0)
+    every = Batch.collate([[2, 5, token] for token in PREDICTABLE], pad=0)
     with torch.no_grad():
         scored = system.eval().log_prob(every)
     assert scored.kind == catalogue()[name].kind
@@ -351,7 +357,7 @@ def test_every_softmax_that_predicts_tokens_one_by_one_can_be_trained_by_it():
         system = build_system(name, tiny, VOCABULARY, seed=0)
         if isinstance(system, Assembly):
             with contextlib.suppress(UserError):
-                system.train_by(contrast)
+                system.set_sampled_loss(contrast)
                 able.add(name)
     assert able == set(SAMPLED)
     assert {"gpt", "transformer-xl", "lstm", "window", "seq2seq", "elmo", "bert", "mgru"} < able
@@ -415,7 +421,7 @@ def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path
 
 def test_runs_of_before_had_its_law_within_the_objective():
     system = build_system("gpt", {"objective": "nce", "log_z": "learned"}, VOCABULARY, seed=0)
-    assert isinstance(system, Assembly) and isinstance(system.contrast, NoiseContrastive)
+    assert isinstance(system, Assembly) and isinstance(system.contrast, NoiseContrastiveEstimation)
     system.contrast.noise.count(TOKENS)
     saved = {
         name.replace("contrast.", "objective."): value.clone()
@@ -433,12 +439,12 @@ def test_the_doctor_does_not_hold_its_losses_against_those_of_held_out_text(tmp_
     settings = {"noise_samples": "2", "log_every": "5"}
     words = {"data": "grammar", "size": "tiny", "quiet": True, "steps": 20, "settings": settings}
     train("lstm", out=tmp_path / "run", objective="nce", **words)
-    assert not load_run(tmp_path / "run").system.loss_compares
-    found = examine(tmp_path / "run")
+    assert not load_run(tmp_path / "run").system.loss_is_comparable
+    found = examine_run(tmp_path / "run")
     assert found.vitals["last training loss"] < found.vitals["last held-out loss"] - 0.5
     assert "overfitting" not in {finding.name for finding in found.findings}
     assert not found.losses_compare
-    assert "training, a contrast" in render(picture_of(found)).svg
+    assert "training, a contrast" in render_figure(loss_figure(found)).svg
 
 
 @pytest.mark.parametrize("objective", ["nce", "importance", "sampled-softmax"])

@@ -10,7 +10,8 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.negative_sampling import WordModel, sampled_loss
+from lmlab.models.word2vec import Word2Vec
+from lmlab.objectives.negative_sampling import negative_sampling_loss
 
 VOCABULARY = Vocabulary(size=8)
 """Symbols 0 to 4, and the words 5, 6, 7."""
@@ -18,7 +19,7 @@ X = torch.tensor([[0.0]] * 5 + [[1.0], [2.0], [-1.0]])
 O = torch.tensor([[0.0]] * 5 + [[0.5], [-0.5], [2.0]])  # noqa: E741
 
 
-def build(name: str, **settings) -> WordModel:
+def build(name: str, **settings) -> Word2Vec:
     """Width 1; x(5) = 1, x(6) = 2, x(7) = -1; o(5) = ½, o(6) = -½, o(7) = 2; all counts alike."""
     module = system_module(name)
     system = module.build(module.Config(width=1, sample=0.0, **settings), VOCABULARY)
@@ -38,14 +39,18 @@ CONTEXTS, TARGET, NOISE = torch.tensor([[5, 6, -1]]), torch.tensor([7]), torch.t
 @pytest.mark.parametrize(("context", "hidden"), [("mean", 1.5), ("sum", 3.0)])
 def test_loss_of_cbow_by_hand(context: str, hidden: float):
     """Around are 5 and 6; the word is 7, noise 5 and 6: scores 2h, h/2, -h/2."""
-    lost, present = sampled_loss(build("cbow", context=context).emission, CONTEXTS, TARGET, NOISE)
+    lost, present = negative_sampling_loss(
+        build("cbow", context=context).emission, CONTEXTS, TARGET, NOISE
+    )
     expected = softplus(-2 * hidden) + softplus(hidden / 2) + softplus(-hidden / 2)
     assert lost[present].tolist() == pytest.approx([expected])
 
 
 def test_loss_of_the_product_of_sigmoids_by_hand():
     """-log σ(2)σ(4) - log(1 - σ(½)σ(1)) - log(1 - σ(-½)σ(-1)), as 002 writes it."""
-    lost, present = sampled_loss(build("cbow", context="product").emission, CONTEXTS, TARGET, NOISE)
+    lost, present = negative_sampling_loss(
+        build("cbow", context="product").emission, CONTEXTS, TARGET, NOISE
+    )
 
     def both(score: float) -> float:
         return 1 / (1 + math.exp(-score)) / (1 + math.exp(-2 * score))
@@ -56,7 +61,7 @@ def test_loss_of_the_product_of_sigmoids_by_hand():
 
 def test_loss_of_skip_gram_by_hand():
     """One for each word around, the noise shared: x = 1 and x = 2."""
-    lost, present = sampled_loss(build("skipgram").emission, CONTEXTS, TARGET, NOISE)
+    lost, present = negative_sampling_loss(build("skipgram").emission, CONTEXTS, TARGET, NOISE)
     expected = [softplus(-2 * x) + softplus(x / 2) + softplus(-x / 2) for x in (1, 2)]
     assert lost[present].tolist() == pytest.approx(expected)
 
@@ -64,7 +69,7 @@ def test_loss_of_skip_gram_by_hand():
 def test_what_is_filled_in_is_noise_times_the_exponential_of_the_score():
     """5 <mask> 6: h = 1.5, scores ¾, -¾, 3, and -ln 5 of the unknown word; all counts are alike."""
     system = build("cbow")
-    batch = Batch.from_sequences([[2, 5, 4, 6, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 4, 6, 3]], pad=0)
     weights = [math.exp(s) for s in (-math.log(5), 0.75, -0.75, 3)]
     with torch.no_grad():
         found = system.fill(batch, batch.tokens == 4).log_probs[0].exp()
@@ -80,7 +85,7 @@ def test_what_is_filled_in_is_noise_times_the_exponential_of_the_score():
 
 def test_log_prob_adds_what_each_word_has_given_those_around_and_the_end_is_free():
     system = build("cbow", window=1)
-    batch = Batch.from_sequences([[2, 5, 6, 7, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 7, 3]], pad=0)
     hidden = (2.0, 0.0, 2.0)  # x(6); the mean of x(5) and x(7); x(6)
     scores = [[-math.log(5), h / 2, -h / 2, 2 * h] for h in hidden]
     expected = [
@@ -93,11 +98,11 @@ def test_log_prob_adds_what_each_word_has_given_those_around_and_the_end_is_free
     assert found.per_token[0].tolist() == pytest.approx([*expected, 0.0], abs=1e-6)
 
 
-def seen_by(system: WordModel, tokens: list[int], seed: int = 0) -> list[set[int]]:
+def seen_by(system: Word2Vec, tokens: list[int], seed: int = 0) -> list[set[int]]:
     """The places that each place of a text sees in training."""
-    batch = Batch.from_sequences([tokens], pad=0)
+    batch = Batch.collate([tokens], pad=0)
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(seed))
-    mask = view.visibility.mask(view.lengths, len(tokens))[0]
+    mask = view.attention_mask.mask(view.lengths, len(tokens))[0]
     return [set(row.nonzero().flatten().tolist()) for row in mask]
 
 
@@ -113,9 +118,9 @@ def test_windows_are_shrunk_uniformly():
     Pearson's statistic with 3 degrees of freedom exceeds 30.7 with probability 1e-6.
     """
     system = build("skipgram", window=4)
-    batch = Batch.from_sequences([[2, *[5] * 9]] * 2000, pad=0)
+    batch = Batch.collate([[2, *[5] * 9]] * 2000, pad=0)
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(0))
-    widths = view.visibility.mask(view.lengths, 10)[:, 1].sum(1)
+    widths = view.attention_mask.mask(view.lengths, 10)[:, 1].sum(1)
     counts = torch.bincount(widths, minlength=5)[1:].double()
     assert counts.sum() == 2000 and ((counts - 500) ** 2 / 500).sum().item() < 30.7
 
@@ -132,7 +137,7 @@ def test_random_contexts_are_so_many_of_the_whole_window():
 def test_without_negatives_the_loss_has_nothing_against_ever_larger_scores():
     """002: with nothing but right words, all vectors alike and long is best."""
     system = build("cbow", negatives=0)
-    batch = Batch.from_sequences([[2, 5, 6, 5, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 5, 3]], pad=0)
     with torch.no_grad():
         for scale, most in ((1.0, math.log(2)), (10.0, 1e-20)):
             system.emission.inputs.fill_(scale)
@@ -146,7 +151,7 @@ def test_the_whole_gradient_of_a_mean_is_its_share_times_the_words_around():
     gradients = []
     for whole in (True, False):
         system = build("cbow", whole_gradient=whole)
-        lost, _ = sampled_loss(system.emission, CONTEXTS, TARGET, NOISE)
+        lost, _ = negative_sampling_loss(system.emission, CONTEXTS, TARGET, NOISE)
         lost.sum().backward()
         gradients.append(system.emission.inputs.grad)
     assert gradients[1][5].item() != 0

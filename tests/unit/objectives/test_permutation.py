@@ -15,9 +15,17 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking import Replacement, ordinary_tokens
-from lmlab.objectives.permutation import OPENING, TEXT, Permutation, stretches
-from lmlab.objectives.permuted_masking import PermutedMasking
+from lmlab.objectives.masking.token_masking import (
+    MaskReplacement,
+    ordinary_token_ids,
+)
+from lmlab.objectives.permutation_lm import (
+    CLS_SEGMENT,
+    TEXT_SEGMENT,
+    PermutationLM,
+    split_batch,
+)
+from lmlab.objectives.permuted_masking import MaskedPermutedLM
 from lmlab.training.train import train
 from lmlab.zoo import mpnet, xlnet
 
@@ -32,7 +40,7 @@ def batch_of(*inner: int) -> Batch:
         [START, *torch.randint(5, 16, (count,), generator=generator).tolist(), END]
         for count in inner
     ]
-    return Batch.from_sequences(texts, pad=0)
+    return Batch.collate(texts, pad=0)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -61,7 +69,7 @@ def chi_square_p_value(counts: Tensor, expected: float) -> float:
 
 @pytest.mark.parametrize(
     ("objective", "inner", "ordered"),
-    [(Permutation(VOCABULARY), 3, 4), (PermutedMasking(VOCABULARY), 4, 4)],
+    [(PermutationLM(VOCABULARY), 3, 4), (MaskedPermutedLM(VOCABULARY), 4, 4)],
     ids=["xlnet: all but <s>", "mpnet: neither <s> nor </s>"],
 )
 def test_every_permutation_is_as_likely_as_any_other(objective, inner: int, ordered: int):
@@ -78,7 +86,7 @@ def test_every_permutation_is_as_likely_as_any_other(objective, inner: int, orde
 def test_xlnet_predicts_one_in_k_the_last_of_the_order(one_in: int):
     """round(n / K) of n = 23, 11, 2, 1 tokens after <s>, and at least one."""
     batch = batch_of(22, 10, 1, 0)
-    view = Permutation(VOCABULARY, one_in=one_in).view(batch, generator=seeded())
+    view = PermutationLM(VOCABULARY, one_in=one_in).view(batch, generator=seeded())
     asked = view.targets != NO_TARGET
     expected = [max(1, round(n / one_in)) for n in (23, 11, 2, 1)]
     assert asked.sum(1).tolist() == expected
@@ -86,13 +94,13 @@ def test_xlnet_predicts_one_in_k_the_last_of_the_order(one_in: int):
         turns = sorted(view.order[row][asked[row]].tolist())
         assert turns == list(range(n - expected[row] + 1, n + 1))
     assert torch.equal(view.targets[asked], batch.tokens[asked])
-    assert torch.equal(view.origins[asked], asked.nonzero()[:, 1])
+    assert torch.equal(view.clean_positions[asked], asked.nonzero()[:, 1])
 
 
 def test_mpnet_predicts_15_percent_the_last_of_the_order():
     """round(0.15 n) of n = 20, 10, 3 tokens between <s> and </s>, at least one; none of none."""
     batch = batch_of(20, 10, 3, 0)
-    view = PermutedMasking(VOCABULARY).view(batch, generator=seeded())
+    view = MaskedPermutedLM(VOCABULARY).view(batch, generator=seeded())
     asked = view.targets != NO_TARGET
     assert asked.sum(1).tolist() == [3, 2, 1, 0]  # 3.0, 1.5 to the even, 0.45
     for row, (n, count) in enumerate([(20, 3), (10, 2), (3, 1)]):
@@ -103,10 +111,10 @@ def test_mpnet_predicts_15_percent_the_last_of_the_order():
 
 def test_mpnet_masks_eight_in_ten_of_what_it_asks():
     """6,000 places; a random token may be the right one, once for each ordinary token."""
-    view = PermutedMasking(VOCABULARY).view(batch_of(20).select([0] * 2000), generator=seeded())
+    view = MaskedPermutedLM(VOCABULARY).view(batch_of(20).select([0] * 2000), generator=seeded())
     asked = view.targets != NO_TARGET
     fed, right = view.inputs[asked], view.targets[asked]
-    by_chance = 0.1 / len(ordinary_tokens(VOCABULARY))
+    by_chance = 0.1 / len(ordinary_token_ids(VOCABULARY))
     for found, law in ((fed == MASK, 0.8), (fed == right, 0.1 + by_chance)):
         assert len(found) == 6000
         error = math.sqrt(law * (1 - law) / len(found))
@@ -116,14 +124,14 @@ def test_mpnet_masks_eight_in_ten_of_what_it_asks():
 @pytest.mark.parametrize(
     ("objective", "first", "last", "share"),
     [
-        (Permutation(VOCABULARY, one_in=4), 1, 12, 3 / 12),
-        (PermutedMasking(VOCABULARY, rate=0.25), 1, 12, 3 / 12),
+        (PermutationLM(VOCABULARY, one_in=4), 1, 12, 3 / 12),
+        (MaskedPermutedLM(VOCABULARY, rate=0.25), 1, 12, 3 / 12),
     ],
     ids=["xlnet", "mpnet"],
 )
 def test_every_place_is_predicted_as_often_as_any_other(objective, first, last, share: float):
     """Within 4.5 standard errors of a binomial; XLNet's last place holds </s>."""
-    inner = last if isinstance(objective, PermutedMasking) else last - 1
+    inner = last if isinstance(objective, MaskedPermutedLM) else last - 1
     draws = 4000
     view = objective.view(batch_of(inner).select([0] * draws), generator=seeded())
     rates = (view.targets != NO_TARGET).float().mean(0)[first : last + 1]
@@ -134,7 +142,7 @@ def test_every_place_is_predicted_as_often_as_any_other(objective, first, last, 
 
 def test_a_share_of_the_texts_may_be_read_from_left_to_right():
     draws, share = 4000, 0.3
-    objective = Permutation(VOCABULARY, one_in=4, left_to_right=share)
+    objective = PermutationLM(VOCABULARY, one_in=4, left_to_right=share)
     view = objective.view(batch_of(7).select([0] * draws), generator=seeded())
     whole = (view.targets != NO_TARGET).sum(1) == 8
     error = math.sqrt(share * (1 - share) / draws)
@@ -145,7 +153,7 @@ def test_a_share_of_the_texts_may_be_read_from_left_to_right():
 
 def test_the_same_generator_draws_the_same_order():
     batch = batch_of(8, 5)
-    for objective in (Permutation(VOCABULARY), PermutedMasking(VOCABULARY)):
+    for objective in (PermutationLM(VOCABULARY), MaskedPermutedLM(VOCABULARY)):
         first, again = (objective.view(batch, generator=seeded(3)) for _ in range(2))
         assert torch.equal(first.order, again.order)
         assert torch.equal(first.inputs, again.inputs)
@@ -157,9 +165,9 @@ def test_the_same_generator_draws_the_same_order():
 def test_xlnet_sees_what_the_definition_says():
     """Content z_t: z_≤t. Query z_t: z_<t. Place 0 comes before all, padding is never seen."""
     batch = batch_of(6, 3)
-    view = Permutation(VOCABULARY, one_in=2).view(batch, generator=seeded())
-    content = view.visibility.mask(view.lengths, 8)
-    query = view.query_visibility.mask(view.lengths, 8)
+    view = PermutationLM(VOCABULARY, one_in=2).view(batch, generator=seeded())
+    content = view.attention_mask.mask(view.lengths, 8)
+    query = view.query_attention_mask.mask(view.lengths, 8)
     for row, length in enumerate(batch.lengths.tolist()):
         z = sorted(range(length), key=lambda place: int(view.order[row, place]))
         assert z[0] == 0
@@ -174,10 +182,10 @@ def test_mpnet_sees_what_the_definition_says():
     So it sees each place of the text exactly once, as token or as mask.
     """
     batch = batch_of(9, 4)
-    view = PermutedMasking(VOCABULARY, rate=0.4).view(batch, generator=seeded())
+    view = MaskedPermutedLM(VOCABULARY, rate=0.4).view(batch, generator=seeded())
     time = view.inputs.shape[1]
-    content = view.visibility.mask(view.lengths, time)
-    query = view.query_visibility.mask(view.lengths, time)
+    content = view.attention_mask.mask(view.lengths, time)
+    query = view.query_attention_mask.mask(view.lengths, time)
     for row, length in enumerate(batch.lengths.tolist()):
         asked = [place for place in range(length) if view.targets[row, place] != NO_TARGET]
         z = sorted(asked, key=lambda place: int(view.order[row, place]))
@@ -218,7 +226,7 @@ def test_a_token_changed_changes_the_predictions_after_it_in_the_order_alone(zoo
 def test_mpnet_first_query_finds_what_the_mask_itself_finds():
     """The first of the predicted sees all masks: just what a masked text looks like in use."""
     system, batch = build(mpnet, rate=0.4), batch_of(8)
-    system.objective.replacement = Replacement(vocabulary=VOCABULARY, mask=1.0, random=0.0)
+    system.objective.replacement = MaskReplacement(vocabulary=VOCABULARY, mask=1.0, random=0.0)
     view = system.objective.view(batch, generator=seeded())
     asked = (view.targets != NO_TARGET)[:, : batch.tokens.shape[1]]
     turns = view.order[:, : batch.tokens.shape[1]].masked_fill(~asked, 99)
@@ -236,10 +244,10 @@ def test_a_score_knows_nothing_of_what_comes_later_nor_how_long_the_text_is():
     system = build(xlnet)
     text = batch_of(9).tokens[0].tolist()
     with torch.no_grad():
-        whole = system.log_prob(Batch.from_sequences([text], pad=0)).per_token[0]
+        whole = system.log_prob(Batch.collate([text], pad=0)).per_token[0]
         for cut in range(2, len(text)):
             beside = [START] + [7] * 14
-            short = Batch.from_sequences([text[:cut], beside], pad=0)
+            short = Batch.collate([text[:cut], beside], pad=0)
             prefix = system.log_prob(short).per_token[0]
             torch.testing.assert_close(prefix[: cut - 1], whole[: cut - 1], atol=1e-5, rtol=0)
             assert (prefix[cut - 1 :] == 0).all()
@@ -260,7 +268,7 @@ def test_with_memory_enough_text_in_stretches_scores_as_the_whole(stretch: int):
         expected = whole.log_prob(batch).per_token
         torch.testing.assert_close(parts.log_prob(batch).per_token, expected, atol=1e-5, rtol=1e-5)
         state, found = None, []
-        for part in stretches(batch, stretch):
+        for part in split_batch(batch, stretch):
             scored = whole.log_prob(part, state=state)
             state = scored.state
             found.append(scored.per_token)
@@ -304,7 +312,7 @@ def test_one_layer_looks_back_as_far_as_its_memory_and_no_further():
 def test_stepping_forgets_what_stretches_forget(memory: int):
     system, text = build(xlnet, length=4, memory=memory), batch_of(12).tokens[0]
     with torch.no_grad():
-        at_once = system.log_prob(Batch.from_sequences([text.tolist()], pad=0)).per_token[0]
+        at_once = system.log_prob(Batch.collate([text.tolist()], pad=0)).per_token[0]
         state, stepped = system.start(1), []
         for token in text[1:]:
             stepped.append(system.peek(state).log_probs[0, token])
@@ -348,10 +356,10 @@ def test_a_training_on_contiguous_text_is_resumed_with_its_memory(tmp_path):
 
 
 def test_the_start_symbol_is_a_segment_of_its_own():
-    objective = Permutation(VOCABULARY)
+    objective = PermutationLM(VOCABULARY)
     sentence, running = batch_of(3), contiguous(5)
-    assert objective.view(sentence).segments.tolist() == [[OPENING] + [TEXT] * 4]
-    assert objective.view(running).segments.tolist() == [[TEXT] * 5] * 2
+    assert objective.view(sentence).segments.tolist() == [[CLS_SEGMENT] + [TEXT_SEGMENT] * 4]
+    assert objective.view(running).segments.tolist() == [[TEXT_SEGMENT] * 5] * 2
 
 
 @pytest.mark.parametrize("zoo", [xlnet, mpnet], ids=["xlnet", "mpnet"])
@@ -372,7 +380,7 @@ def test_masked_tokens_are_filled_in_without_each_other(zoo):
 
 def test_a_revealed_pass_tells_the_streams_apart():
     system, batch = build(xlnet, one_in=2), batch_of(5)
-    found = system.reveal(batch)
+    found = system.capture_internals(batch)
     content, query = found["layer 1 attention"], found["query layer 1 attention"]
     assert content.values.shape == query.values.shape == (1, 2, 7, 7)
     torch.testing.assert_close(content.values.sum(-1), torch.ones(1, 2, 7))

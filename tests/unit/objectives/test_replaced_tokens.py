@@ -8,18 +8,23 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.core.detecting import Detecting
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import PROTOCOLS
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.replaced_tokens import REPLACED, WRITTEN, detection_view, draw
+from lmlab.models.token_detection import ReplacedTokenDetector
+from lmlab.objectives.replaced_token_detection import (
+    ORIGINAL,
+    REPLACED,
+    discriminator_view,
+    sample_gumbel,
+)
 from lmlab.zoo import electra
 
 VOCABULARY = Vocabulary(size=12)
 
 
-def build(**settings) -> Detecting:
+def build(**settings) -> ReplacedTokenDetector:
     torch.manual_seed(0)
     config = electra.Config(
         **{
@@ -36,7 +41,7 @@ def build(**settings) -> Detecting:
     return electra.build(config, VOCABULARY).eval()
 
 
-def says_seven(system: Detecting) -> Detecting:
+def says_seven(system: ReplacedTokenDetector) -> ReplacedTokenDetector:
     """The same with a generator that always says 7."""
     with torch.no_grad():
         system.objective.generator.emission.bias.fill_(-1000.0)[7] = 1000.0
@@ -49,17 +54,17 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def many_texts(rows: int = 400, words: int = 40) -> Batch:
     tokens = torch.randint(5, VOCABULARY.size, (rows, words), generator=seeded(7)).tolist()
-    return Batch.from_sequences([[2, *row, 3] for row in tokens], pad=VOCABULARY.pad)
+    return Batch.collate([[2, *row, 3] for row in tokens], pad=VOCABULARY.pad)
 
 
 def test_labels_worked_by_hand():
     """<s> 5 6 7 </s> shown as <s> 5 9 7 </s>: one replaced; the shorter row ends before padding."""
-    batch = Batch.from_sequences([[2, 5, 6, 7, 3], [2, 8, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 7, 3], [2, 8, 3]], pad=0)
     shown = torch.tensor([[2, 5, 9, 7, 3], [2, 8, 3, 0, 0]])
-    view = detection_view(batch, shown)
-    w, r, n = WRITTEN, REPLACED, NO_TARGET
+    view = discriminator_view(batch, shown)
+    w, r, n = ORIGINAL, REPLACED, NO_TARGET
     assert view.targets.tolist() == [[w, w, r, w, w], [w, w, w, n, n]]
-    assert view.origins.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, -1, -1]]
+    assert view.clean_positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, -1, -1]]
     assert torch.equal(view.inputs, shown)
 
 
@@ -97,7 +102,7 @@ def test_the_detector_never_sees_a_mask():
 def test_guesses_follow_the_generator():
     """Pearson's statistic of 20,000 draws from five probabilities: below its 1e-6 quantile."""
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0])
-    drawn = draw(probabilities.log().expand(20_000, -1), generator=seeded())
+    drawn = sample_gumbel(probabilities.log().expand(20_000, -1), generator=seeded())
     counts = torch.bincount(drawn, minlength=5).double()
     assert counts[4] == 0
     expected = 20_000 * probabilities[:4].double()
@@ -147,7 +152,7 @@ def test_both_networks_share_one_embedding():
 
 def test_an_idle_row_counts_nothing():
     """What a process without rows gets: a text cut to its start."""
-    batch = Batch.from_sequences([[2]], pad=0)
+    batch = Batch.collate([[2]], pad=0)
     loss, _ = build().loss(batch, generator=seeded())
     assert loss.count.item() == 0
     assert loss.total.item() == 0
@@ -156,7 +161,7 @@ def test_an_idle_row_counts_nothing():
 def test_it_learns_to_detect():
     """A generator that always writes 7, which no text has: log-odds part it from the others."""
     system = says_seven(build(rate=0.3))
-    batch = Batch.from_sequences([[2, 5, 6, 8, 9, 10, 11, 3]] * 4, pad=0)
+    batch = Batch.collate([[2, 5, 6, 8, 9, 10, 11, 3]] * 4, pad=0)
     parts = [*system.backbone.stack.parameters(), *system.emission.parameters()]
     optimizer = torch.optim.Adam(parts, lr=0.02)
     for step in range(25):
@@ -164,7 +169,7 @@ def test_it_learns_to_detect():
         optimizer.zero_grad()
         loss.mean.backward()
         optimizer.step()
-    changed = Batch.from_sequences([[2, 5, 6, 7, 9, 7, 11, 3]], pad=0)
+    changed = Batch.collate([[2, 5, 6, 7, 9, 7, 11, 3]], pad=0)
     with torch.no_grad():
         odds = system.detect(changed)[0]
     seven = changed.tokens[0] == 7
@@ -184,12 +189,12 @@ def test_a_generator_that_can_not_be_divided_is_told():
 def test_silent_layers_and_heads_are_the_detectors():
     """It has layers 1 to 3 and heads 1 to 4, the generator one of each, which stays as it was."""
     sizes = {"layers": 3, "heads": 4, "generator_layers": 1, "generator_heads": 1}
-    plain, silent = build(**sizes), build(**sizes, silent_layers=(3,), silent_heads=("1.3",))
+    plain, silent = build(**sizes), build(**sizes, disabled_layers=(3,), disabled_heads=("1.3",))
     for system in (plain, silent):
         torch.manual_seed(1)
         for parameter in system.parameters():
             torch.nn.init.normal_(parameter, std=0.5)
-    batch = Batch.from_sequences([[2, 5, 6, 7, 9, 3]], pad=0)
+    batch = Batch.collate([[2, 5, 6, 7, 9, 3]], pad=0)
     with torch.no_grad():
         assert torch.equal(silent.log_prob(batch).per_token, plain.log_prob(batch).per_token)
         assert (silent.detect(batch) - plain.detect(batch)).abs().max() > 1e-3

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.arranging import Arranged
-from lmlab.objectives.sentence_pairs import NextSentence, SentenceOrder
+from lmlab.objectives.masking.sentence_packing import RepackedBatch
+from lmlab.objectives.sentence_pairs import NextSentencePrediction, SentenceOrderPrediction
 
 SIZE = 5000
 VOCABULARY = Vocabulary(size=SIZE)
@@ -30,10 +30,10 @@ def seeded(seed: int = 0) -> torch.Generator:
 def numbered(*lengths: int) -> Batch:
     """Texts of which every token occurs once: row r has 10 + 100 r, 11 + 100 r …"""
     rows = [[START, *(10 + 100 * r + i for i in range(n)), END] for r, n in enumerate(lengths)]
-    return Batch.from_sequences(rows, pad=PAD)
+    return Batch.collate(rows, pad=PAD)
 
 
-def told(arranged: Arranged, row: int) -> tuple[list[int], list[int], int]:
+def told(arranged: RepackedBatch, row: int) -> tuple[list[int], list[int], int]:
     """Both segments without their symbols, and the label."""
     length = int(arranged.batch.lengths[row])
     tokens = arranged.batch.tokens[row].tolist()
@@ -49,7 +49,7 @@ def told(arranged: Arranged, row: int) -> tuple[list[int], list[int], int]:
 def test_a_next_segment_goes_on_and_another_is_the_end_of_another_text():
     batch = numbered(9, 7, 8, 9)
     texts = [row[1:n].tolist() for row, n in zip(batch.tokens, batch.lengths - 1, strict=True)]
-    pairs, seen = NextSentence(4, VOCABULARY), {0: 0, 1: 0}
+    pairs, seen = NextSentencePrediction(4, VOCABULARY), {0: 0, 1: 0}
     for seed in range(100):
         arranged = pairs.arrange(batch, generator=seeded(seed))
         for row, text in enumerate(texts):
@@ -72,7 +72,7 @@ def test_a_next_segment_goes_on_and_another_is_the_end_of_another_text():
 def test_swapped_segments_are_those_of_the_text():
     batch = numbered(9, 2, 6)
     texts = [row[1:n].tolist() for row, n in zip(batch.tokens, batch.lengths - 1, strict=True)]
-    pairs, seen = SentenceOrder(4, VOCABULARY), {0: 0, 1: 0}
+    pairs, seen = SentenceOrderPrediction(4, VOCABULARY), {0: 0, 1: 0}
     for seed in range(60):
         arranged = pairs.arrange(batch, generator=seeded(seed))
         for row, text in enumerate(texts):
@@ -83,10 +83,10 @@ def test_swapped_segments_are_those_of_the_text():
     assert min(seen.values()) > 50
 
 
-@pytest.mark.parametrize("kind", [NextSentence, SentenceOrder])
+@pytest.mark.parametrize("kind", [NextSentencePrediction, SentenceOrderPrediction])
 def test_half_of_the_pairs_are_changed_and_every_cut_is_as_likely(kind):
     """4,000 texts of six words: labels by the binomial error, five cuts by chi-square."""
-    batch = Batch.from_sequences([[START, *range(10, 16), END]] * 4000, pad=PAD)
+    batch = Batch.collate([[START, *range(10, 16), END]] * 4000, pad=PAD)
     arranged = kind(4, VOCABULARY).arrange(batch, generator=seeded())
     changed = int((arranged.labels == 1).sum())
     assert abs(changed - 2000) < 5 * math.sqrt(4000 / 4)
@@ -100,7 +100,7 @@ def test_half_of_the_pairs_are_changed_and_every_cut_is_as_likely(kind):
 
 def test_every_other_text_is_as_likely():
     """Row 0 of five: each of the other four in a quarter of its changed pairs."""
-    batch, pairs, others = numbered(6, 6, 6, 6, 6), NextSentence(4, VOCABULARY), []
+    batch, pairs, others = numbered(6, 6, 6, 6, 6), NextSentencePrediction(4, VOCABULARY), []
     for seed in range(600):
         arranged = pairs.arrange(batch, generator=seeded(seed))
         if arranged.labels[0] == 1:
@@ -112,8 +112,8 @@ def test_every_other_text_is_as_likely():
 
 
 def test_a_text_too_short_to_be_cut_stays_whole_and_asks_nothing():
-    batch = Batch.from_sequences([[START, 9, END], [START, END], [START, 8, 7, END]], pad=PAD)
-    arranged = NextSentence(4, VOCABULARY).arrange(batch, generator=seeded())
+    batch = Batch.collate([[START, 9, END], [START, END], [START, 8, 7, END]], pad=PAD)
+    arranged = NextSentencePrediction(4, VOCABULARY).arrange(batch, generator=seeded())
     assert arranged.labels.tolist() == [NO_TARGET, NO_TARGET, 0]  # no other text to take from
     assert arranged.batch.tokens[0].tolist() == [START, 9, END, PAD, PAD]
     assert arranged.batch.lengths.tolist() == [3, 2, 5]
@@ -121,8 +121,8 @@ def test_a_text_too_short_to_be_cut_stays_whole_and_asks_nothing():
 
 
 def test_a_text_that_was_cut_short_gets_no_end():
-    batch = Batch.from_sequences([[START, 7, 8, 9]], pad=PAD)
-    arranged = SentenceOrder(4, VOCABULARY).arrange(batch, generator=seeded())
+    batch = Batch.collate([[START, 7, 8, 9]], pad=PAD)
+    arranged = SentenceOrderPrediction(4, VOCABULARY).arrange(batch, generator=seeded())
     assert int(arranged.batch.lengths[0]) == 5
     assert arranged.batch.tokens[0].tolist().count(END) == 1
     assert arranged.batch.tokens[0, -1] != END
@@ -130,7 +130,7 @@ def test_a_text_that_was_cut_short_gets_no_end():
 
 def test_places_tell_where_each_token_came_from():
     batch = numbered(9, 7, 8, 9)
-    arranged = NextSentence(4, VOCABULARY).arrange(batch, generator=seeded(1))
+    arranged = NextSentencePrediction(4, VOCABULARY).arrange(batch, generator=seeded(1))
     inside = arranged.places >= 0
     assert torch.equal(
         batch.tokens[arranged.rows, arranged.places.clamp(min=0)][inside],
@@ -146,7 +146,7 @@ def test_a_label_weighs_as_many_tokens_as_its_row_predicts():
     With one unit, U = 1 and V = (0, 1) the logits are (0, tanh h): for h = 0 and label 0
     -log ½, for h = 10 and label 1 log(1 + e^-tanh 10).
     """
-    pairs = SentenceOrder(1, VOCABULARY)
+    pairs = SentenceOrderPrediction(1, VOCABULARY)
     with torch.no_grad():
         for parameter in pairs.parameters():
             parameter.zero_()
@@ -156,7 +156,7 @@ def test_a_label_weighs_as_many_tokens_as_its_row_predicts():
     view = View(
         inputs=torch.zeros(3, 3).long(),
         lengths=torch.tensor([3, 3, 3]),
-        visibility=Full(),
+        attention_mask=FullMask(),
         targets=targets,
         labels=torch.tensor([0, 1, NO_TARGET]),
     )

@@ -11,29 +11,33 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.sentinels import Sentinels
+from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.sentinel_spans import Clean, RandomSpans, SentinelSpans
-from lmlab.objectives.text_to_text import PrefixText, TextToText, text_places
+from lmlab.objectives.span_corruption import (
+    MaskedTexts,
+    RandomSpanMasking,
+    SpanCorruption,
+)
+from lmlab.objectives.text_to_text import PrefixLM, TextToTextObjective, text_positions
 from lmlab.zoo import t5
 
 VOCABULARY = Vocabulary(size=40)
 PAD, START, END, MASK = 0, 2, 3, 4
-SENTINELS, WRITTEN = Sentinels.of(VOCABULARY, 10)
+SENTINELS, WRITTEN = SentinelTokens.of(VOCABULARY, 10)
 X = SENTINELS.ids
 
 
 def batch_of(*texts: list[int], condition: Batch | None = None) -> Batch:
     rows = [[START, *text, END] for text in texts]
-    return Batch.from_sequences(rows, pad=PAD, condition=condition)
+    return Batch.collate(rows, pad=PAD, condition=condition)
 
 
-def masks(spans: RandomSpans, size: int, rows: int, seed: int = 0) -> torch.Tensor:
+def masks(spans: RandomSpanMasking, size: int, rows: int, seed: int = 0) -> torch.Tensor:
     """(rows, size) what is hidden of many texts of one length."""
     batch = batch_of(*[list(range(5, 5 + size))] * rows)
     generator = torch.Generator().manual_seed(seed)
-    return spans(batch, text_places(batch, END), generator=generator)[:, 1:-1]
+    return spans(batch, text_positions(batch, END), generator=generator)[:, 1:-1]
 
 
 def span_lengths(mask: list[bool]) -> list[int]:
@@ -53,7 +57,7 @@ def rows_of(view_inputs: torch.Tensor, lengths: torch.Tensor) -> list[list[int]]
 )
 def test_hidden_tokens_and_spans_are_exactly_as_many_as_the_law_says(anywhere, size, rate, mean):
     """As in Raffel et al.: round(rate · n) tokens in round(that / mean) spans, in every text."""
-    drawn = masks(RandomSpans(rate=rate, mean=mean, anywhere=anywhere), size, 200)
+    drawn = masks(RandomSpanMasking(rate=rate, mean=mean, anywhere=anywhere), size, 200)
     hidden = round(size * rate)
     spans = max(1, round(hidden / mean))
     for mask in drawn.tolist():
@@ -63,7 +67,7 @@ def test_hidden_tokens_and_spans_are_exactly_as_many_as_the_law_says(anywhere, s
 
 def test_the_papers_example_of_500_tokens():
     """§3.3.4: 500 tokens, 15 % in 25 spans are 75 tokens of mean length 3."""
-    hidden, spans = RandomSpans(rate=0.15, mean=3.0).counts(torch.tensor([500]))
+    hidden, spans = RandomSpanMasking(rate=0.15, mean=3.0).counts(torch.tensor([500]))
     assert (hidden.item(), spans.item()) == (75, 25)
 
 
@@ -84,7 +88,7 @@ def test_all_masks_with_those_counts_are_equally_likely(anywhere: bool):
     possible = all_masks(8, 4, 2, anywhere)
     assert len(possible) == 3 * (10 if anywhere else 3)
     rows = 6000
-    drawn = masks(RandomSpans(rate=0.5, mean=2.0, anywhere=anywhere), 8, rows)
+    drawn = masks(RandomSpanMasking(rate=0.5, mean=2.0, anywhere=anywhere), 8, rows)
     counts = Counter(tuple(mask) for mask in drawn.tolist())
     assert set(counts) == set(possible)
     expected = rows / len(possible)
@@ -98,18 +102,18 @@ def test_texts_of_all_lengths_side_by_side():
     """A lone token is hidden, of more at least one is shown, of none none; rows do not mix."""
     texts = [[], [5], [5, 6], [5, 6, 7], list(range(5, 25))]
     batch = batch_of(*texts)
-    drawn = RandomSpans(rate=0.9, mean=1.0)(
-        batch, text_places(batch, END), generator=torch.Generator().manual_seed(0)
+    drawn = RandomSpanMasking(rate=0.9, mean=1.0)(
+        batch, text_positions(batch, END), generator=torch.Generator().manual_seed(0)
     )
     assert drawn.sum(1).tolist() == [0, 1, 1, 2, 18]
-    assert not (drawn & ~text_places(batch, END)).any()
+    assert not (drawn & ~text_positions(batch, END)).any()
     # 2 tokens are shown of 20, so there is room for 3 spans and no more.
     assert len(span_lengths(drawn[4].tolist())) == 3
 
 
-def objective(**settings) -> SentinelSpans:
-    spans = settings.pop("spans", RandomSpans())
-    return SentinelSpans(VOCABULARY, SENTINELS, spans, written=WRITTEN, **settings)
+def objective(**settings) -> SpanCorruption:
+    spans = settings.pop("spans", RandomSpanMasking())
+    return SpanCorruption(VOCABULARY, SENTINELS, spans, written=WRITTEN, **settings)
 
 
 def test_the_papers_figure():
@@ -121,7 +125,9 @@ def test_the_papers_figure():
         [[False, *[word in ("for", "inviting", "last") for word in words], False]]
     )
     place = torch.arange(12)[None]
-    view = objective().spans_view(Clean(batch.tokens, batch.targets_mask(), hidden, place))
+    view = objective().corruption_view(
+        MaskedTexts(batch.tokens, batch.targets_mask(), hidden, place)
+    )
     assert rows_of(view.inputs, view.lengths) == [
         [thank, you, X[0], me, to, your, party, X[1], week, END]
     ]
@@ -129,9 +135,9 @@ def test_the_papers_figure():
     assert view.decoder is not None and view.decoder.targets is not None
     assert view.decoder.targets.tolist() == [written]
     assert view.decoder.inputs.tolist() == [[START, *written[:-1]]]
-    assert view.decoder.origins.tolist() == [[-1, 3, 4, -1, 9, -1, -1]]
+    assert view.decoder.clean_positions.tolist() == [[-1, 3, 4, -1, 9, -1, -1]]
     closed = objective(final=False)
-    view = closed.spans_view(Clean(batch.tokens, batch.targets_mask(), hidden, place))
+    view = closed.corruption_view(MaskedTexts(batch.tokens, batch.targets_mask(), hidden, place))
     assert view.decoder.targets.tolist() == [[X[0], inserted, inviting, X[1], last, END]]
 
 
@@ -150,7 +156,7 @@ def test_shown_and_written_together_are_the_text():
     generator = torch.Generator().manual_seed(3)
     texts = [torch.randint(5, 40, (size,), generator=generator).tolist() for size in range(1, 30)]
     batch = batch_of(*texts)
-    asking = objective(spans=RandomSpans(rate=0.4, mean=2.0), whole=0.2)
+    asking = objective(spans=RandomSpanMasking(rate=0.4, mean=2.0), whole=0.2)
     view = asking.view(batch, generator=generator)
     targets = rows_of(view.decoder.targets, view.decoder.lengths)
     for text, source, written in zip(
@@ -173,9 +179,9 @@ def test_a_share_of_the_texts_is_hidden_whole():
 
 
 def test_there_are_never_more_spans_than_sentinels():
-    few, written = Sentinels.of(VOCABULARY, 4)
-    spans = RandomSpans(rate=0.5, mean=1.0)
-    asking = SentinelSpans(VOCABULARY, few, spans, written=written)
+    few, written = SentinelTokens.of(VOCABULARY, 4)
+    spans = RandomSpanMasking(rate=0.5, mean=1.0)
+    asking = SpanCorruption(VOCABULARY, few, spans, written=written)
     view = asking.view(batch_of([5] * 30), generator=torch.Generator().manual_seed(0))
     used = [token for token in view.inputs[0].tolist() if token >= VOCABULARY.size]
     assert used == list(few.ids[:3])
@@ -187,8 +193,8 @@ def test_of_a_pair_the_second_is_written_beside_the_first():
     batch = batch_of([5, 6, 7], [8, 9], condition=condition)
     for asking in (
         objective(),
-        PrefixText(VOCABULARY, SENTINELS),
-        TextToText(VOCABULARY, SENTINELS),
+        PrefixLM(VOCABULARY, SENTINELS),
+        TextToTextObjective(VOCABULARY, SENTINELS),
     ):
         view = asking.view(batch, generator=torch.Generator().manual_seed(0))
         assert rows_of(view.inputs, view.lengths) == [[20, 21, END], [22, END]]
@@ -202,17 +208,17 @@ def test_joined_pairs_have_spans_hidden_on_both_sides():
     questions = [list(range(20, 26)), list(range(26, 29))]
     answers = [list(range(5, 9)), list(range(9, 18))]
     batch = batch_of(*answers, condition=batch_of(*questions))
-    asking = objective(joined=True, spans=RandomSpans(rate=0.3, mean=2.0))
+    asking = objective(joined=True, spans=RandomSpanMasking(rate=0.3, mean=2.0))
     for seed in range(20):
         view = asking.view(batch, generator=torch.Generator().manual_seed(seed))
         sources = rows_of(view.inputs, view.lengths)
         targets = rows_of(view.decoder.targets, view.decoder.lengths)
-        origins = rows_of(view.decoder.origins, view.decoder.lengths)
+        clean_positions = rows_of(view.decoder.clean_positions, view.decoder.lengths)
         for row in range(2):
             together = [*questions[row], END, *answers[row], END]
             assert put_back(sources[row], targets[row]) == together
             assert set(targets[row]) & set(questions[row]) and set(targets[row]) & set(answers[row])
-            for token, origin in zip(targets[row], origins[row], strict=True):
+            for token, origin in zip(targets[row], clean_positions[row], strict=True):
                 assert origin == (answers[row].index(token) + 1 if token in answers[row] else -1)
 
 
@@ -227,7 +233,7 @@ def test_a_joined_pair_is_scored_as_a_blank_behind_the_question():
 def test_prefixes_are_split_evenly():
     """5 tokens: between 0 and 4 are shown, each as often; 4 · √(0.2 · 0.8 / 4000) = 0.025."""
     text = [5, 6, 7, 8, 9]
-    view = PrefixText(VOCABULARY, SENTINELS).view(
+    view = PrefixLM(VOCABULARY, SENTINELS).view(
         batch_of(*[text] * 4000), generator=torch.Generator().manual_seed(0)
     )
     sources = rows_of(view.inputs, view.lengths)
@@ -241,7 +247,7 @@ def test_prefixes_are_split_evenly():
 
 
 def test_language_modelling_shows_nothing():
-    view = TextToText(VOCABULARY, SENTINELS).view(batch_of([5, 6]))
+    view = TextToTextObjective(VOCABULARY, SENTINELS).view(batch_of([5, 6]))
     assert view.inputs.tolist() == [[END]]
     assert view.decoder.inputs.tolist() == [[START, 5, 6]]
 
@@ -267,9 +273,9 @@ def test_log_prob_sums_to_one_over_texts(settings: dict, given: bool):
     network, tokens = system(**settings), (1, 5, 6)
     rows = [[2, *body, 3] for size in range(3) for body in itertools.product(tokens, repeat=size)]
     rows += [[2, *body] for body in itertools.product(tokens, repeat=3)]
-    source = Batch.from_sequences([[2, 5, 6, 6, 3]] * len(rows), pad=0) if given else None
+    source = Batch.collate([[2, 5, 6, 6, 3]] * len(rows), pad=0) if given else None
     with torch.no_grad():
-        totals = network.log_prob(Batch.from_sequences(rows, pad=0, condition=source)).totals
+        totals = network.log_prob(Batch.collate(rows, pad=0, condition=source)).totals
     assert totals.double().exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
@@ -279,12 +285,12 @@ def test_given_a_source_it_steps_as_it_scores_alone_and_in_company(settings: dic
     sources = [[2, 5, 6, 6, 3], [2, 6, 3]]
     texts = [[2, 5, 5, 3], [2, 6, 5, 6, 6, 3]]
     pad = SMALL.pad
-    together = Batch.from_sequences(texts, pad, condition=Batch.from_sequences(sources, pad))
+    together = Batch.collate(texts, pad, condition=Batch.collate(sources, pad))
     with torch.no_grad():
         found = network.log_prob(together).per_token
         for row, (source, text) in enumerate(zip(sources, texts, strict=True)):
-            condition = Batch.from_sequences([source], pad)
-            alone = network.log_prob(Batch.from_sequences([text], pad, condition=condition))
+            condition = Batch.collate([source], pad)
+            alone = network.log_prob(Batch.collate([text], pad, condition=condition))
             state, stepped = network.start(1, condition=condition), []
             for token in text[1:]:
                 stepped.append(network.peek(state).log_probs[0, token])
@@ -308,7 +314,7 @@ def test_the_end_has_the_probability_of_all_that_closes_a_blank():
 
 def answer_probabilities(network, text: list[int], blanks: int) -> float:
     """The mass of all answers of at most two tokens a blank, and of all longer beginnings."""
-    answering = network.infilling(Batch.from_sequences([text], pad=0))
+    answering = network.infill_decoder(Batch.collate([text], pad=0))
     mass, names = 0.0, network.objective.sentinels.ids
 
     def follow(state, blank: int, size: int, log_prob: float) -> None:
@@ -338,10 +344,10 @@ def test_answers_to_blanks_are_a_distribution(text: list[int]):
 
 def test_a_text_of_one_blank_is_answered_as_it_is_scored():
     network = system()
-    answering = network.infilling(Batch.from_sequences([[2, 4, 3]], pad=0))
+    answering = network.infill_decoder(Batch.collate([[2, 4, 3]], pad=0))
     answer = [5, 6, 6, 3]
     with torch.no_grad():
-        expected = network.log_prob(Batch.from_sequences([[2, *answer]], pad=0)).per_token[0]
+        expected = network.log_prob(Batch.collate([[2, *answer]], pad=0)).per_token[0]
         state, found = answering.start(1), []
         for token in answer:
             found.append(answering.peek(state).log_probs[0, token])
@@ -353,8 +359,8 @@ def test_answers_are_read_back():
     network = system()
     names = network.objective.sentinels.ids
     texts = [[2, 5, 4, 6, 4, 3], [2, 4, 3], [2, 5, 4, 4, 4, 3]]
-    batch = Batch.from_sequences(texts, pad=0)
-    answering = network.infilling(batch)
+    batch = Batch.collate(texts, pad=0)
+    answering = network.infill_decoder(batch)
     assert rows_of(answering.view.inputs, answering.view.lengths) == [
         [5, names[0], 6, names[1], 3],
         [names[0], 3],
@@ -371,10 +377,10 @@ def test_a_text_is_encoded_without_its_start_and_alone_as_in_company():
     network = system(pairs="mask")
     texts = [[2, 5, 6, 3], [2, 6, 5, 5, 6, 3]]
     with torch.no_grad():
-        together = network.encode(Batch.from_sequences(texts, pad=0))
-        tokens = network.encode_tokens(Batch.from_sequences(texts, pad=0))
-        another_start = network.encode(Batch.from_sequences([[1, 5, 6, 3]], pad=0))
-        alone = network.encode(Batch.from_sequences(texts[:1], pad=0))
+        together = network.encode(Batch.collate(texts, pad=0))
+        tokens = network.encode_tokens(Batch.collate(texts, pad=0))
+        another_start = network.encode(Batch.collate([[1, 5, 6, 3]], pad=0))
+        alone = network.encode(Batch.collate(texts[:1], pad=0))
     assert tokens.shape == (2, 6, 8)
     torch.testing.assert_close(together[0], tokens[0, 1:4].mean(0), atol=1e-6, rtol=0)
     torch.testing.assert_close(alone[0], together[0], atol=1e-5, rtol=0)
@@ -383,17 +389,17 @@ def test_a_text_is_encoded_without_its_start_and_alone_as_in_company():
 
 def test_too_many_blanks_are_told():
     with pytest.raises(UserError, match="4 blanks of a text apart, and one with 5"):
-        system().infilling(Batch.from_sequences([[2, 4, 4, 4, 4, 4, 3]], pad=0))
+        system().infill_decoder(Batch.collate([[2, 4, 4, 4, 4, 4, 3]], pad=0))
 
 
 def test_sentinels_of_a_tokeniser_are_taken_as_given():
-    found, written = Sentinels.of(Vocabulary(size=32128), 100, first=32099, step=-1)
+    found, written = SentinelTokens.of(Vocabulary(size=32128), 100, first=32099, step=-1)
     assert found.ids[:2] == (32099, 32098) and found.ids[-1] == 32000
     assert written.size == 32128
     with pytest.raises(UserError, match="not ids of a vocabulary of 50"):
-        Sentinels.of(Vocabulary(size=50), 10, first=45)
+        SentinelTokens.of(Vocabulary(size=50), 10, first=45)
     with pytest.raises(UserError, match="end symbol"):
-        Sentinels.of(Vocabulary(size=50, end=None), 10)
+        SentinelTokens.of(Vocabulary(size=50, end=None), 10)
 
 
 def test_a_factorised_embedding_is_refused():

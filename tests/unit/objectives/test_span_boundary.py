@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.objectives.span_boundary import SpanBoundary, boundaries
+from lmlab.objectives.span_boundary import SpanBoundaryObjective, span_boundaries
 
 VOCABULARY = Vocabulary(size=12)
 WIDTH = 6
@@ -27,14 +27,14 @@ def make_view(asked: list[list[int]], lengths: list[int], time: int = 10) -> Vie
     return View(
         inputs=torch.full((len(asked), time), 4),
         lengths=torch.tensor(lengths),
-        visibility=Full(),
+        attention_mask=FullMask(),
         targets=targets,
     )
 
 
-def make_task(places: int = 20) -> SpanBoundary:
+def make_task(places: int = 20) -> SpanBoundaryObjective:
     torch.manual_seed(0)
-    task = SpanBoundary(WIDTH, Softmax(WIDTH, VOCABULARY), places=places)
+    task = SpanBoundaryObjective(WIDTH, Softmax(WIDTH, VOCABULARY), places=places)
     for parameter in task.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter)
@@ -43,13 +43,13 @@ def make_task(places: int = 20) -> SpanBoundary:
 
 def test_boundaries_are_the_places_outside_each_run():
     view = make_view([[2, 3, 4, 7], [1, 8]], [10, 10])
-    before, behind, asked = boundaries(view)
+    before, behind, asked = span_boundaries(view)
     assert before[asked].tolist() == [1, 1, 1, 6, 0, 7]
     assert behind[asked].tolist() == [5, 5, 5, 8, 2, 9]
 
 
 def test_a_run_that_ends_the_text_has_no_boundary_behind_it():
-    asked = boundaries(make_view([[2, 5, 6]], [7]))[2]
+    asked = span_boundaries(make_view([[2, 5, 6]], [7]))[2]
     assert asked[0].nonzero().flatten().tolist() == [2]
 
 
@@ -96,7 +96,7 @@ def test_the_loss_is_worked_out_of_two_layers():
 def test_spanbert_adds_both_losses_over_the_same_tokens():
     module = system_module("spanbert")
     system = module.build(module.SIZES["tiny"], VOCABULARY)
-    batch = Batch.from_sequences([[2, *[5, 6, 7, 8] * 5, 3]] * 3, pad=0)
+    batch = Batch.collate([[2, *[5, 6, 7, 8] * 5, 3]] * 3, pad=0)
     loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(0))
     masked, outside = loss.parts["masked"], loss.parts["span boundary"]
     assert masked.count == outside.count == loss.count == 9  # 3 of 20 words in each text

@@ -10,9 +10,12 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.objectives.masking import ordinary_places
-from lmlab.objectives.span_masking import Spans
-from lmlab.objectives.whole_units import WholeUnits, Words
+from lmlab.objectives.masking.span_masking import SpanMasking
+from lmlab.objectives.masking.token_masking import maskable_positions
+from lmlab.objectives.masking.whole_word_masking import (
+    WholeWordMasking,
+    WordUnits,
+)
 
 VOCABULARY = Vocabulary(size=30)
 SIZES = {"word": None, "char": None, "bpe": 290, "wordpiece": 55}
@@ -31,7 +34,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def encoded(tokenizer: Tokenizer, texts: list[str]) -> Batch:
     vocabulary = tokenizer.vocabulary
     rows = [[vocabulary.start, *tokenizer.encode(text), vocabulary.end] for text in texts]
-    return Batch.from_sequences(rows, pad=vocabulary.pad)
+    return Batch.collate(rows, pad=vocabulary.pad)
 
 
 def bytes_as_characters() -> dict[int, str]:
@@ -44,10 +47,10 @@ def bytes_as_characters() -> dict[int, str]:
 
 def words_of(tokenizer: Tokenizer, text: str) -> list[list[str]]:
     """The text as the system takes it apart into words of tokens."""
-    words = Words(tokenizer.vocabulary)
+    words = WordUnits(tokenizer.vocabulary)
     words.meet(tokenizer)
     batch = encoded(tokenizer, [text])
-    starts = words.starts(batch, ordinary_places(batch, tokenizer.vocabulary))[0]
+    starts = words.starts(batch, maskable_positions(batch, tokenizer.vocabulary))[0]
     found: list[list[str]] = []
     for place, token in enumerate(batch.tokens[0, 1:-1].tolist(), start=1):
         if starts[place]:
@@ -97,11 +100,13 @@ def test_signs_and_unknown_pieces_are_words_of_their_own():
 @pytest.mark.parametrize("choice", ["words", "spans"])
 def test_words_are_hidden_whole_or_not_at_all(kind: str, choice: str):
     tokenizer = train_tokenizer(kind, TEXTS * 3, size=SIZES[kind])
-    words = Words(tokenizer.vocabulary)
+    words = WordUnits(tokenizer.vocabulary)
     words.meet(tokenizer)
     batch = encoded(tokenizer, TEXTS * 30)
-    allowed = ordinary_places(batch, tokenizer.vocabulary)
-    chosen = WholeUnits(words, 0.15) if choice == "words" else Spans(units=words, rate=0.15)
+    allowed = maskable_positions(batch, tokenizer.vocabulary)
+    chosen = (
+        WholeWordMasking(words, 0.15) if choice == "words" else SpanMasking(units=words, rate=0.15)
+    )
     hidden = chosen(batch, allowed, generator=seeded())
     number = words.starts(batch, allowed).cumsum(1).masked_fill(~allowed, 0)
     pieces = 0
@@ -117,14 +122,14 @@ def test_whole_words_are_fifteen_per_cent_of_the_tokens():
     """Words of one to four pieces: the variance of n tokens hidden together is n² times one's."""
     sizes = torch.randint(1, 5, (400, 60), generator=seeded(3)).tolist()
     rows = [[2, *(t for n in row for t in (5, *[6] * (n - 1))), 3] for row in sizes]
-    batch = Batch.from_sequences(rows, pad=0)
+    batch = Batch.collate(rows, pad=0)
 
-    class Marked(Words):
+    class Marked(WordUnits):
         def starts(self, batch, allowed):
             return allowed & (batch.tokens == 5)
 
-    allowed = ordinary_places(batch, VOCABULARY)
-    hidden = WholeUnits(Marked(VOCABULARY), 0.15)(batch, allowed, generator=seeded())
+    allowed = maskable_positions(batch, VOCABULARY)
+    hidden = WholeWordMasking(Marked(VOCABULARY), 0.15)(batch, allowed, generator=seeded())
     count = int(allowed.sum())
     error = math.sqrt(0.15 * 0.85 * sum(n * n for row in sizes for n in row))
     assert abs(int(hidden.sum()) - 0.15 * count) < 5 * error

@@ -12,11 +12,11 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Retrieve, WithDocuments
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.augmented import RetrievalAugmented
-from lmlab.retrieval.beside import joined
-from lmlab.retrieval.bi_encoders import BagOfWords
+from lmlab.models.rag import RAG
+from lmlab.retrieval.bi_encoders import RandomProjectionBM25
+from lmlab.retrieval.document_concat import concatenate_rows
+from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.memory import DocumentMemory
 from lmlab.zoo import rag_sequence, rag_token
 
 NAMES, PLACES = "ann bob cid dan eve".split(), "attic barn cellar garden hall kitchen".split()
@@ -46,13 +46,13 @@ def tell(places: list[str]) -> Documents:
     return Documents(Document(name=n, text=f"{n} is in the {place}") for n, place in pairs)
 
 
-def make(kind: str, places: list[str], **settings) -> RetrievalAugmented:
+def make(kind: str, places: list[str], **settings) -> RAG:
     module = SYSTEMS[kind]
     chosen = {"width": 32, "retriever_width": 64, "document_length": 8, **settings}
     config = module.Config(**{**module.TINY, **chosen})
     torch.manual_seed(0)
     system = module.build(config, VOCABULARY, documents=tell(places))
-    system.meet_tokenizer(Words())
+    system.setup_tokenizer(Words())
     return system
 
 
@@ -61,10 +61,10 @@ def framed(text: str) -> list[int]:
 
 
 def questions_about(names: list[str]) -> Batch:
-    return Batch.from_sequences([framed(f"where is {name}") for name in names], VOCABULARY.pad)
+    return Batch.collate([framed(f"where is {name}") for name in names], VOCABULARY.pad)
 
 
-def answers(system: RetrievalAugmented) -> list[str]:
+def answers(system: RAG) -> list[str]:
     found = system.ask([f"where is {name}" for name in NAMES])
     return [each[0].text for each in found]
 
@@ -78,7 +78,7 @@ def test_an_edited_document_changes_the_answer_without_training(kind: str):
     for _ in range(80):
         places = chance.choices(PLACES, k=len(NAMES))
         told = [framed(place) for place in places]
-        batch = Batch.from_sequences(told, VOCABULARY.pad, condition=questions_about(NAMES))
+        batch = Batch.collate(told, VOCABULARY.pad, condition=questions_about(NAMES))
         optimizer.zero_grad()
         system.with_documents(tell(places)).loss(batch)[0].mean.backward()
         optimizer.step()
@@ -109,12 +109,12 @@ def test_the_writer_reads_the_question_and_each_document():
 
 
 def test_rows_are_joined_whatever_their_lengths():
-    first = Batch.from_sequences([[2, 5, 3], [2, 6, 7, 8, 3], [2, 3]], pad=0)
-    second = Batch.from_sequences([[2, 9, 9, 9, 3], [2, 9, 3], [2, 3]], pad=0)
-    both = joined(first, second, pad=0)
+    first = Batch.collate([[2, 5, 3], [2, 6, 7, 8, 3], [2, 3]], pad=0)
+    second = Batch.collate([[2, 9, 9, 9, 3], [2, 9, 3], [2, 3]], pad=0)
+    both = concatenate_rows(first, second, pad=0)
     expected = [[2, 5, 3, 9, 9, 9, 3], [2, 6, 7, 8, 3, 9, 3], [2, 3, 3]]
     assert both.lengths.tolist() == [7, 7, 3]
-    assert both.tokens.tolist() == Batch.from_sequences(expected, pad=0).tokens.tolist()
+    assert both.tokens.tolist() == Batch.collate(expected, pad=0).tokens.tolist()
 
 
 def test_other_documents_are_embedded_and_the_system_stays_as_it_is():
@@ -126,7 +126,7 @@ def test_other_documents_are_embedded_and_the_system_stays_as_it_is():
         "bob is in the cellar",
     ]
     assert system.documents[0].text == "ann is in the attic"
-    expected = system.encode(Batch.from_sequences([framed("bob is in the cellar")], 0))
+    expected = system.encode(Batch.collate([framed("bob is in the cellar")], 0))
     torch.testing.assert_close(other.memory.vectors[1], expected[0])
     assert other.writer is system.writer
 
@@ -134,9 +134,9 @@ def test_other_documents_are_embedded_and_the_system_stays_as_it_is():
 def test_before_it_knows_any_document_it_writes_beside_none():
     module = rag_token
     system = module.build(module.SIZES["tiny"], VOCABULARY, documents=tell(PLACES[:5]))
-    batch = Batch.from_sequences([framed("barn")], 0, condition=questions_about(["bob"]))
-    beside = Batch.from_sequences([[*framed("where is bob"), VOCABULARY.end]], VOCABULARY.pad)
-    alone = Batch.from_sequences([framed("barn")], 0, condition=beside)
+    batch = Batch.collate([framed("barn")], 0, condition=questions_about(["bob"]))
+    beside = Batch.collate([[*framed("where is bob"), VOCABULARY.end]], VOCABULARY.pad)
+    alone = Batch.collate([framed("barn")], 0, condition=beside)
     with torch.no_grad():
         found = system.log_prob(batch).totals
         torch.testing.assert_close(found, system.writer.log_prob(alone).totals)
@@ -145,7 +145,7 @@ def test_before_it_knows_any_document_it_writes_beside_none():
 def test_a_question_longer_than_its_room_is_refused():
     """24 places, of which a document takes 8 but shares no start symbol: 17 for the question."""
     system = make("token", PLACES[:5], length=24)
-    assert system.longest_question == 24 - 7
+    assert system.max_question_length == 24 - 7
     system.check_condition_length(17)
     with pytest.raises(UserError, match="at most 17 tokens"):
         system.ask(["where is " + "ann " * 14])
@@ -164,10 +164,10 @@ def test_the_bag_of_words_starts_from_bm25():
     (1.5 + 1) / (1 + 1.5) = 1 time.
     """
     torch.manual_seed(0)
-    encoder = BagOfWords(VOCABULARY, 20_000)
+    encoder = RandomProjectionBM25(VOCABULARY, 20_000)
     memory = DocumentMemory(tell(PLACES[:5]), VOCABULARY, width=20_000, longest=8)
-    memory.meet_tokenizer(Words())
-    encoder.meet_documents(memory)
+    memory.setup_tokenizer(Words())
+    encoder.setup_documents(memory)
     with torch.no_grad():
         documents = encoder.encode(memory.batch(torch.arange(5)))
         scores = documents @ encoder.encode_queries(questions_about(["bob"]))[0]
@@ -198,8 +198,8 @@ def test_on_a_base_the_questions_encoder_learns_and_the_documents_rests():
     base = TwoTowers()
     config = rag_sequence.Config(**rag_sequence.TINY)
     system = rag_sequence.build(config, VOCABULARY, documents=tell(PLACES[:5]), base=base)
-    system.meet_tokenizer(Words())
-    batch = Batch.from_sequences([framed("barn")], 0, condition=questions_about(["bob"]))
+    system.setup_tokenizer(Words())
+    batch = Batch.collate([framed("barn")], 0, condition=questions_about(["bob"]))
     system.loss(batch)[0].mean.backward()
     learning = {n for n, p in system.retriever.named_parameters() if p.requires_grad}
     assert learning == {"questions.words.weight", "questions.turn.weight", "questions.turn.bias"}
@@ -222,13 +222,13 @@ def test_a_questions_encoder_that_is_fixed_finds_what_it_found(with_base: bool):
     words = {"base": TwoTowers()} if with_base else {}
     config = rag_sequence.Config(**settings)
     system = rag_sequence.build(config, VOCABULARY, documents=tell(PLACES[:5]), **words)
-    system.meet_tokenizer(Words())
+    system.setup_tokenizer(Words())
     system.train()
     assert not system.retriever.training and system.writer.training
     asked = questions_about(["bob", "eve"])
     before = system.retriever.encode_queries(asked)
     assert not any(p.requires_grad for p in system.retriever.parameters())
-    batch = Batch.from_sequences([framed("barn"), framed("hall")], 0, condition=asked)
+    batch = Batch.collate([framed("barn"), framed("hall")], 0, condition=asked)
     loss = system.loss(batch)[0].mean
     loss.backward()
     torch.optim.Adam(system.parameters(), lr=0.1).step()
@@ -240,8 +240,8 @@ def test_the_documents_found_are_told_by_name():
     """Two questions with two documents each: who was not found for one has no share in it."""
     system = make("sequence", PLACES[:5]).eval()
     condition = questions_about(["bob", "dan"])
-    texts = Batch.from_sequences([framed("barn"), framed("garden")], 0, condition=condition)
-    shown = system.reveal(texts)
+    texts = Batch.collate([framed("barn"), framed("garden")], 0, condition=condition)
+    shown = system.capture_internals(texts)
     found, names = system.retrieve(condition), shown["retrieved documents"].names["choice"]
     every = [[NAMES[number] for number in row] for row in found.numbers.tolist()]
     assert set(names) == {*every[0], *every[1]} and names[:2] == ("bob", "dan")

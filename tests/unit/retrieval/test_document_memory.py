@@ -11,8 +11,11 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.documents import Document, Documents, words_of
-from lmlab.retrieval.memory import DocumentMemory, resting
+from lmlab.retrieval.document_memory import (
+    DocumentMemory,
+    evaluation_mode,
+)
+from lmlab.retrieval.documents import Document, Documents, document_text
 
 TEXTS = {"one": "a b", "two": "b", "three": "c a a b"}
 
@@ -38,7 +41,7 @@ def counts(batch: Batch) -> torch.Tensor:
 def memory() -> DocumentMemory:
     documents = Documents(Document(name=name, text=text) for name, text in TEXTS.items())
     made = DocumentMemory(documents, Vocabulary(size=8), width=3, longest=5)
-    made.meet_tokenizer(Letters())
+    made.setup_tokenizer(Letters())
     made.embed(counts, rows=2)
     return made
 
@@ -52,9 +55,9 @@ def test_rows_stand_between_the_symbols_and_are_cut(memory: DocumentMemory):
 
 
 def test_a_title_is_read_unless_the_text_begins_with_it():
-    assert words_of(Document(name="1", title="dog", text="it barks")) == "dog : it barks"
-    assert words_of(Document(name="1", title="dog", text="dog : it barks")) == "dog : it barks"
-    assert words_of(Document(name="1", text="it barks")) == "it barks"
+    assert document_text(Document(name="1", title="dog", text="it barks")) == "dog : it barks"
+    assert document_text(Document(name="1", title="dog", text="dog : it barks")) == "dog : it barks"
+    assert document_text(Document(name="1", text="it barks")) == "it barks"
 
 
 def test_the_best_by_inner_product_come_first(memory: DocumentMemory):
@@ -76,7 +79,7 @@ def many(kind: str, *, documents: int = 400, width: int = 8) -> DocumentMemory:
     """Random vectors of so many documents."""
     told = Documents(Document(name=str(number), text="a") for number in range(documents))
     made = DocumentMemory(told, Vocabulary(size=8), width=width, longest=5, kind=kind)
-    made.meet_tokenizer(Letters())
+    made.setup_tokenizer(Letters())
     made.vectors = torch.randn(documents, width, generator=torch.Generator().manual_seed(0))
     return made
 
@@ -124,7 +127,7 @@ def test_a_search_in_parts_is_the_same(memory: DocumentMemory, monkeypatch: pyte
     queries = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
     without = torch.tensor([[number % 3] for number in range(7)])
     whole = memory.search(queries, 2, without=without)
-    monkeypatch.setattr("lmlab.retrieval.memory.SCORES_AT_ONCE", 6)
+    monkeypatch.setattr("lmlab.retrieval.document_memory.SEARCH_CHUNK", 6)
     assert torch.equal(memory.search(queries, 2, without=without), whole)
 
 
@@ -160,6 +163,6 @@ def test_progress_is_told(memory: DocumentMemory):
 
 def test_a_module_rests_and_goes_on():
     module = nn.Dropout()
-    with resting(module):
+    with evaluation_mode(module):
         assert not module.training
     assert module.training

@@ -10,7 +10,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
-from lmlab.retrieval.documents import Document, Documents, open_documents
+from lmlab.retrieval.documents import Document, Documents, load_documents
 
 
 def lines(path: Path, *rows: object) -> Path:
@@ -26,7 +26,7 @@ def test_json_lines_have_names_and_titles_if_they_like(tmp_path: Path):
         {"text": "two", "name": "b", "title": "B"},
         {"text": "c", "name": 7},
     )
-    found = open_documents(lines(tmp_path / "d.jsonl", *rows))
+    found = load_documents(lines(tmp_path / "d.jsonl", *rows))
     assert list(found) == [
         Document(name="1", text="one"),
         Document(name="b", text="two", title="B"),
@@ -55,8 +55,8 @@ def test_json_lines_have_names_and_titles_if_they_like(tmp_path: Path):
 def test_a_bad_row_is_named_by_its_line_or_left_out(tmp_path: Path, row: object, why: str):
     path = lines(tmp_path / "d.jsonl", {"text": "good", "name": "first"}, "", row, {"text": "z"})
     with pytest.raises(UserError, match=f"line 3: {why}"):
-        open_documents(path)
-    kept = open_documents(path, errors="replace", report=(report := ReadingReport()))
+        load_documents(path)
+    kept = load_documents(path, errors="replace", report=(report := ReadingReport()))
     assert report.bad_rows == 1
     assert [(each.name, each.text) for each in kept] == [("first", "good"), ("4", "z")]
 
@@ -64,7 +64,7 @@ def test_a_bad_row_is_named_by_its_line_or_left_out(tmp_path: Path, row: object,
 def test_a_text_file_has_a_document_a_line(tmp_path: Path):
     path = tmp_path / "d.txt.gz"
     path.write_bytes(gzip.compress(b"eins\n\n drei \n"))
-    assert [(each.name, each.text) for each in open_documents(path)] == [
+    assert [(each.name, each.text) for each in load_documents(path)] == [
         ("1", "eins"),
         ("3", "drei"),
     ]
@@ -76,7 +76,7 @@ def test_a_folder_has_a_document_a_file(tmp_path: Path):
     (tmp_path / "a.txt").write_text("first", encoding="utf-8")
     (tmp_path / "empty.txt").write_text(" \n", encoding="utf-8")
     (tmp_path / "other.md").write_text("not read", encoding="utf-8")
-    assert list(open_documents(tmp_path)) == [
+    assert list(load_documents(tmp_path)) == [
         Document(name="a.txt", title="a", text="first"),
         Document(name="deep/b.txt", title="b", text="second text"),
     ]
@@ -88,7 +88,7 @@ def test_a_folder_with_packed_documents_gives_those(tmp_path: Path):
     )
     (tmp_path / "documents.jsonl.gz").write_bytes(documents.to_bytes())
     (tmp_path / "more.txt").write_text("not read", encoding="utf-8")
-    found = open_documents(tmp_path)
+    found = load_documents(tmp_path)
     assert list(found) == list(documents) and found.fingerprint() == documents.fingerprint()
     assert documents.to_bytes() == found.to_bytes()
 
@@ -98,24 +98,24 @@ def test_empty_files_and_folders_are_named(tmp_path: Path):
     folder.mkdir()
     file.write_text("\n\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"no text files \(\*\.txt\) with any text in .*none;"):
-        open_documents(folder)
+        load_documents(folder)
     with pytest.raises(UserError, match=r"no documents with any text in .*none\.txt;"):
-        open_documents(file)
+        load_documents(file)
     with pytest.raises(UserError, match="no document in what was given"):
         Documents([])
 
 
 def test_an_unknown_set_gets_the_nearest():
     with pytest.raises(UserError, match="did you mean 'wordnet'"):
-        open_documents("wordnets")
+        load_documents("wordnets")
 
 
 def test_a_byte_that_is_not_utf8_is_named_by_its_line(tmp_path: Path):
     path = tmp_path / "d.txt"
     path.write_bytes(b"good\nb\xe9d\n")
     with pytest.raises(UserError, match="line 2: byte 0xe9"):
-        open_documents(path)
-    assert [each.text for each in open_documents(path, errors="replace")] == ["good", "b\ufffdd"]
+        load_documents(path)
+    assert [each.text for each in load_documents(path, errors="replace")] == ["good", "b\ufffdd"]
 
 
 def test_names_are_unique_and_texts_not_empty():
@@ -153,9 +153,9 @@ def test_a_fingerprint_sees_every_field_and_the_order():
 
 
 def test_the_built_in_sets():
-    capitals = open_documents("capitals")
+    capitals = load_documents("capitals")
     assert capitals[capitals.numbers["Peru"]].text == "the capital of Peru is Lima"
-    glosses = open_documents("wordnet")
+    glosses = load_documents("wordnet")
     assert len(glosses) > 100_000
     [dog] = [each for each in glosses if each.title.startswith("dog , domestic dog")]
     assert "member of the genus canis" in dog.text.lower()

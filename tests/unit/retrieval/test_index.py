@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.retrieval import approximate, exact
-from lmlab.retrieval.index import DenseIndex
+from lmlab.retrieval import (
+    exact_search,
+    faiss_index,
+)
+from lmlab.retrieval.dense_index import DenseIndex
 
 KINDS = ("flat", "ivf", "hnsw")
 
@@ -49,7 +52,7 @@ def test_neighbours_are_found_and_scored_by_the_inner_product(kind: str):
     np.testing.assert_allclose(scores, inner, atol=1e-6)
     truth = -np.sort(-(queries @ vectors.T), axis=1)[:, :10]
     # The vectors it was tried on are alike; between two samples of 50 the recall differs a little.
-    assert approximate.share_found(scores, truth) >= (1 if kind == "flat" else 0.93)
+    assert faiss_index.recall_at_k(scores, truth) >= (1 if kind == "flat" else 0.93)
     assert index.recall is not None and index.recall >= (1 if kind == "flat" else 0.95)
 
 
@@ -57,10 +60,10 @@ def test_recall_is_the_share_found_that_is_as_near_as_the_kth_neighbour():
     """Of 3 each: all but one (2 < 3), and one alone (nothing more was found); 2/6 + 1/6."""
     truth = np.array([[5, 4, 3], [5, 4, 3]], dtype=np.float32)
     found = np.array([[5, 3, 2], [4, -np.inf, -np.inf]], dtype=np.float32)
-    assert approximate.share_found(found, truth) == pytest.approx(3 / 6)
+    assert faiss_index.recall_at_k(found, truth) == pytest.approx(3 / 6)
     # What is as near as the last counts, and what rounding made a little less.
     equal = np.array([[5, 3, 3], [5, 4, np.nextafter(np.float32(3), 0)]], dtype=np.float32)
-    assert approximate.share_found(equal, truth) == 1
+    assert faiss_index.recall_at_k(equal, truth) == 1
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
@@ -75,8 +78,8 @@ def test_equal_vectors_are_no_misses(kind: str):
 def test_more_recall_is_had_by_looking_further():
     pytest.importorskip("faiss")
     vectors = np.random.default_rng(0).standard_normal((3000, 16)).astype(np.float32)
-    little = approximate.build(vectors, "ivf", recall=0.3, seed=0)
-    much = approximate.build(vectors, "ivf", recall=0.99, seed=0)
+    little = faiss_index.build_faiss_index(vectors, "ivf", recall=0.3, seed=0)
+    much = faiss_index.build_faiss_index(vectors, "ivf", recall=0.99, seed=0)
     assert little.reach < much.reach <= little.index.nlist == much.index.nlist
     assert little.recall is not None and much.recall is not None
     assert 0.3 <= little.recall < 0.99 <= much.recall
@@ -155,9 +158,13 @@ def test_nothing_of_the_callers_is_changed(monkeypatch: pytest.MonkeyPatch):
 
 def test_many_questions_are_multiplied_as_matrices_and_few_are_not():
     faiss = pytest.importorskip("faiss")
-    few = exact.MATRIX_FROM * faiss.omp_get_max_threads() - 1
-    for questions, threshold in ((1, exact.NEVER), (few, exact.NEVER), (few + 1, exact.ALWAYS)):
-        with exact.matrices_for(faiss, questions):
+    few = exact_search.MATRIX_QUERIES_PER_THREAD * faiss.omp_get_max_threads() - 1
+    for questions, threshold in (
+        (1, exact_search.FAISS_NEVER_MATRIX),
+        (few, exact_search.FAISS_NEVER_MATRIX),
+        (few + 1, exact_search.FAISS_ALWAYS_MATRIX),
+    ):
+        with exact_search.faiss_matrix_threshold(faiss, questions):
             assert faiss.cvar.distance_compute_blas_threshold == threshold
 
 
@@ -175,11 +182,11 @@ def test_without_faiss_flat_works_and_the_others_name_the_extra(without_faiss: N
 @pytest.mark.parametrize("at_once", [1, 7, 10**6])
 def test_numpy_takes_some_vectors_at_a_time(monkeypatch: pytest.MonkeyPatch, at_once: int):
     """Few whole numbers, so that many scores are equal: the lower number comes first."""
-    monkeypatch.setattr(exact, "SCORES_AT_ONCE", at_once)
+    monkeypatch.setattr(exact_search, "SCORE_CHUNK", at_once)
     random = np.random.default_rng(0)
     vectors = random.integers(-1, 2, (50, 3)).astype(np.float32)
     queries = random.integers(-1, 2, (6, 3)).astype(np.float32)
-    scores, numbers = exact.largest_by_numpy(queries, vectors, 4)
+    scores, numbers = exact_search.top_inner_products_numpy(queries, vectors, 4)
     for row, query in enumerate(queries):
         products = (vectors @ query).tolist()
         wanted = sorted(range(50), key=lambda n: (-products[n], n))[:4]

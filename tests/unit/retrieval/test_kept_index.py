@@ -13,10 +13,13 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.retrieval.dense_index import (
+    INDEX_FILE,
+    INDEX_METADATA_FILE,
+    DenseIndex,
+)
+from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.index import DenseIndex
-from lmlab.retrieval.kept_index import ABOUT, INDEX
-from lmlab.retrieval.memory import DocumentMemory
 
 pytest.importorskip("faiss")
 
@@ -29,7 +32,7 @@ def load(folder: Path, kind: str = "hnsw", seed: int = 0) -> DocumentMemory:
     made = DocumentMemory(told, Vocabulary(size=8), width=8, longest=5, kind=kind)
     made.offsets = torch.zeros(301, dtype=torch.int64)
     made.vectors = torch.randn(300, 8, generator=torch.Generator().manual_seed(seed))
-    made.keep_index(folder)
+    made.cache_index(folder)
     return made
 
 
@@ -57,29 +60,29 @@ def test_it_is_built_once_and_finds_the_same_after_loading(
     assert torch.equal(again.search(QUERIES, 10), found)
     assert again.recall == first.recall is not None
     assert built == [kind]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [INDEX, ABOUT]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [INDEX_FILE, INDEX_METADATA_FILE]
 
 
 def cut_short(folder: Path) -> None:
-    (folder / INDEX).write_bytes((folder / INDEX).read_bytes()[:-100])
+    (folder / INDEX_FILE).write_bytes((folder / INDEX_FILE).read_bytes()[:-100])
 
 
 def change_a_byte(folder: Path) -> None:
-    content = bytearray((folder / INDEX).read_bytes())
+    content = bytearray((folder / INDEX_FILE).read_bytes())
     content[len(content) // 2] ^= 1
-    (folder / INDEX).write_bytes(content)
+    (folder / INDEX_FILE).write_bytes(content)
 
 
 def lose_what_tells_of_it(folder: Path) -> None:
-    (folder / ABOUT).unlink()
+    (folder / INDEX_METADATA_FILE).unlink()
 
 
 def lose_the_index(folder: Path) -> None:
-    (folder / INDEX).unlink()
+    (folder / INDEX_FILE).unlink()
 
 
 def tell_nonsense(folder: Path) -> None:
-    (folder / ABOUT).write_text("[1]", encoding="utf-8")
+    (folder / INDEX_METADATA_FILE).write_text("[1]", encoding="utf-8")
 
 
 def keep_that_of_other_vectors(folder: Path) -> None:
@@ -133,7 +136,7 @@ def test_where_all_vectors_are_compared_nothing_is_kept(tmp_path: Path):
 def test_of_vectors_that_have_changed_nothing_is_kept(tmp_path: Path):
     memory = load(tmp_path)
     memory.search(QUERIES, 10)
-    told = (tmp_path / ABOUT).read_bytes()
+    told = (tmp_path / INDEX_METADATA_FILE).read_bytes()
     edited = copy(memory)
     edited._buffers = dict(memory._buffers)
     edited.vectors = -memory.vectors
@@ -144,7 +147,7 @@ def test_of_vectors_that_have_changed_nothing_is_kept(tmp_path: Path):
     for other in (copied, changed):
         assert other.search(QUERIES[:1], 1).tolist() == [[0]]
     assert not torch.equal(edited.search(QUERIES, 10), memory.search(QUERIES, 10))
-    assert (tmp_path / ABOUT).read_bytes() == told
+    assert (tmp_path / INDEX_METADATA_FILE).read_bytes() == told
     assert json.loads(told)["kind"] == "hnsw"
 
 

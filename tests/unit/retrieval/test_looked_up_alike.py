@@ -10,11 +10,14 @@ import pytest
 from tests.manifests import relist
 
 import lmlab
-from lmlab.interop.text_encoders import own_vectors
+from lmlab.interop.text_encoders import vectors_of_model
 from lmlab.language_model import LanguageModel
-from lmlab.retrieval.approximate import Approximate
-from lmlab.retrieval.stored import META, open_index
-from lmlab.sampling.asking import Asked
+from lmlab.retrieval.faiss_index import FaissIndex
+from lmlab.retrieval.stored_index import (
+    META,
+    open_index,
+)
+from lmlab.sampling.question_answering import AnsweredQuestion
 from lmlab.training.train import train
 
 PLACES = {"ann": "attic", "bob": "barn", "cid": "cellar", "dan": "garden", "eve": "hall"}
@@ -58,7 +61,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return lmlab.load(folder / "run")
 
 
-def told(asked: Asked) -> tuple[str, float, dict[str, float]]:
+def told(asked: AnsweredQuestion) -> tuple[str, float, dict[str, float]]:
     """The best answer, its log-probability, and p(z | x) of the documents that it rests on."""
     best = asked.answers[0]
     assert best.log_prob is not None
@@ -82,7 +85,7 @@ def test_an_index_reads_of_a_document_what_the_run_does(model: LanguageModel):
     index = open_index(folder / "index")
     assert index.about.encoder is not None and index.about.encoder.longest == 10
     assert index.about.cut == len(PLACES)
-    vectors = own_vectors(index, model.model)
+    vectors = vectors_of_model(index, model.model)
     system: Any = model.model.system
     anew = system.with_documents(index.documents)
     memory = getattr(anew, "memory", None) or anew.retriever.memory
@@ -97,7 +100,7 @@ def test_an_index_of_an_earlier_lmlab_is_embedded_anew(model: LanguageModel, tmp
     del meta["encoder"]["longest"]
     (tmp_path / "index" / META).write_text(json.dumps(meta), encoding="utf-8")
     relist(tmp_path / "index")
-    assert own_vectors(open_index(tmp_path / "index"), model.model) is None
+    assert vectors_of_model(open_index(tmp_path / "index"), model.model) is None
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
@@ -109,13 +112,13 @@ def test_an_index_of_faiss_is_searched_as_it_is(
     documents = documents_with_titles(tmp_path / "documents.jsonl")
     lmlab.build_index(documents, model.model.path, tmp_path / kind, kind=kind, recall=1)
     searched: list[str] = []
-    search = Approximate.search
+    search = FaissIndex.search
 
-    def told_of(self: Approximate, queries: Any, k: int) -> Any:
+    def told_of(self: FaissIndex, queries: Any, k: int) -> Any:
         searched.append(self.kind)
         return search(self, queries, k)
 
-    monkeypatch.setattr(Approximate, "search", told_of)
+    monkeypatch.setattr(FaissIndex, "search", told_of)
     ours = list(map(told, model.ask(QUESTIONS)))
     assert not searched
     theirs = list(map(told, model.ask(QUESTIONS, documents=tmp_path / kind)))
@@ -157,8 +160,8 @@ def test_a_run_may_search_by_an_index_of_its_own(
     # What was built at the first search is kept, and read from then on.
     assert (tmp_path / "ivf" / "memory" / "index.faiss").is_file()
     assert not (tmp_path / "flat" / "memory" / "index.faiss").exists()
-    monkeypatch.setattr("lmlab.retrieval.approximate.build", None)
+    monkeypatch.setattr("lmlab.retrieval.faiss_index.build_faiss_index", None)
     again = lmlab.load(tmp_path / "ivf")
     assert list(map(told, again.ask(QUESTIONS))) == list(map(told, ivf))
     loaded: Any = again.model.system
-    assert loaded.recall_of_index == 1.0
+    assert loaded.index_recall == 1.0

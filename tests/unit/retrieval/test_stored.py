@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.retrieval.documents import Document, Documents, open_documents
-from lmlab.retrieval.encoders import EncoderDescription
-from lmlab.retrieval.stored import build_index, open_index
+from lmlab.retrieval.documents import Document, Documents, load_documents
+from lmlab.retrieval.retrieval_encoder import EncoderDescription
+from lmlab.retrieval.stored_index import (
+    build_index,
+    open_index,
+)
 
 TEXTS = ("abba", "cab", "dad fed a bee", "zebra", "baba black sheep")
 DOCUMENTS = Documents(Document(name=f"n{i}", text=text) for i, text in enumerate(TEXTS))
@@ -90,7 +93,7 @@ def test_a_title_is_looked_at_unless_the_text_begins_with_it(tmp_path: Path):
 
 def test_documents_of_an_index_are_documents(tmp_path: Path):
     build_index(DOCUMENTS, Letters(), tmp_path / "i")
-    assert list(open_documents(tmp_path / "i")) == list(DOCUMENTS)
+    assert list(load_documents(tmp_path / "i")) == list(DOCUMENTS)
 
 
 def test_what_was_cut_is_counted(tmp_path: Path):

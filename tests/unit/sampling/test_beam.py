@@ -11,9 +11,12 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import greedy
-from lmlab.sampling.next_tokens import largest
+from lmlab.sampling.beam_expansion import top_values
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.sampling.decoding import greedy_search
 
 
 def exhaustive(system, penalty: float = 0.0) -> list[tuple[tuple[int, ...], float]]:
@@ -29,7 +32,7 @@ def exhaustive(system, penalty: float = 0.0) -> list[tuple[tuple[int, ...], floa
 def test_a_beam_of_two_finds_what_greedy_misses(notes_example):
     system, tokens = notes_example
     prefix = [tokens.index(character) for character in "我爱"]
-    ((best, second),) = beam_search(system, Beam(width=2, best=2), prefix=prefix)
+    ((best, second),) = beam_search(system, BeamConfig(width=2, best=2), prefix=prefix)
     assert "".join(tokens[token] for token in best.tokens) == "我爱苹果"
     assert best.log_prob == pytest.approx(math.log(0.45), abs=1e-12)
     assert "".join(tokens[token] for token in second.tokens) == "我爱大妈"
@@ -38,7 +41,7 @@ def test_a_beam_of_two_finds_what_greedy_misses(notes_example):
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
 def test_a_beam_as_wide_as_the_space_is_exhaustive(random_table, penalty):
-    beam = Beam(width=27, best=40, length_penalty=penalty, max_length=4)
+    beam = BeamConfig(width=27, best=40, length_penalty=penalty, max_length=4)
     (found,) = beam_search(random_table, beam)
     expected = exhaustive(random_table, penalty)
     assert len(expected) == 40  # 1 + 3 + 9 + 27 sequences
@@ -51,7 +54,7 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive(random_table, penalty):
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
 @pytest.mark.parametrize("width", [1, 2, 5, 27])
 def test_the_best_is_the_same_however_many_are_asked_for(random_table, width, penalty, ahead):
-    beam = Beam(width=width, length_penalty=penalty, max_length=4, ahead=ahead)
+    beam = BeamConfig(width=width, length_penalty=penalty, max_length=4, ahead=ahead)
     lists = [beam_search(random_table, replace(beam, best=best))[0] for best in (1, 2, 3, 10)]
     for shorter, longer in itertools.pairwise(lists):
         assert longer[: len(shorter)] == shorter
@@ -60,21 +63,21 @@ def test_the_best_is_the_same_however_many_are_asked_for(random_table, width, pe
 
 def test_a_beam_of_one_is_never_worse_than_greedy(random_table):
     for first in (5, 6, 7):
-        (following,) = greedy(random_table, max_length=3, prefix=[first])
-        ((found,),) = beam_search(random_table, Beam(width=1, max_length=3), prefix=[first])
+        (following,) = greedy_search(random_table, max_length=3, prefix=[first])
+        ((found,),) = beam_search(random_table, BeamConfig(width=1, max_length=3), prefix=[first])
         assert found.log_prob >= following.log_prob
 
 
 def test_the_search_stops_when_nothing_open_can_win(table):
     # The end comes first with 0.9, so no longer sequence can be more probable than that.
     system = table({(): 0.9, (5, 5, 5): 0.1}, 6)
-    ((found,),) = beam_search(system, Beam(width=3, max_length=50))
+    ((found,),) = beam_search(system, BeamConfig(width=3, max_length=50))
     assert found.tokens == () and found.log_prob == pytest.approx(math.log(0.9))
     assert system.steps == 1
     # By the mean the long one wins, so the search must go on: log 0.1 / 4 > log 0.9 is false,
     # but log 0.3 / 4 = -0.30 > log 0.7 / 1 = -0.36 holds.
     system = table({(): 0.7, (5, 5, 5): 0.3}, 6)
-    ((found,),) = beam_search(system, Beam(width=3, length_penalty=1.0, max_length=50))
+    ((found,),) = beam_search(system, BeamConfig(width=3, length_penalty=1.0, max_length=50))
     assert found.tokens == (5, 5, 5)
     assert found.score == pytest.approx(math.log(0.3) / 4)
     assert found.log_prob == pytest.approx(math.log(0.3))
@@ -84,7 +87,7 @@ def test_the_search_stops_when_nothing_open_can_win(table):
 def test_a_search_waits_for_a_longer_one_as_far_as_it_looks_ahead(table, ahead, expected):
     # After one token log 0.3 / (2 + ahead) must beat log 0.7 = -0.36: -0.60, -0.40, -0.30.
     system = table({(): 0.7, (5, 5, 5): 0.3}, 6)
-    beam = Beam(width=3, length_penalty=1.0, max_length=50, ahead=ahead)
+    beam = BeamConfig(width=3, length_penalty=1.0, max_length=50, ahead=ahead)
     ((found,),) = beam_search(system, beam)
     assert found.tokens == expected
 
@@ -94,14 +97,14 @@ def test_what_falls_far_behind_the_best_is_dropped(table, within, expected):
     # 6 begins log 0.7 - log 0.3 = 0.85 nats behind 5; of the two texts the longer one wins, if it
     # is still there: log 0.3 / 4² = -0.075, log 0.7 / 2² = -0.089.
     system = table({(5,): 0.7, (6, 7, 7): 0.3}, 8)
-    beam = Beam(width=3, length_penalty=2.0, within=within)
+    beam = BeamConfig(width=3, length_penalty=2.0, within=within)
     ((found,),) = beam_search(system, beam)
     assert found.tokens == expected
 
 
 def test_what_is_cut_off_is_marked_and_comes_last(table):
     system = table({(): 0.1, (5, 5, 5): 0.6, (6, 6, 6): 0.3}, 7)
-    (found,) = beam_search(system, Beam(width=4, best=3, max_length=2))
+    (found,) = beam_search(system, BeamConfig(width=4, best=3, max_length=2))
     assert [(each.tokens, each.finished) for each in found] == [
         ((), True),
         ((5, 5), False),
@@ -112,13 +115,13 @@ def test_what_is_cut_off_is_marked_and_comes_last(table):
 
 def test_impossible_sequences_never_come(table):
     system = table({(5,): 1.0}, 9)
-    (found,) = beam_search(system, Beam(width=4, best=4, max_length=5))
+    (found,) = beam_search(system, BeamConfig(width=4, best=4, max_length=5))
     assert [each.tokens for each in found] == [(5,)]
 
 
 def test_each_source_has_its_own_search(random_table):
-    condition = Batch.from_sequences([[2, 5], [2, 6], [2, 7]], 0)
-    beam = Beam(width=3, best=2, max_length=3)
+    condition = Batch.collate([[2, 5], [2, 6], [2, 7]], 0)
+    beam = BeamConfig(width=3, best=2, max_length=3)
     together = beam_search(random_table, beam, condition=condition)
     for row in range(3):
         (alone,) = beam_search(random_table, beam, condition=condition.select([row]))
@@ -140,11 +143,11 @@ def test_each_source_has_its_own_search(random_table):
 )
 def test_values_out_of_range_are_refused(bad):
     with pytest.raises(UserError):
-        Beam(**bad)
+        BeamConfig(**bad)
 
 
 def test_the_callers_grad_mode_is_left_alone(random_table):
-    beam_search(random_table, Beam(width=2, max_length=3))
+    beam_search(random_table, BeamConfig(width=2, max_length=3))
     assert torch.is_grad_enabled()
 
 
@@ -172,7 +175,7 @@ def test_a_wider_beam_is_worse_only_where_the_search_lost_the_better_one(table):
         weights = torch.rand(len(space), generator=torch.Generator().manual_seed(seed)).double()
         shares = (weights**4 / (weights**4).sum()).tolist()
         system = table(dict(zip(space, shares, strict=True)), 8)
-        best = {k: beam_search(system, Beam(width=k, max_length=7))[0][0] for k in widths}
+        best = {k: beam_search(system, BeamConfig(width=k, max_length=7))[0][0] for k in widths}
         for narrow, wide in itertools.combinations(widths, 2):
             better = best[narrow].tokens
             if best[narrow].log_prob > best[wide].log_prob + 1e-12:
@@ -187,7 +190,7 @@ def test_the_largest_of_a_long_row_are_those_of_topk(size):
     values = torch.randn(50, size, generator=torch.Generator().manual_seed(size))
     values[:, ::3] = -math.inf
     values[7] = -math.inf
-    found, places = largest(values, 6)
+    found, places = top_values(values, 6)
     assert torch.equal(found, values.topk(6).values)
     assert torch.equal(values.gather(1, places), found)
     assert all(len(set(row)) == 6 for row in places.tolist())
@@ -197,4 +200,4 @@ def test_the_largest_of_a_long_row_are_those_of_topk(size):
 def test_a_model_gone_wrong_is_told(table, size):
     wrong = table({(5,): 0.5, (6,): math.nan}, size)
     with pytest.raises(UserError, match="not numbers"):
-        beam_search(wrong, Beam(width=3))
+        beam_search(wrong, BeamConfig(width=3))

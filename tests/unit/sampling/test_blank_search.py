@@ -12,8 +12,11 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.blank_search import BlankSearch
-from lmlab.sampling.filling import Filler, written_log_probs
+from lmlab.sampling.infill_search import InfillSearch
+from lmlab.sampling.mask_filling import (
+    MaskFiller,
+    generated_log_probs,
+)
 from lmlab.zoo import bart
 
 WORDS = "a b c d e"
@@ -55,8 +58,8 @@ def every_text(words: Tokenizer, text: str, system) -> list[tuple[str, float]]:
         vocabulary.end,
     ]
     rows = [[vocabulary.start, *map(words.id, each), vocabulary.end] for each in found]
-    source = Batch.from_sequences([masked] * len(rows), pad=vocabulary.pad)
-    batch = Batch.from_sequences(rows, pad=vocabulary.pad, condition=source)
+    source = Batch.collate([masked] * len(rows), pad=vocabulary.pad)
+    batch = Batch.collate(rows, pad=vocabulary.pad, condition=source)
     with torch.no_grad():
         totals = system.log_prob(batch).totals.tolist()
     return sorted(
@@ -69,7 +72,7 @@ def every_text(words: Tokenizer, text: str, system) -> list[tuple[str, float]]:
     ["a <mask> b c", "<mask> d", "c <mask>", "<mask>", "a <mask> b <mask>", "b <mask> <mask>"],
 )
 def test_the_fillings_listed_are_the_likeliest_of_all(system, words, text: str):
-    filler = Filler(system=system, tokenizer=words, layout=Layout(), top=8, max_length=LONGEST)
+    filler = MaskFiller(system=system, tokenizer=words, layout=Layout(), top=8, max_length=LONGEST)
     [filled] = filler.blanks([text])
     expected = every_text(words, text, system)[:8]
     assert [" ".join(each.text.split()) for each in filled.fillings] == [t for t, _ in expected]
@@ -84,9 +87,9 @@ def test_a_search_as_wide_as_the_answers_finds_every_text(system, words):
     vocabulary = words.vocabulary
     row = [vocabulary.start, *words.encode("a"), vocabulary.mask, *words.encode("b")]
     row += [vocabulary.mask, vocabulary.end]
-    writer = system.infilling(Batch.from_sequences([row], pad=vocabulary.pad))
+    writer = system.infill_decoder(Batch.collate([row], pad=vocabulary.pad))
     count = len(expected)
-    search = BlankSearch(writer=writer, blanks=2, width=count, best=count, most=LONGEST)
+    search = InfillSearch(writer=writer, blanks=2, width=count, best=count, most=LONGEST)
     assert search.stretches() == [tuple(words.encode("a")), tuple(words.encode("b")), ()]
     with torch.no_grad():
         found = search()
@@ -103,7 +106,7 @@ def test_answers_one_after_another_are_the_likeliest_of_all(words, name: str, te
     system = module.build(config, words.vocabulary).eval()
     for parameter in system.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
-    filler = Filler(system=system, tokenizer=words, layout=Layout(), top=6, max_length=LONGEST)
+    filler = MaskFiller(system=system, tokenizer=words, layout=Layout(), top=6, max_length=LONGEST)
     [filled] = filler.blanks([text])
     blanks, known = text.count("<mask>"), [words.id(word) for word in [*WORDS.split(), "<unk>"]]
     every = []
@@ -114,10 +117,10 @@ def test_answers_one_after_another_are_the_likeliest_of_all(words, name: str, te
                 every.append([tuple(itertools.islice(given, length)) for length in lengths])
     ids = {"<mask>": words.vocabulary.mask} | {word: words.id(word) for word in WORDS.split()}
     row = [words.vocabulary.start, *(ids[word] for word in text.split()), words.vocabulary.end]
-    writer = system.infilling(Batch.from_sequences([row] * len(every), pad=words.vocabulary.pad))
+    writer = system.infill_decoder(Batch.collate([row] * len(every), pad=words.vocabulary.pad))
     with torch.no_grad():
         rows = [writer.written(place, each) for place, each in enumerate(every)]
-        log_probs = written_log_probs(writer, rows)
+        log_probs = generated_log_probs(writer, rows)
     best = sorted(zip(log_probs, every, strict=True), key=lambda each: -each[0])[:6]
     assert [each.log_prob for each in filled.fillings] == pytest.approx(
         [log_prob for log_prob, _ in best], abs=1e-4

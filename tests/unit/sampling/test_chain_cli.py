@@ -79,9 +79,9 @@ def test_chains_are_drawn(sample, tmp_path, form):
 
 
 def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatch):
-    from lmlab.sampling import chains
+    from lmlab.sampling.mcmc import sampler
 
-    before = chains.Watch.count
+    before = sampler.ChainMonitor.count
     calls = []
 
     def count(self, *arguments, **words):
@@ -90,7 +90,7 @@ def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatc
         if len(calls) == 7:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chains.Watch, "count", count)
+    monkeypatch.setattr(sampler.ChainMonitor, "count", count)
     code = main(["sample", str(bert_run), "--method", "gibbs", "-n", "4", "--length", "3"])
     captured = capfd.readouterr()
     assert code == 130

@@ -12,28 +12,41 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.chain_kernels import Gibbs, Metropolis
 from lmlab.sampling.chain_laws import (
     TextSpace,
-    divergence,
-    energy_law,
-    gibbs_gap,
-    order_matrix,
-    refill_matrix,
-    resize_matrix,
-    stationary,
+    boltzmann_distribution,
+    gibbs_kl_divergence,
+    insert_delete_transition_matrix,
+    kl_divergence,
+    resample_transition_matrix,
+    scan_transition_matrix,
+    stationary_distribution,
     text_space,
     total_variation,
 )
-from lmlab.sampling.chain_moves import ChainState, Refill, Resize
-from lmlab.sampling.chain_orders import RandomPlaces, Sequential
-from lmlab.sampling.chain_proposals import FromFill, uniform
-from lmlab.sampling.chain_targets import (
-    LengthWeighted,
+from lmlab.sampling.mcmc.acceptance import (
+    GibbsAcceptance,
+    MetropolisHastings,
+)
+from lmlab.sampling.mcmc.energy import (
+    LengthPenalisedEnergy,
+    LogitEnergy,
     LogProbEnergy,
-    NormalisedEnergy,
-    OwnEnergy,
-    RawEnergy,
+    PseudoLikelihoodEnergy,
+    SystemEnergy,
+)
+from lmlab.sampling.mcmc.moves import (
+    ChainState,
+    InsertDeleteMove,
+    ResampleMove,
+)
+from lmlab.sampling.mcmc.proposals import (
+    MaskedLMProposal,
+    uniform_proposal,
+)
+from lmlab.sampling.mcmc.schedule import (
+    RandomScan,
+    SystematicScan,
 )
 
 LENGTH = 3
@@ -71,9 +84,9 @@ def hmm():
 
 def all_targets(bert, ebm):
     return {
-        "raw": (bert, RawEnergy(bert)),
-        "norm": (bert, NormalisedEnergy(bert)),
-        "own": (ebm, OwnEnergy(ebm)),
+        "raw": (bert, LogitEnergy(bert)),
+        "norm": (bert, PseudoLikelihoodEnergy(bert)),
+        "own": (ebm, SystemEnergy(ebm)),
     }
 
 
@@ -86,26 +99,30 @@ def all_targets(bert, ebm):
 def test_the_law_of_metropolis_is_the_energys(bert, ebm, energy, masks, order):
     system, target = all_targets(bert, ebm)[energy]
     # The energy model's own fillings take a pass for each candidate; tokens come from anywhere.
-    proposal = uniform(VOCABULARY) if energy == "own" else FromFill(system)
+    proposal = uniform_proposal(VOCABULARY) if energy == "own" else MaskedLMProposal(system)
     space = text_space(system, [LENGTH])
     energies = target.energies(space.batch)
-    matrix = order_matrix(space, order, masks, proposal, Metropolis(target), energies)
+    matrix = scan_transition_matrix(
+        space, order, masks, proposal, MetropolisHastings(target), energies
+    )
     law = torch.softmax(-energies, 0)
     assert len(space.texts) == 4**LENGTH
     assert energies.std() > 0.1, "texts that are all alike would prove nothing"
     assert (matrix.sum(1) - 1).abs().max() < 1e-12
     assert (matrix >= 0).all()
-    assert (stationary(matrix) - law).abs().max() < 1e-6
+    assert (stationary_distribution(matrix) - law).abs().max() < 1e-6
     assert (law @ matrix - law).abs().max() < 1e-12
 
 
 def test_one_step_of_metropolis_is_reversible(bert):
     """Detailed balance: π(x) P(x → x') = π(x') P(x' → x)."""
-    space, target = text_space(bert, [LENGTH]), RawEnergy(bert)
+    space, target = text_space(bert, [LENGTH]), LogitEnergy(bert)
     energies = target.energies(space.batch)
     for places in ((2,), (1, 3)):
-        matrix = refill_matrix(space, places, FromFill(bert), Metropolis(target), energies)
-        flow = energy_law(target, space)[:, None] * matrix
+        matrix = resample_transition_matrix(
+            space, places, MaskedLMProposal(bert), MetropolisHastings(target), energies
+        )
+        flow = boltzmann_distribution(target, space)[:, None] * matrix
         assert (flow - flow.t()).abs().max() < 1e-12
 
 
@@ -113,19 +130,21 @@ def test_one_step_of_metropolis_is_reversible(bert):
 def test_a_temperature_sharpens_the_law_and_the_proposals_own_is_corrected(
     bert, temperature, proposal_temperature
 ):
-    space, target = text_space(bert, [LENGTH]), NormalisedEnergy(bert)
+    space, target = text_space(bert, [LENGTH]), PseudoLikelihoodEnergy(bert)
     energies = target.energies(space.batch)
-    matrix = order_matrix(
+    matrix = scan_transition_matrix(
         space,
         "random",
         1,
-        FromFill(bert),
-        Metropolis(target),
+        MaskedLMProposal(bert),
+        MetropolisHastings(target),
         energies,
         temperature=temperature,
         proposal_temperature=proposal_temperature,
     )
-    assert (stationary(matrix) - torch.softmax(-energies / temperature, 0)).abs().max() < 1e-6
+    assert (
+        stationary_distribution(matrix) - torch.softmax(-energies / temperature, 0)
+    ).abs().max() < 1e-6
 
 
 def test_the_matrix_is_what_the_definitions_say(bert):
@@ -143,9 +162,14 @@ def test_the_matrix_is_what_the_definitions_say(bert):
             kept = bert.fill(batch, masked).log_probs[0, list(space.tokens)]
             log_q[text, place] = dict(zip(space.tokens, kept.log_softmax(0).tolist(), strict=True))
         energies[text] = energy
-    target = RawEnergy(bert)
-    found = order_matrix(
-        space, "random", 1, FromFill(bert), Metropolis(target), target.energies(space.batch)
+    target = LogitEnergy(bert)
+    found = scan_transition_matrix(
+        space,
+        "random",
+        1,
+        MaskedLMProposal(bert),
+        MetropolisHastings(target),
+        target.energies(space.batch),
     )
     for (i, x), (j, y) in itertools.permutations(enumerate(space.texts), 2):
         places = [place for place in (1, 2) if x[place - 1] != y[place - 1]]
@@ -187,16 +211,16 @@ def drawn(space, batch: Batch) -> torch.Tensor:
 @pytest.mark.parametrize("masks", [1, 2])
 @pytest.mark.parametrize("method", ["gibbs", "metropolis"])
 def test_drawn_steps_agree_with_the_matrix(bert, method, masks):
-    space, target = text_space(bert, [LENGTH]), RawEnergy(bert)
-    energies, proposal = target.energies(space.batch), FromFill(bert)
-    kernel = Gibbs() if method == "gibbs" else Metropolis(target)
-    matrix = order_matrix(space, "random", masks, proposal, kernel, energies)
-    move = Refill(proposal=proposal, order=RandomPlaces(masks))
+    space, target = text_space(bert, [LENGTH]), LogitEnergy(bert)
+    energies, proposal = target.energies(space.batch), MaskedLMProposal(bert)
+    kernel = GibbsAcceptance() if method == "gibbs" else MetropolisHastings(target)
+    matrix = scan_transition_matrix(space, "random", masks, proposal, kernel, energies)
+    move = ResampleMove(proposal=proposal, order=RandomScan(masks))
     generator = torch.Generator().manual_seed(1)
     for index in (0, 37):
         state = kernel.begin(ChainState(batch=space.batch.select([index] * 2000)))
         proposed = move.propose(state, step=0, generator=generator)
-        stepped = kernel.decide(state, proposed, generator=generator)
+        stepped = kernel.accept(state, proposed, generator=generator)
         counts = drawn(space, stepped.state.batch)
         assert chi_square_p(counts, matrix[index]) > 1e-6
         same = drawn(space, space.batch.select([index]))
@@ -236,28 +260,33 @@ def table_of(system, target) -> Table:
     for place in range(1, LENGTH + 1):
         masked = torch.zeros_like(space.batch.tokens, dtype=torch.bool)
         masked[:, place] = True
-        laws.append(FromFill(system).log_probs(space.batch, masked))
+        laws.append(MaskedLMProposal(system).log_probs(space.batch, masked))
     return Table(space, target.energies(space.batch), torch.stack(laws, 1))
 
 
-@pytest.mark.parametrize("order", [RandomPlaces(1), Sequential(1)])
+@pytest.mark.parametrize("order", [RandomScan(1), SystematicScan(1)])
 def test_long_runs_come_as_near_as_independent_draws_would(bert, order):
     """n independent draws have a total variation of ½ Σ_x √(2 p(1-p) / (π n)) on average.
 
     Many chains from texts all over the space; the matrix says how soon their starts are forgotten.
     """
-    table = table_of(bert, NormalisedEnergy(bert))
-    law, kernel = torch.softmax(-table.energy, 0), Metropolis(table)
-    move, generator = Refill(proposal=table, order=order), torch.Generator().manual_seed(2)
-    matrix = order_matrix(
-        table.space, order.name, 1, FromFill(bert), kernel, table.energies(table.space.batch)
+    table = table_of(bert, PseudoLikelihoodEnergy(bert))
+    law, kernel = torch.softmax(-table.energy, 0), MetropolisHastings(table)
+    move, generator = ResampleMove(proposal=table, order=order), torch.Generator().manual_seed(2)
+    matrix = scan_transition_matrix(
+        table.space,
+        order.name,
+        1,
+        MaskedLMProposal(bert),
+        kernel,
+        table.energies(table.space.batch),
     )
     rate = torch.linalg.eigvals(matrix).abs().sort().values[-2]
     assert rate ** (80 if order.name == "random" else 80 // LENGTH) < 1e-3
     state = kernel.begin(ChainState(batch=table.space.batch.select(torch.arange(4000) % 64)))
     for step in range(81 if order.name == "sequential" else 80):
         proposed = move.propose(state, step=step, generator=generator)
-        state = kernel.decide(state, proposed, generator=generator).state
+        state = kernel.accept(state, proposed, generator=generator).state
     for n in (250, 1000, 4000):
         found = drawn(table.space, state.batch.select(torch.arange(n))) / n
         expected = float((2 * law * (1 - law) / (math.pi * n)).sqrt().sum()) / 2
@@ -279,22 +308,25 @@ def template_space(system) -> TextSpace:
 def test_the_law_of_metropolis_over_a_templates_blanks_is_that_of_their_energy(pooling):
     """p(blanks | template) = exp(-E(x, blanks)) / Z over the 4² texts, and no cut of exp(-E(x))."""
     system = build("ebm", scale=2.0, pooling=pooling)
-    space, kernel = template_space(system), Metropolis(OwnEnergy(system))
+    space, kernel = template_space(system), MetropolisHastings(SystemEnergy(system))
     fixed = torch.tensor([[False, True, False, False, False]])
     blanks = torch.tensor([[False, False, True, True, False]]).expand(len(space.texts), -1)
     law = torch.softmax(-system.energy(space.batch, blanks), 0)
     assert total_variation(law, torch.softmax(-system.energy(space.batch), 0)) > 0.01
     state = kernel.begin(ChainState(batch=space.batch, fixed=fixed.expand_as(blanks)))
-    proposal = FromFill(system)
-    steps = [refill_matrix(space, (place,), proposal, kernel, state.energies) for place in (2, 3)]
+    proposal = MaskedLMProposal(system)
+    steps = [
+        resample_transition_matrix(space, (place,), proposal, kernel, state.energies)
+        for place in (2, 3)
+    ]
     matrix = torch.stack(steps).mean(0)
     assert len(space.texts) == 4**2
-    assert (stationary(matrix) - law).abs().max() < 1e-6
+    assert (stationary_distribution(matrix) - law).abs().max() < 1e-6
     # A decision reads proposed texts by the same blanks as present ones.
     rows = ChainState(batch=space.batch.select([3] * 2000), fixed=fixed.expand(2000, -1))
     state, generator = kernel.begin(rows), torch.Generator().manual_seed(4)
-    move = Refill(proposal=uniform(VOCABULARY), order=RandomPlaces(1))
-    stepped = kernel.decide(
+    move = ResampleMove(proposal=uniform_proposal(VOCABULARY), order=RandomScan(1))
+    stepped = kernel.accept(
         state, move.propose(state, step=0, generator=generator), generator=generator
     )
     direct = system.energy(stepped.state.batch, blanks[:1].expand(2000, -1))
@@ -307,8 +339,8 @@ def test_the_law_of_metropolis_over_a_templates_blanks_is_that_of_their_energy(p
 
 def test_gibbs_on_a_masked_model_has_another_law_than_any_of_its_energies(bert):
     """The conditionals of a masked model come from no joint distribution."""
-    for target in (RawEnergy(bert), NormalisedEnergy(bert)):
-        gap = gibbs_gap(bert, target, LENGTH)
+    for target in (LogitEnergy(bert), PseudoLikelihoodEnergy(bert)):
+        gap = gibbs_kl_divergence(bert, target, LENGTH)
         assert gap["total_variation"] > 0.05
         assert gap["divergence"] > 0.01
     # Nor has it one law: which order the places come in changes it.
@@ -321,22 +353,28 @@ def test_gibbs_on_conditionals_of_one_joint_has_its_law(name, within, order):
     """An HMM's fillings are exact; so are an energy model's, summed here in single precision."""
     system = build(name, scale=3.0)
     system = system if name == "hmm" else system.float()
-    target = LogProbEnergy(system) if name == "hmm" else OwnEnergy(system)
+    target = LogProbEnergy(system) if name == "hmm" else SystemEnergy(system)
     space = text_space(system, [LENGTH])
     energies = target.energies(space.batch)
     law = torch.softmax(-energies, 0)
-    matrix = order_matrix(space, order, 1, FromFill(system), Gibbs(), energies)
+    matrix = scan_transition_matrix(
+        space, order, 1, MaskedLMProposal(system), GibbsAcceptance(), energies
+    )
     assert law.max() > 2 / len(law), "a flat law would prove nothing"
-    assert (stationary(matrix) - law).abs().max() < within
+    assert (stationary_distribution(matrix) - law).abs().max() < within
 
 
 def test_two_places_drawn_apart_change_even_a_consistent_law_which_metropolis_mends(hmm):
     """Each place is drawn with the other unknown, as if they had nothing to do with each other."""
     space, target = text_space(hmm, [LENGTH]), LogProbEnergy(hmm)
-    energies, proposal = target.energies(space.batch), FromFill(hmm)
+    energies, proposal = target.energies(space.batch), MaskedLMProposal(hmm)
     law = torch.softmax(-energies, 0)
-    gibbs = stationary(order_matrix(space, "random", 2, proposal, Gibbs(), energies))
-    mended = stationary(order_matrix(space, "random", 2, proposal, Metropolis(target), energies))
+    gibbs = stationary_distribution(
+        scan_transition_matrix(space, "random", 2, proposal, GibbsAcceptance(), energies)
+    )
+    mended = stationary_distribution(
+        scan_transition_matrix(space, "random", 2, proposal, MetropolisHastings(target), energies)
+    )
     assert total_variation(gibbs, law) > 1e-3
     assert total_variation(mended, law) < 1e-6
 
@@ -353,11 +391,13 @@ def lengths_space(bert):
 @pytest.mark.parametrize(("cost", "temperature"), [(0.0, 1.0), (0.7, 1.0), (-0.4, 1.6)])
 def test_chains_over_lengths_have_the_law_that_is_declared(lengths_space, cost, temperature):
     system, space = lengths_space
-    target = LengthWeighted(target=NormalisedEnergy(system), cost=cost)
+    target = LengthPenalisedEnergy(target=PseudoLikelihoodEnergy(system), cost=cost)
     energies = target.energies(space.batch)
-    move = Resize(proposal=FromFill(system), least=1, most=3)
-    matrix = resize_matrix(space, move, Metropolis(target), energies, temperature)
-    found = stationary(matrix)
+    move = InsertDeleteMove(proposal=MaskedLMProposal(system), least=1, most=3)
+    matrix = insert_delete_transition_matrix(
+        space, move, MetropolisHastings(target), energies, temperature
+    )
+    found = stationary_distribution(matrix)
     assert (found - torch.softmax(-energies / temperature, 0)).abs().max() < 1e-6
     # p(L) ∝ exp(-cost L / τ) Z_L, where Z_L sums the texts of a length without any cost.
     plain = target.target.energies(space.batch)
@@ -375,16 +415,19 @@ def test_chains_over_lengths_have_the_law_that_is_declared(lengths_space, cost, 
 def test_drawn_changes_of_length_agree_with_the_matrix(lengths_space):
     """From a shortest, a middle and a longest text; aa is reached from a by two ways."""
     system, space = lengths_space
-    target = LengthWeighted(target=NormalisedEnergy(system), cost=0.2)
-    move, kernel = Resize(proposal=FromFill(system), least=1, most=3), Metropolis(target)
-    matrix = resize_matrix(space, move, kernel, target.energies(space.batch))
+    target = LengthPenalisedEnergy(target=PseudoLikelihoodEnergy(system), cost=0.2)
+    move, kernel = (
+        InsertDeleteMove(proposal=MaskedLMProposal(system), least=1, most=3),
+        MetropolisHastings(target),
+    )
+    matrix = insert_delete_transition_matrix(space, move, kernel, target.energies(space.batch))
     generator = torch.Generator().manual_seed(3)
     for text in [(5,), (5, 6), (5, 5), (6, 5, 1)]:
         index = space.index(text)
         rows = space.batch.select([index] * 2000)
         state = kernel.begin(ChainState(batch=rows))
         proposed = move.propose(state, step=0, generator=generator)
-        stepped = kernel.decide(state, proposed, generator=generator)
+        stepped = kernel.accept(state, proposed, generator=generator)
         counts = drawn(space, stepped.state.batch)
         assert chi_square_p(counts, matrix[index]) > 1e-6
 
@@ -393,4 +436,4 @@ def test_divergence_and_total_variation_by_hand():
     one = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64)
     other = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
     assert total_variation(one, other) == pytest.approx(0.25)
-    assert divergence(one, other) == pytest.approx(0.5 * math.log(2))
+    assert kl_divergence(one, other) == pytest.approx(0.5 * math.log(2))

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from lmlab.sampling.chain_mixing import (
+from lmlab.sampling.mcmc.diagnostics import (
     autocorrelation,
-    effective_size,
+    effective_sample_size,
     r_hat,
     split_r_hat,
 )
@@ -65,13 +65,13 @@ def test_effective_size_is_what_an_autoregressive_process_has(memory):
     """Σ over all lags of memory^|lag| is (1 + memory) / (1 - memory)."""
     readings = autoregressive(4, 5000, memory)
     expected = readings.size * (1 - memory) / (1 + memory)
-    assert effective_size(readings) == pytest.approx(expected, rel=0.15)
+    assert effective_sample_size(readings) == pytest.approx(expected, rel=0.15)
 
 
 def test_effective_size_is_small_where_chains_disagree_and_none_where_nothing_moves():
     apart = autoregressive(4, 500, 0.0) + 10 * np.arange(4.0)[:, None]
-    assert effective_size(apart) < 10
-    assert math.isnan(effective_size(np.ones((3, 50))))
+    assert effective_sample_size(apart) < 10
+    assert math.isnan(effective_sample_size(np.ones((3, 50))))
 
 
 def test_autocorrelation_by_hand_and_of_an_autoregressive_process():
@@ -90,4 +90,4 @@ def test_against_arviz():
     expected = float(arviz.array_stats.rhat(readings, **axes))
     assert r_hat(readings) == pytest.approx(expected, rel=1e-3)
     expected = float(arviz.array_stats.ess(readings, method="mean", **axes))
-    assert effective_size(readings) == pytest.approx(expected, rel=2e-2)
+    assert effective_sample_size(readings) == pytest.approx(expected, rel=2e-2)

@@ -11,14 +11,28 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.collation import pad_rows
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.sampling.chain_orders import RandomPlaces, Schedule, Sequential
-from lmlab.sampling.chain_proposals import allowed_tokens, draw, uniform, unigram
-from lmlab.sampling.chain_settings import ChainSettings
-from lmlab.sampling.chain_targets import NormalisedEnergy, OwnEnergy, RawEnergy, target_of
-from lmlab.sampling.chains import ChainRunner
-from lmlab.scoring.batching import batch_of
+from lmlab.sampling.mcmc.energy import (
+    LogitEnergy,
+    PseudoLikelihoodEnergy,
+    SystemEnergy,
+    make_energy,
+)
+from lmlab.sampling.mcmc.mcmc_config import McmcConfig
+from lmlab.sampling.mcmc.proposals import (
+    allowed_tokens,
+    sample_tokens,
+    uniform_proposal,
+    unigram_proposal,
+)
+from lmlab.sampling.mcmc.sampler import McmcSampler
+from lmlab.sampling.mcmc.schedule import (
+    ChainSchedule,
+    RandomScan,
+    SystematicScan,
+)
 
 LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
 WORDS = train_tokenizer("word", LINES)
@@ -47,11 +61,11 @@ def hmm():
 
 
 def run(system, *, lm=None, progress=lambda done, of: None, **options):
-    runner = ChainRunner(
+    runner = McmcSampler(
         system,
         WORDS,
         Layout(),
-        ChainSettings(**options),
+        McmcConfig(**options),
         corpus_texts=lambda: LINES,
         lm=lm,
     )
@@ -101,7 +115,7 @@ def test_lengths_change_within_their_bounds(bert):
     options = {"method": "metropolis", "energy": "norm", "lengths": (2, 4), "steps": 120}
     found = run(bert, n=64, chains=16, seed=1, **options)
     assert {each.tokens for each in found.texts} == {2, 3, 4}
-    assert 0 < found.mixing.resize_acceptance < 1
+    assert 0 < found.mixing.resize_acceptance_rate < 1
     long = run(bert, n=64, chains=16, seed=1, token_cost=-6.0, **options)
     assert sum(each.tokens for each in long.texts) > sum(each.tokens for each in found.texts)
 
@@ -118,7 +132,7 @@ def test_symbols_never_come_into_a_text(bert):
 
 def test_sequential_places_sweep_the_free_ones_of_each_row():
     free = torch.tensor([[False, True, True, False, True, False], [False, True] + [False] * 4])
-    steps = [Sequential(2).places(free, step=step) for step in range(3)]
+    steps = [SystematicScan(2).places(free, step=step) for step in range(3)]
     first = [step[0].nonzero()[:, 0].tolist() for step in steps]
     second = [step[1].nonzero()[:, 0].tolist() for step in steps]
     assert first == [[1, 2], [4], [1, 2]]
@@ -128,19 +142,21 @@ def test_sequential_places_sweep_the_free_ones_of_each_row():
 def test_random_places_are_every_set_as_often():
     """Three sets of two among three places: 3,000 draws, a deviation of √(3000 · 2/9) ≈ 26."""
     free = torch.tensor([[False, True, False, True, True]]).expand(3000, -1)
-    drawn = RandomPlaces(2).places(free, step=0, generator=torch.Generator().manual_seed(0))
+    drawn = RandomScan(2).places(free, step=0, generator=torch.Generator().manual_seed(0))
     assert (drawn.sum(1) == 2).all() and not (drawn & ~free).any()
     counts = [int((drawn[:, a] & drawn[:, b]).sum()) for a, b in ((1, 3), (1, 4), (3, 4))]
     assert all(abs(count - 1000) < 5 * 26 for count in counts)
 
 
 def test_the_temperature_falls_through_the_burn_in_and_stays():
-    schedule = Schedule(steps=20, burn_in=4, thin=1, keep=1, temperature=1.0, hot=16.0)
+    schedule = ChainSchedule(
+        steps=20, burn_in=4, thin=1, keep=1, temperature=1.0, initial_temperature=16.0
+    )
     assert [schedule.temperature_at(step) for step in range(6)] == [16, 8, 4, 2, 1, 1]
 
 
 def test_kept_texts_are_the_last_ones_thinned():
-    schedule = Schedule(steps=20, burn_in=5, thin=4, keep=3)
+    schedule = ChainSchedule(steps=20, burn_in=5, thin=4, keep=3)
     assert [done for done in range(1, 21) if schedule.keeps(done)] == [12, 16, 20]
 
 
@@ -164,10 +180,10 @@ def test_annealing_and_masks_and_orders_run_together(bert):
 @pytest.mark.parametrize("energy", ["raw", "norm"])
 def test_energies_are_those_of_the_texts(bert, method, energy):
     found = run(bert, n=5, method=method, energy=energy, length=4, steps=12)
-    target = {"raw": RawEnergy, "norm": NormalisedEnergy}[energy](bert)
+    target = {"raw": LogitEnergy, "norm": PseudoLikelihoodEnergy}[energy](bert)
     for each in found.texts:
         row = row_of(each.text)
-        assert each.energy == pytest.approx(float(target.energies(batch_of([row], bert))), abs=1e-4)
+        assert each.energy == pytest.approx(float(target.energies(pad_rows([row], bert))), abs=1e-4)
 
 
 def row_of(text: str) -> list[int]:
@@ -188,7 +204,7 @@ def test_energies_of_a_template_are_those_of_its_blanks(method, pooling, form, p
     """E(x, blanks), which is E(x) only where energies are pooled over all places."""
     ebm = build("ebm", scale=2.0, pooling=pooling)
     found = run(ebm, n=4, method=method, steps=6, **form)
-    batch = batch_of([row_of(each.text) for each in found.texts], ebm)
+    batch = pad_rows([row_of(each.text) for each in found.texts], ebm)
     blanks = torch.zeros_like(batch.tokens, dtype=torch.bool)
     blanks[:, places] = True
     with torch.no_grad():
@@ -204,7 +220,7 @@ def test_energies_without_a_template_are_those_of_whole_texts(pooling, form):
     ebm = build("ebm", scale=2.0, pooling=pooling)
     found = run(ebm, n=4, method="metropolis", steps=6, **form)
     with torch.no_grad():
-        whole = ebm.energy(batch_of([row_of(each.text) for each in found.texts], ebm))
+        whole = ebm.energy(pad_rows([row_of(each.text) for each in found.texts], ebm))
     energies = torch.tensor([each.energy for each in found.texts])
     torch.testing.assert_close(energies, whole, atol=1e-4, rtol=0.0)
 
@@ -214,9 +230,9 @@ def test_an_energy_that_knows_no_templates_is_asked_for_the_whole_text(bert):
         def energy(self, batch):
             return batch.tokens.sum(1)
 
-    batch = batch_of([[2, 5, 6, 3], [2, 7, 7, 3]], bert)
+    batch = pad_rows([[2, 5, 6, 3], [2, 7, 7, 3]], bert)
     blanks = torch.tensor([[False, True, False, False]] * 2)
-    assert OwnEnergy(SumOfTokens()).energies(batch, blanks).tolist() == [16.0, 19.0]
+    assert SystemEnergy(SumOfTokens()).energies(batch, blanks).tolist() == [16.0, 19.0]
 
 
 def test_the_same_seed_gives_the_same_texts(bert):
@@ -228,8 +244,8 @@ def test_the_same_seed_gives_the_same_texts(bert):
 def test_gibbs_accepts_all_and_metropolis_some(bert):
     gibbs = run(bert, n=4, length=5, steps=60)
     metropolis = run(bert, n=4, length=5, steps=60, method="metropolis", proposal="uniform")
-    assert gibbs.mixing.acceptance == 1
-    assert 0 < metropolis.mixing.changed <= metropolis.mixing.acceptance < 1
+    assert gibbs.mixing.acceptance_rate == 1
+    assert 0 < metropolis.mixing.changed <= metropolis.mixing.acceptance_rate < 1
 
 
 def test_a_trace_has_a_reading_at_the_start_and_every_so_often(bert):
@@ -302,10 +318,10 @@ def test_many_chains_take_no_more_passes_than_one(bert):
 
 
 def test_the_default_energy_is_what_a_system_defines(bert, hmm):
-    assert target_of(bert).formula == "-Σ_t logit(x_t | x without x_t)"
-    assert target_of(hmm).formula == "-log p(x)"
-    assert target_of(build("ebm")).formula == "the system's own energy"
-    assert target_of(build("electra")).name == "norm"
+    assert make_energy(bert).formula == "-Σ_t logit(x_t | x without x_t)"
+    assert make_energy(hmm).formula == "-log p(x)"
+    assert make_energy(build("ebm")).formula == "the system's own energy"
+    assert make_energy(build("electra")).name == "norm"
 
 
 def test_an_energy_model_runs_by_uniform_and_unigram_proposals():
@@ -324,11 +340,11 @@ def test_gibbs_draws_from_the_fillings_whether_they_are_named_or_not(bert):
 def test_proposals_without_context_by_hand():
     """the: 6 of 39 tokens, dog: 9; each of the 7 allowed tokens has one more."""
     vocabulary = WORDS.vocabulary
-    law = unigram(LINES, WORDS, vocabulary).law.exp()
+    law = unigram_proposal(LINES, WORDS, vocabulary).law.exp()
     counts = {"the": 9, "dog": 9, "cat": 6, "sees": 6, "a": 6, "sleeps": 3}
     for word, count in counts.items():
         assert float(law[WORDS.id(word)]) == pytest.approx((count + 1) / (39 + 7))
-    even = uniform(Vocabulary(size=7)).law.exp()
+    even = uniform_proposal(Vocabulary(size=7)).law.exp()
     assert even.tolist() == pytest.approx([0, 1 / 3, 0, 0, 0, 1 / 3, 1 / 3])
 
 
@@ -424,7 +440,7 @@ def test_a_model_gone_wrong_is_told():
 def test_tokens_are_drawn_as_often_as_their_law_says():
     """30,000 draws: √(n p (1 - p)) is at most 87; what can't come never does."""
     law = torch.tensor([0.0, 0.2, 0.0, 0.5, 0.3, 0.0]).log().expand(30000, -1)
-    found = draw(law, torch.Generator().manual_seed(0)).bincount(minlength=6)
+    found = sample_tokens(law, torch.Generator().manual_seed(0)).bincount(minlength=6)
     expected = torch.tensor([0, 6000, 0, 15000, 9000, 0])
     assert (found - expected).abs().max() < 5 * 87
     assert found[[0, 2, 5]].sum() == 0

@@ -11,11 +11,18 @@ from tests.unit.sampling.test_beam import exhaustive
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.constraints import Borders, Constraints
-from lmlab.sampling.words import borders_of, spellings_of
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.sampling.lexical_constraints import (
+    LexicalConstraints,
+    WordBoundaries,
+    token_spellings,
+    word_boundaries,
+)
 
-WIDE = Beam(width=40, best=40, max_length=4)
+WIDE = BeamConfig(width=40, best=40, max_length=4)
 
 
 def contains(written: tuple[int, ...], phrase: tuple[int, ...]) -> bool:
@@ -24,7 +31,7 @@ def contains(written: tuple[int, ...], phrase: tuple[int, ...]) -> bool:
     return any(written[place : place + size] == phrase for place in places)
 
 
-def allowed(system, constraints: Constraints) -> list[tuple[tuple[int, ...], float]]:
+def allowed(system, constraints: LexicalConstraints) -> list[tuple[tuple[int, ...], float]]:
     """Where each token is a word: by the tokens one after another."""
     return [
         (tokens, value)
@@ -37,12 +44,12 @@ def allowed(system, constraints: Constraints) -> list[tuple[tuple[int, ...], flo
 @pytest.mark.parametrize(
     "constraints",
     [
-        Constraints(banned=((5,),)),
-        Constraints(banned=((5, 6), (7, 7))),
-        Constraints(required=(((7,),),)),
-        Constraints(required=(((5,),), ((7,),))),
-        Constraints(required=(((5, 5), (7,)),)),
-        Constraints(required=(((6, 5),),), banned=((7,),)),
+        LexicalConstraints(banned=((5,),)),
+        LexicalConstraints(banned=((5, 6), (7, 7))),
+        LexicalConstraints(required=(((7,),),)),
+        LexicalConstraints(required=(((5,),), ((7,),))),
+        LexicalConstraints(required=(((5, 5), (7,)),)),
+        LexicalConstraints(required=(((6, 5),),), banned=((7,),)),
     ],
 )
 def test_a_wide_search_finds_all_that_keep_to_them_in_order(random_table, constraints):
@@ -56,25 +63,25 @@ def test_a_wide_search_finds_all_that_keep_to_them_in_order(random_table, constr
 
 def test_a_narrow_search_still_holds_what_is_required(random_table):
     """Its likeliest sequences are without it: a plain beam of two does not find it."""
-    plain = beam_search(random_table, Beam(width=2, best=2, max_length=4))[0]
+    plain = beam_search(random_table, BeamConfig(width=2, best=2, max_length=4))[0]
     pairs = itertools.product((5, 6, 7), repeat=2)
     needed = next(pair for pair in pairs if not any(contains(e.tokens, pair) for e in plain))
-    wanted = Constraints(required=((needed,),))
-    (best,) = beam_search(random_table, Beam(width=2, max_length=4), constraints=wanted)[0]
+    wanted = LexicalConstraints(required=((needed,),))
+    (best,) = beam_search(random_table, BeamConfig(width=2, max_length=4), constraints=wanted)[0]
     assert best.finished and contains(best.tokens, needed)
 
 
 def test_the_log_probability_is_the_models_own(random_table):
-    (best,) = beam_search(random_table, WIDE, constraints=Constraints(banned=((5,),)))[0][:1]
+    (best,) = beam_search(random_table, WIDE, constraints=LexicalConstraints(banned=((5,),)))[0][:1]
     assert dict(exhaustive(random_table))[best.tokens] == pytest.approx(best.log_prob)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_beginning_counts_as_found(random_table, penalty):
     """The same records as without it: those of all sequences that begin so."""
-    beam = Beam(width=40, best=40, max_length=4, length_penalty=penalty)
+    beam = BeamConfig(width=40, best=40, max_length=4, length_penalty=penalty)
     (every,) = beam_search(random_table, beam)
-    (begun,) = beam_search(random_table, beam, constraints=Constraints(beginning=(6, 5)))
+    (begun,) = beam_search(random_table, beam, constraints=LexicalConstraints(beginning=(6, 5)))
     expected = [each for each in every if each.tokens[:2] == (6, 5)]
     assert [each.tokens for each in begun] == [each.tokens for each in expected] != []
     for one, other in zip(begun, expected, strict=True):
@@ -106,8 +113,8 @@ def test_words_are_whole_against_all_texts(table, tokenizer):
     weights = torch.rand(len(space), generator=torch.Generator().manual_seed(1)).double()
     shares = (weights / weights.sum()).tolist()
     system = table(dict(zip(space, shares, strict=True)), tokenizer.vocabulary.size)
-    spellings, borders = spellings_of("run", tokenizer, "word"), borders_of(tokenizer)
-    beam = Beam(width=len(space), best=len(space), max_length=longest + 1)
+    spellings, borders = token_spellings("run", tokenizer, "word"), word_boundaries(tokenizer)
+    beam = BeamConfig(width=len(space), best=len(space), max_length=longest + 1)
 
     def holds(tokens: tuple[int, ...]) -> bool:
         text = tokenizer.decode(tokens).replace("(", " ").replace("##", "")
@@ -115,10 +122,10 @@ def test_words_are_whole_against_all_texts(table, tokenizer):
 
     every = [tokens for tokens, _ in exhaustive(system)]
     assert 0 < sum(map(holds, every)) < len(every)
-    banning = Constraints(banned=spellings, borders=borders)
+    banning = LexicalConstraints(banned=spellings, borders=borders)
     (found,) = beam_search(system, beam, constraints=banning)
     assert {each.tokens for each in found} == {each for each in every if not holds(each)}
-    requiring = Constraints(required=(spellings,), borders=borders)
+    requiring = LexicalConstraints(required=(spellings,), borders=borders)
     (found,) = beam_search(system, beam, constraints=requiring)
     assert {each.tokens for each in found} == {each for each in every if holds(each)}
 
@@ -126,29 +133,29 @@ def test_words_are_whole_against_all_texts(table, tokenizer):
 def test_a_word_that_stands_at_the_end_is_closed_by_a_narrow_search(table):
     """5 is `run`, 6 goes on with it: after 5 comes 6 in all but one of a thousand texts."""
     system = table({(5, 6): 0.999, (5, 7): 0.001}, 8)
-    wanted = Constraints(required=(((5,),),), borders=Borders(inside=frozenset({6})))
-    ((found,),) = beam_search(system, Beam(width=1, max_length=3), constraints=wanted)
+    wanted = LexicalConstraints(required=(((5,),),), borders=WordBoundaries(inside=frozenset({6})))
+    ((found,),) = beam_search(system, BeamConfig(width=1, max_length=3), constraints=wanted)
     assert found.tokens == (5, 7) and found.log_prob == pytest.approx(math.log(0.001))
 
 
 def test_what_is_cut_off_does_not_end_in_a_banned_word(table):
     system = table({(6, 5, 6): 0.9, (6, 7, 6): 0.1}, 8)
-    banned = Constraints(banned=((5,),), borders=Borders(inside=frozenset({6})))
+    banned = LexicalConstraints(banned=((5,),), borders=WordBoundaries(inside=frozenset({6})))
     for most, expected in ((2, (6, 7)), (3, (6, 5, 6))):
-        ((found,),) = beam_search(system, Beam(width=2, max_length=most), constraints=banned)
+        ((found,),) = beam_search(system, BeamConfig(width=2, max_length=most), constraints=banned)
         assert (found.tokens, found.finished) == (expected, False)
 
 
 def test_what_is_missing_is_told(table):
     system = table({(5, 5, 5): 1.0}, 8)
-    wanted = Constraints(required=(((7,), (6, 6)), ((5,),)))
-    ((found,),) = beam_search(system, Beam(width=2, max_length=2), constraints=wanted)
+    wanted = LexicalConstraints(required=(((7,), (6, 6)), ((5,),)))
+    ((found,),) = beam_search(system, BeamConfig(width=2, max_length=2), constraints=wanted)
     assert (found.tokens, found.missing) == ((5, 5), ((7,),))
 
 
 def test_signs_are_no_part_of_a_word():
     words = train_tokenizer("bpe", ["grün. grün, don't 大象run"] * 5, size=400)
-    borders = borders_of(words)
+    borders = word_boundaries(words)
     green, stop = words.encode("grün.")
     assert borders.between(green, stop) and not borders.follows(green)
     half = next(id for id in range(words.vocabulary.size) if words.token(id) == "Ã")
@@ -157,11 +164,11 @@ def test_signs_are_no_part_of_a_word():
 
 def test_what_can_not_be_is_refused():
     with pytest.raises(UserError, match="what is required holds what is banned"):
-        Constraints(banned=((5,),), required=(((4, 5),),))
+        LexicalConstraints(banned=((5,),), required=(((4, 5),),))
     with pytest.raises(UserError, match="the prefix holds what is banned"):
-        Constraints(banned=((5,),), beginning=(4, 5))
+        LexicalConstraints(banned=((5,),), beginning=(4, 5))
     with pytest.raises(UserError, match="at least one token"):
-        Constraints(banned=((),))
+        LexicalConstraints(banned=((),))
     # Where 5 goes on with a word, 4 5 is another word than 4.
-    inside = Borders(inside=frozenset({5}))
-    assert Constraints(banned=((4,),), required=(((4, 5),),), borders=inside).breaks((4, 6))
+    inside = WordBoundaries(inside=frozenset({5}))
+    assert LexicalConstraints(banned=((4,),), required=(((4, 5),),), borders=inside).breaks((4, 6))

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from lmlab.core.errors import UserError
-from lmlab.sampling import decode as decode_module
-from lmlab.sampling.decode import greedy, sample
+from lmlab.sampling import decoding as decode_module
+from lmlab.sampling.decoding import (
+    greedy_search,
+    sample_sequences,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -28,7 +31,7 @@ ONE_IN_A_MILLION = 4.7534
 
 
 def test_frequencies_match_probabilities(random_table):
-    drawn = sample(random_table, 20_000, max_length=4, generator=generator(1))
+    drawn = sample_sequences(random_table, 20_000, max_length=4, generator=generator(1))
     counts = Counter(each.tokens for each in drawn)
     probabilities = {
         tokens[:-1]: mass for tokens, mass in random_table.mass.items() if tokens[-1:] == (3,)
@@ -50,14 +53,14 @@ def test_frequencies_match_probabilities(random_table):
 
 def test_log_prob_is_the_models_own(random_table):
     options = {"temperature": 0.7, "top_k": 3, "top_p": 0.9}
-    for each in sample(random_table, 50, max_length=4, generator=generator(), **options):
+    for each in sample_sequences(random_table, 50, max_length=4, generator=generator(), **options):
         assert each.finished
         expected = math.log(random_table.mass[(*each.tokens, 3)])
         assert each.log_prob == pytest.approx(expected, abs=1e-9)
 
 
 def test_unfinished_is_marked_and_scored_so_far(random_table):
-    drawn = sample(random_table, 200, max_length=2, generator=generator())
+    drawn = sample_sequences(random_table, 200, max_length=2, generator=generator())
     assert {each.finished for each in drawn} == {True, False}
     for each in drawn:
         tokens = (*each.tokens, 3) if each.finished else each.tokens
@@ -66,13 +69,13 @@ def test_unfinished_is_marked_and_scored_so_far(random_table):
 
 
 def test_one_seed_one_result(random_table):
-    first = sample(random_table, 30, max_length=4, generator=generator(5))
-    assert first == sample(random_table, 30, max_length=4, generator=generator(5))
-    assert first != sample(random_table, 30, max_length=4, generator=generator(6))
+    first = sample_sequences(random_table, 30, max_length=4, generator=generator(5))
+    assert first == sample_sequences(random_table, 30, max_length=4, generator=generator(5))
+    assert first != sample_sequences(random_table, 30, max_length=4, generator=generator(6))
 
 
 def test_finished_rows_leave_the_batch(random_table):
-    drawn = sample(random_table, 40, max_length=4, generator=generator())
+    drawn = sample_sequences(random_table, 40, max_length=4, generator=generator())
     # A row is peeked at once for every token it draws, its end included, and then no more.
     assert random_table.rows_stepped == sum(len(each.tokens) + 1 for each in drawn)
 
@@ -80,7 +83,7 @@ def test_finished_rows_leave_the_batch(random_table):
 def test_greedy_follows_the_best_token_into_the_notes_trap(notes_example):
     system, tokens = notes_example
     prefix = [tokens.index(character) for character in "我爱"]
-    (found,) = greedy(system, max_length=10, prefix=prefix)
+    (found,) = greedy_search(system, max_length=10, prefix=prefix)
     # 大 has 0.1 + 0.08 + 0.12 + 0.05 + 0.05 + 0.08 + 0.07 = 0.55 against 0.45 for 苹, and of the
     # words that begin with it 大妈 is the most probable, 0.12.
     assert "".join(tokens[token] for token in found.tokens) == "我爱大妈"
@@ -89,15 +92,15 @@ def test_greedy_follows_the_best_token_into_the_notes_trap(notes_example):
 
 
 def test_a_prefix_is_kept_and_not_counted(random_table):
-    for each in sample(random_table, 20, max_length=3, prefix=[6], generator=generator()):
+    for each in sample_sequences(random_table, 20, max_length=3, prefix=[6], generator=generator()):
         assert each.tokens[0] == 6
         expected = math.log(random_table.mass[(*each.tokens, 3)] / random_table.mass[(6,)])
         assert each.log_prob == pytest.approx(expected, abs=1e-9)
 
 
 def test_many_rows_are_drawn_in_several_goes(random_table, monkeypatch):
-    monkeypatch.setattr(decode_module, "MOST_NUMBERS", 8 * 5)
-    drawn = sample(random_table, 12, max_length=1, generator=generator())
+    monkeypatch.setattr(decode_module, "MAX_NUMBERS", 8 * 5)
+    drawn = sample_sequences(random_table, 12, max_length=1, generator=generator())
     assert len(drawn) == 12
     assert random_table.steps == 3  # five rows, five rows, two
 
@@ -121,7 +124,7 @@ def test_many_rows_are_drawn_in_several_goes(random_table, monkeypatch):
 def test_values_out_of_range_are_errors(random_table, options, word):
     settings = {"rows": 1, "max_length": 4} | options
     with pytest.raises(UserError, match=word):
-        sample(random_table, **settings)
+        sample_sequences(random_table, **settings)
 
 
 class WholeOnly:
@@ -136,10 +139,10 @@ class WholeOnly:
 
 def test_systems_that_draw_whole_sequences_serve_ancestral_sampling(random_table):
     system = WholeOnly(random_table.vocabulary)
-    first, second = sample(system, 2, max_length=4)
+    first, second = sample_sequences(system, 2, max_length=4)
     assert (first.tokens, first.finished, first.log_prob) == ((5, 6), True, None)
     assert (second.tokens, second.finished) == ((5, 5, 5, 5), False)
     with pytest.raises(UserError, match="whole sequences"):
-        sample(system, 1, max_length=4, temperature=0.5)
+        sample_sequences(system, 1, max_length=4, temperature=0.5)
     with pytest.raises(UserError, match="Step"):
-        greedy(system, max_length=4)
+        greedy_search(system, max_length=4)

@@ -10,9 +10,15 @@ from lmlab.core.protocols import Countable
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.sampling.beam import Beam, beam_search
-from lmlab.sampling.decode import greedy, sample
-from lmlab.scoring.score import Scorer
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    beam_search,
+)
+from lmlab.sampling.decoding import (
+    greedy_search,
+    sample_sequences,
+)
+from lmlab.scoring.scorer import Scorer
 
 SENTENCES = ["the cat sat", "the dog saw a cat", "a dog sat", "a cat saw the dog"]
 
@@ -34,9 +40,9 @@ def test_written_and_scored_agree(fitted):
     system, tokenizer = fitted
     scorer = Scorer(system, tokenizer, Layout())
     generator = torch.Generator().manual_seed(0)
-    written = sample(system, 20, max_length=60, generator=generator)
-    written += greedy(system, max_length=60)
-    written += beam_search(system, Beam(width=5, best=5, max_length=60))[0]
+    written = sample_sequences(system, 20, max_length=60, generator=generator)
+    written += greedy_search(system, max_length=60)
+    written += beam_search(system, BeamConfig(width=5, best=5, max_length=60))[0]
     finished = [each for each in written if each.finished]
     texts = [tokenizer.decode(each.tokens) for each in finished]
     assert len(finished) >= 10
@@ -47,8 +53,10 @@ def test_written_and_scored_agree(fitted):
 
 def test_the_beam_is_at_least_as_good_as_greedy_and_any_draw(fitted):
     system, _ = fitted
-    ((best,),) = beam_search(system, Beam(width=50, max_length=30))
-    (following,) = greedy(system, max_length=30)
+    ((best,),) = beam_search(system, BeamConfig(width=50, max_length=30))
+    (following,) = greedy_search(system, max_length=30)
     assert best.log_prob >= following.log_prob - 1e-5 or not following.finished
-    for each in sample(system, 50, max_length=30, generator=torch.Generator().manual_seed(1)):
+    for each in sample_sequences(
+        system, 50, max_length=30, generator=torch.Generator().manual_seed(1)
+    ):
         assert not each.finished or best.log_prob >= each.log_prob - 1e-5

@@ -16,8 +16,11 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.filling import Filler, written_log_probs
-from lmlab.sampling.gaps import read_gaps
+from lmlab.sampling.mask_filling import (
+    MaskFiller,
+    generated_log_probs,
+)
+from lmlab.sampling.masked_text import parse_masked_text
 
 LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
 WORDS = train_tokenizer("word", LINES)
@@ -44,8 +47,8 @@ def glm():
     return build("glm", WORDS.vocabulary)
 
 
-def filler(system, tokenizer=WORDS, **options) -> Filler:
-    return Filler(system=system, tokenizer=tokenizer, layout=Layout(), **options)
+def filler(system, tokenizer=WORDS, **options) -> MaskFiller:
+    return MaskFiller(system=system, tokenizer=tokenizer, layout=Layout(), **options)
 
 
 # Gaps -------------------------------------------------------------------------------------------
@@ -55,7 +58,7 @@ def filler(system, tokenizer=WORDS, **options) -> Filler:
 @pytest.mark.parametrize("kind", ["word", "char", "wordpiece", "bpe"])
 def test_a_gap_is_one_place_and_the_rest_is_as_it_would_be_read(kind, symbol):
     tokenizer = train_tokenizer(kind, LINES, size=300 if kind == "bpe" else None)
-    read = read_gaps(f"the {symbol} sees a {symbol}", tokenizer)
+    read = parse_masked_text(f"the {symbol} sees a {symbol}", tokenizer)
     assert read.spans == ((4, 10), (18, 24))
     # A gap stands for a word with its space; only among characters is a space one of its own.
     before, between = ("the ", " sees a ") if kind == "char" else ("the", "sees a")
@@ -68,7 +71,11 @@ def test_a_full_stop_after_a_gap_is_read_as_after_a_word():
     tokenizer = train_tokenizer("bpe", ["the cat sees a dog."] * 9, size=300)
     stop = tokenizer.encode("the dog.")[-1]
     assert tokenizer.encode(".") != [stop]
-    assert list(read_gaps("the <mask>.", tokenizer).ids) == [*tokenizer.encode("the"), None, stop]
+    assert list(parse_masked_text("the <mask>.", tokenizer).ids) == [
+        *tokenizer.encode("the"),
+        None,
+        stop,
+    ]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
@@ -91,7 +98,7 @@ def test_a_tokeniser_that_reads_its_own_symbol_is_left_to_do_so():
     tokenizer = Tokenizer(inner)
     assert tokenizer.vocabulary.mask in tokenizer.encode("the <mask> sees")
     expected = [*tokenizer.encode("the"), None, *tokenizer.encode("sees")]
-    assert list(read_gaps("the [MASK] sees", tokenizer).ids) == expected
+    assert list(parse_masked_text("the [MASK] sees", tokenizer).ids) == expected
 
 
 @pytest.mark.parametrize(
@@ -106,11 +113,11 @@ def test_a_tokeniser_that_reads_its_own_symbol_is_left_to_do_so():
 )
 def test_a_text_without_a_gap_or_with_something_like_one_is_told(text, said):
     with pytest.raises(UserError, match=said):
-        read_gaps(text, WORDS)
+        parse_masked_text(text, WORDS)
 
 
 def test_unknown_words_and_other_brackets_are_left_alone():
-    read = read_gaps("[note] the <unk> zebra <mask>", WORDS)
+    read = parse_masked_text("[note] the <unk> zebra <mask>", WORDS)
     unknown = WORDS.vocabulary.unknown
     assert list(read.ids) == [unknown, *WORDS.encode("the"), unknown, unknown, None]
     assert read.unknown == ("[note]", "<unk>", "zebra")
@@ -124,14 +131,14 @@ def joint(hmm, text: str) -> torch.Tensor:
     """log p(a | text) for all answers to two gaps, by enumeration: (V, V)."""
     vocabulary = WORDS.vocabulary
     size = vocabulary.size
-    read = read_gaps(text, WORDS)
+    read = parse_masked_text(text, WORDS)
     rows = []
     for pair in itertools.product(range(size), repeat=2):
         answers = iter(pair)
         body = [next(answers) if id is None else id for id in read.ids]
         rows.append([vocabulary.start, *body, vocabulary.end])
     with torch.no_grad():
-        totals = hmm.log_prob(Batch.from_sequences(rows, pad=vocabulary.pad)).totals.double()
+        totals = hmm.log_prob(Batch.collate(rows, pad=vocabulary.pad)).totals.double()
     return torch.log_softmax(totals, 0).view(size, size)
 
 
@@ -174,9 +181,13 @@ def test_gaps_together_are_the_joint_posterior(hmm):
 def test_a_system_with_a_joint_of_its_own_is_asked_for_it(span_joint):
     """All fillings by its log_prob, in order; the chain rule's own passes would give others."""
     text, vocabulary = "the <mask> sees <mask>", WORDS.vocabulary
-    row = [vocabulary.start, *read_gaps(text, WORDS).with_gap(vocabulary.mask), vocabulary.end]
+    row = [
+        vocabulary.start,
+        *parse_masked_text(text, WORDS).with_mask(vocabulary.mask),
+        vocabulary.end,
+    ]
     pairs = list(itertools.product(range(vocabulary.size), repeat=2))
-    batch = Batch.from_sequences([row] * len(pairs), pad=vocabulary.pad)
+    batch = Batch.collate([row] * len(pairs), pad=vocabulary.pad)
     with torch.no_grad():
         table = span_joint.joint_fill(batch, batch.tokens == vocabulary.mask)
         log_probs = table.log_prob(torch.tensor(pairs).flatten())
@@ -246,8 +257,8 @@ def test_the_best_of_a_blank_is_the_best_of_all_answers(glm):
     answers = [each for size in range(3) for each in itertools.product(inner, repeat=size)]
     row = [vocabulary.start, *WORDS.encode("the"), vocabulary.mask, vocabulary.end]
     with torch.no_grad():
-        writer = glm.infilling(Batch.from_sequences([row] * len(answers), pad=0))
-        log_probs = written_log_probs(writer, answers)
+        writer = glm.infill_decoder(Batch.collate([row] * len(answers), pad=0))
+        log_probs = generated_log_probs(writer, answers)
     ranked = sorted(zip(log_probs, answers, strict=True), reverse=True)[:3]
     [found] = filler(glm, top=3, beam=200, max_length=2).blanks(["the <mask>"])
     for filling, (log_prob, answer) in zip(found.fillings, ranked, strict=True):
@@ -274,19 +285,23 @@ def test_the_log_probability_of_what_is_drawn_is_that_of_writing_it(glm):
     text = "the <mask> sees <mask>"
     [found] = filler(glm, top=4, max_length=60).blanks([text], generator=generator)
     vocabulary = WORDS.vocabulary
-    row = [vocabulary.start, *read_gaps(text, WORDS).with_gap(vocabulary.mask), vocabulary.end]
+    row = [
+        vocabulary.start,
+        *parse_masked_text(text, WORDS).with_mask(vocabulary.mask),
+        vocabulary.end,
+    ]
     for filling in found.fillings:
         assert filling.finished
         answers = [WORDS.encode(answer) for answer in filling.answers]
         with torch.no_grad():
-            writer = glm.infilling(Batch.from_sequences([row], pad=vocabulary.pad))
-            [expected] = written_log_probs(writer, [writer.written(0, answers)])
+            writer = glm.infill_decoder(Batch.collate([row], pad=vocabulary.pad))
+            [expected] = generated_log_probs(writer, [writer.written(0, answers)])
         assert filling.log_prob == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_class_may_be_a_word_of_several_tokens(glm):
     """Classification as a cloze: candidates of different lengths, judged as they are written."""
-    [found] = filler(glm).blank_among(["the dog <mask>"], ["sleeps", "sees the cat"])
+    [found] = filler(glm).rank_infills(["the dog <mask>"], ["sleeps", "sees the cat"])
     options = found.gaps[0].options
     assert {option.text for option in options} == {"sleeps", "sees the cat"}
     assert sum(option.share for option in options) == pytest.approx(1.0)
@@ -294,7 +309,7 @@ def test_a_class_may_be_a_word_of_several_tokens(glm):
     assert options[1].share / options[0].share == pytest.approx(ratio)
     assert options[0].probability == pytest.approx(math.exp(options[0].log_prob))
     with pytest.raises(UserError, match="texts with one blank, and one with 2 came"):
-        list(filler(glm).blank_among(["<mask> dog <mask>"], ["a"]))
+        list(filler(glm).rank_infills(["<mask> dog <mask>"], ["a"]))
 
 
 def test_answers_that_were_all_cut_off_are_told(glm):

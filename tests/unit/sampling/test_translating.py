@@ -12,14 +12,21 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam import Beam, Hypothesis
-from lmlab.sampling.finding import BySearch, Drawn, Greedily
-from lmlab.sampling.translating import (
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    Hypothesis,
+)
+from lmlab.sampling.decoding_strategies import (
+    BeamSearch,
+    Greedy,
+    Sampling,
+)
+from lmlab.sampling.translation import (
     Translation,
+    TranslationCandidate,
     Translator,
-    Written,
-    by_mean_utility,
     make_translator,
+    rank_by_expected_utility,
 )
 
 WORDS = {"a": 5, "b": 6, "c": 7}
@@ -59,7 +66,7 @@ def translator(random_table):
 
 def test_lines_stay_beside_each_other(translator):
     """Sources of several lengths in two chunks, an empty one among them: as each by itself."""
-    each = translator(BySearch(beam=Beam(width=3)), max_length=4)
+    each = translator(BeamSearch(beam=BeamConfig(width=3)), max_length=4)
     chunks = [["a", "b c a", "", "c"], ["b"]]
     found = list(each.translate(chunks))
     assert [one.source for one in found] == ["a", "b c a", "", "c", "b"]
@@ -70,7 +77,7 @@ def test_lines_stay_beside_each_other(translator):
             assert one == alone
 
 
-@pytest.mark.parametrize("way", [Greedily(), BySearch(beam=Beam(width=3)), Drawn(rows=2)])
+@pytest.mark.parametrize("way", [Greedy(), BeamSearch(beam=BeamConfig(width=3)), Sampling(rows=2)])
 def test_a_translation_does_not_depend_on_its_company(translator, table, way):
     """A text that never ends is as long as its own source allows: 2 · 3 + 10 tokens, 2 · 5 + 10.
 
@@ -85,7 +92,7 @@ def test_a_translation_does_not_depend_on_its_company(translator, table, way):
 
 def test_what_is_drawn_for_a_source_is_not_what_is_drawn_for_another(translator):
     """The same source eight times, three texts each: all would be alike if the number were not."""
-    found = translator(Drawn(rows=3), best=3, max_length=4).translate([["a"] * 8])
+    found = translator(Sampling(rows=3), best=3, max_length=4).translate([["a"] * 8])
     assert len({tuple(one.text for one in each.written) for each in found}) > 4
 
 
@@ -105,9 +112,9 @@ def test_a_prefix_is_part_of_what_is_scored(random_table):
 
 def test_log_probabilities_add_up_to_the_tables(translator, random_table):
     """p(y | first token) = mass(first, y) / mass(first), the end with it."""
-    (found,) = translator(BySearch(beam=Beam(width=3, best=5)), best=5, max_length=4).translate(
-        [["b"]]
-    )
+    (found,) = translator(
+        BeamSearch(beam=BeamConfig(width=3, best=5)), best=5, max_length=4
+    ).translate([["b"]])
     total = random_table.mass[(6,)]
     assert len(found.written) == 5
     for one in found.written:
@@ -117,29 +124,29 @@ def test_log_probabilities_add_up_to_the_tables(translator, random_table):
 
 
 def test_greedy_is_a_beam_of_one_or_worse(translator):
-    (greedily,) = translator(Greedily(), max_length=4).translate([["a"]])
-    (searched,) = translator(BySearch(beam=Beam(width=27)), max_length=4).translate([["a"]])
+    (greedily,) = translator(Greedy(), max_length=4).translate([["a"]])
+    (searched,) = translator(BeamSearch(beam=BeamConfig(width=27)), max_length=4).translate([["a"]])
     assert greedily.written[0].log_prob <= searched.written[0].log_prob + 1e-12
 
 
 def test_samples_follow_the_table(translator, random_table):
     """How often the likeliest translation is drawn, within five standard errors."""
-    (best,) = translator(BySearch(beam=Beam(width=27)), max_length=4).translate([["c"]])
-    (drawn,) = translator(Drawn(rows=4000), best=4000, max_length=4).translate([["c"]])
+    (best,) = translator(BeamSearch(beam=BeamConfig(width=27)), max_length=4).translate([["c"]])
+    (drawn,) = translator(Sampling(rows=4000), best=4000, max_length=4).translate([["c"]])
     p = math.exp(best.written[0].log_prob)
     share = sum(one.text == best.text for one in drawn.written) / 4000
     assert abs(share - p) < 5 * math.sqrt(p * (1 - p) / 4000)
 
 
 def test_one_seed_one_result(translator):
-    way = Drawn(rows=3)
+    way = Sampling(rows=3)
     first, second = (list(translator(way, best=3, seed=7).translate([["a", "b"]])) for _ in "12")
     assert first == second
     assert first != list(translator(way, best=3, seed=8).translate([["a", "b"]]))
 
 
-def written(text: str) -> Written:
-    return Written(text=text, log_prob=-1.0, score=-1.0, tokens=1, finished=True)
+def written(text: str) -> TranslationCandidate:
+    return TranslationCandidate(text=text, log_prob=-1.0, score=-1.0, tokens=1, finished=True)
 
 
 def test_minimum_bayes_risk_by_hand():
@@ -149,7 +156,7 @@ def test_minimum_bayes_risk_by_hand():
     def utility(text: str, reference: str) -> float:
         return sum(a == b for a, b in zip(text, reference, strict=True)) / len(text)
 
-    ranked = by_mean_utility([written(t) for t in ("aac", "aab", "zzz", "aab")], utility)
+    ranked = rank_by_expected_utility([written(t) for t in ("aac", "aab", "zzz", "aab")], utility)
     assert [(one.text, round(one.score, 9)) for one in ranked] == [
         ("aab", round(2 / 3, 9)),
         ("aac", round(7 / 12, 9)),
@@ -179,7 +186,7 @@ def test_a_source_that_is_too_long_is_cut_and_says_so(translator, random_table, 
             raise UserError(f"at most 4 tokens, and {tokens} came.")
 
     monkeypatch.setattr(random_table, "check_condition_length", refuse)
-    each = translator(Greedily(), max_length=4)
+    each = translator(Greedy(), max_length=4)
     found = list(each.translate([["a", "b c"], ["a b c a"]]))
     assert [one.cut for one in found] == [0, 0, 2] and not found[1].notes
     assert "last 2 tokens" in found[2].notes[0]
@@ -223,8 +230,8 @@ def test_required_and_banned_words_reach_the_search(random_table):
 
 def test_a_condition_is_one_row_for_each_source(random_table):
     """The table reads its condition, so a wrong order of rows would show."""
-    sources = Batch.from_sequences([[2, 5, 3], [2, 6, 3]], pad=0)
-    way = BySearch(beam=Beam(width=2))
+    sources = Batch.collate([[2, 5, 3], [2, 6, 3]], pad=0)
+    way = BeamSearch(beam=BeamConfig(width=2))
     found = way.find(random_table, sources, [4, 4], 0)
     swapped = way.find(random_table, sources.select(torch.tensor([1, 0])), [4, 4], 0)
     assert found == swapped[::-1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmlab.core.distribution import Categorical
-from lmlab.sampling.truncation import Temperature, TopK, TopP, apply, filters
+from lmlab.sampling.truncation import Temperature, TopK, TopP, apply_filters, make_filters
 
 
 def categorical(*probabilities: float) -> Categorical:
@@ -51,15 +51,15 @@ def test_top_p_keeps_the_smallest_nucleus():
 
 def test_filters_compose_in_the_usual_order():
     given = categorical(0.6, 0.3, 0.1)
-    steps = filters(temperature=0.5, top_k=2, top_p=0.75)
+    steps = make_filters(temperature=0.5, top_k=2, top_p=0.75)
     assert steps == (Temperature(0.5), TopK(2), TopP(0.75))
     # 36 : 9 after temperature and top-k, 0.8 and 0.2; the first alone reaches 0.75.
-    assert probabilities(apply(steps, given)) == pytest.approx([1, 0, 0])
-    assert filters() == ()
+    assert probabilities(apply_filters(steps, given)) == pytest.approx([1, 0, 0])
+    assert make_filters() == ()
 
 
 def test_filters_leave_what_they_are_given():
     given = categorical(0.5, 0.3, 0.2)
     before = given.log_probs.clone()
-    apply(filters(temperature=2.0, top_k=1, top_p=0.5), given)
+    apply_filters(make_filters(temperature=2.0, top_k=1, top_p=0.5), given)
     assert torch.equal(given.log_probs, before)

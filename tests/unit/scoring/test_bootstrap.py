@@ -67,7 +67,7 @@ def test_one_seed_one_result_whatever_the_chunks(monkeypatch):
 
 
 def test_very_many_sentences_are_drawn_in_blocks(monkeypatch):
-    monkeypatch.setattr(bootstrap, "MOST_BLOCKS", 100)
+    monkeypatch.setattr(bootstrap, "MAX_BLOCKS", 100)
     totals = np.random.default_rng(5).normal(3.0, 1.0, (1000, 1))
     ratios = paired_bootstrap(totals, np.ones((1000, 1)), seed=0, resamples=2000)
     assert ratios.mean() == pytest.approx(totals.mean(), abs=0.01)

@@ -12,7 +12,7 @@ import torch
 import lmlab
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.scoring.cloze import cloze
+from lmlab.scoring.cloze import cloze_accuracy
 
 TEXTS = ["a b a b", "b a", "a a b b a", "b b b", "a"]
 
@@ -34,7 +34,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lmlab.api.Lang
 
 def test_what_is_filled_in(models):
     model = models["bert"]
-    found = cloze(model.system, model.tokenizer, TEXTS, seed=3)
+    found = cloze_accuracy(model.system, model.tokenizer, TEXTS, seed=3)
     assert (found.how, found.texts, found.skipped) == ("fill", 5, 0)
     right, nats, generator = 0, 0.0, np.random.default_rng(3)
     for text in TEXTS:
@@ -44,7 +44,7 @@ def test_what_is_filled_in(models):
         masked = torch.zeros(1, len(ids), dtype=torch.bool)
         masked[0, place] = True
         with torch.no_grad():
-            log_probs = model.system.fill(Batch.from_sequences([ids], pad=0), masked).log_probs[0]
+            log_probs = model.system.fill(Batch.collate([ids], pad=0), masked).log_probs[0]
         right += int(log_probs.argmax()) == ids[place]
         nats -= float(log_probs[ids[place]])
     assert found.accuracy == right / 5
@@ -57,7 +57,7 @@ def test_what_is_filled_in(models):
 def test_from_the_left_it_is_the_score_of_the_token(name: str, models):
     """One text with one token: the hidden one is known, and its score is that of scoring."""
     model = models[name]
-    found = cloze(model.system, model.tokenizer, ["a"])
+    found = cloze_accuracy(model.system, model.tokenizer, ["a"])
     assert found.how == "left"
     score = model.score(["a"])[0].per_token[0].log_prob
     assert found.nats == pytest.approx(-score, abs=1e-5)
@@ -67,14 +67,14 @@ def test_from_the_left_it_is_the_score_of_the_token(name: str, models):
 def test_a_blank_is_asked_for_its_first_token(name: str, models):
     """The mean over hidden tokens is finite, and that of the writer's own steps, one by one."""
     model = models[name]
-    found = cloze(model.system, model.tokenizer, ["a b a b"], seed=1)
+    found = cloze_accuracy(model.system, model.tokenizer, ["a b a b"], seed=1)
     assert found.how == "infill" and math.isfinite(found.nats)
     ids = [2, *model.tokenizer.encode("a b a b"), 3]
     possible = []
     for place in range(1, 5):
         hidden = [4 if at == place else token for at, token in enumerate(ids)]
         with torch.no_grad():
-            writer = model.system.infilling(Batch.from_sequences([hidden], pad=0))
+            writer = model.system.infill_decoder(Batch.collate([hidden], pad=0))
             written = writer.written(0, [[ids[place]]])
             state = writer.start(1)
             for token in written:
@@ -86,14 +86,14 @@ def test_a_blank_is_asked_for_its_first_token(name: str, models):
 
 def test_the_same_seed_hides_the_same_tokens(models):
     model = models["bert"]
-    first = cloze(model.system, model.tokenizer, TEXTS, seed=1)
-    assert first == cloze(model.system, model.tokenizer, TEXTS, seed=1)
-    assert first != cloze(model.system, model.tokenizer, TEXTS, seed=2)
+    first = cloze_accuracy(model.system, model.tokenizer, TEXTS, seed=1)
+    assert first == cloze_accuracy(model.system, model.tokenizer, TEXTS, seed=1)
+    assert first != cloze_accuracy(model.system, model.tokenizer, TEXTS, seed=2)
 
 
 def test_unknown_and_too_long_texts_are_left_out(models):
     model = models["bert"]
-    found = cloze(model.system, model.tokenizer, ["zzz", "a " * 40, "a b"])
+    found = cloze_accuracy(model.system, model.tokenizer, ["zzz", "a " * 40, "a b"])
     assert (found.texts, found.skipped) == (1, 2)
     with pytest.raises(UserError, match="no text with a known token"):
-        cloze(model.system, model.tokenizer, ["zzz"])
+        cloze_accuracy(model.system, model.tokenizer, ["zzz"])

@@ -14,10 +14,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.scoring import measure
-from lmlab.scoring.compare import compare
-from lmlab.scoring.score import Scorer
-from lmlab.scoring.tables import markdown
+from lmlab.scoring import split_evaluation
+from lmlab.scoring.comparison_tables import markdown
+from lmlab.scoring.model_comparison import compare_models
+from lmlab.scoring.scorer import Scorer
 
 
 class Uniform:
@@ -63,7 +63,7 @@ def summary_of(model, corpus):
 
 
 def test_rows_are_summaries_and_seeds_are_grouped(runs, corpus):
-    found = compare(runs, corpus)
+    found = compare_models(runs, corpus)
     assert {row.name for row in found.rows} == {"lstm", "gru"}
     row = found.row("lstm")
     nats = [summary_of(model, corpus).nats_per_token for model in runs[:2]]
@@ -84,7 +84,7 @@ def test_rows_are_summaries_and_seeds_are_grouped(runs, corpus):
 
 
 def test_floor_and_regret(runs, corpus, sentences):
-    found = compare(runs, corpus)
+    found = compare_models(runs, corpus)
     tokens = 6 * sum(len(text.split()) + 1 for text in sentences)
     floor = 24 * math.log(4) / tokens
     for row in found.rows:
@@ -93,20 +93,20 @@ def test_floor_and_regret(runs, corpus, sentences):
     assert found.floor.entropy == pytest.approx(math.log(4))
     assert found.floor.entropy_per_token == pytest.approx(math.log(4) / 7)
     assert found.floor.nats_per_text == pytest.approx(math.log(4))
-    cut = compare(runs, replace(corpus, layout=Layout(cut=4)))
+    cut = compare_models(runs, replace(corpus, layout=Layout(cut=4)))
     assert all(row.floor is None and row.convention.cut == 4 for row in cut.rows)
     assert any("floor only where whole texts" in note for note in cut.notes)
 
 
 def test_differences_are_paired_and_the_better_is_first(runs, corpus):
-    found = compare(runs, corpus, seed=3)
+    found = compare_models(runs, corpus, seed=3)
     (difference,) = found.differences
     first, second = (found.row(name) for name in (difference.first, difference.second))
     assert difference.nats == pytest.approx(first.nats_per_token - second.nats_per_token)
     assert difference.nats < 0 and difference.low <= difference.nats <= difference.high
     assert difference.unit == "token" and difference.nats_per_token == difference.nats
     assert 0 < difference.p_value <= 1
-    assert compare(runs, corpus, seed=3).differences == found.differences
+    assert compare_models(runs, corpus, seed=3).differences == found.differences
     # Per-sentence totals are kept, and add up to the row.
     assert -found.totals["gru"].sum() / found.row("gru").tokens == pytest.approx(
         found.row("gru").nats_per_token
@@ -117,7 +117,7 @@ def test_different_tokens_compare_by_character(
     runs, corpus, characters, tiny_recurrent, fake_model
 ):
     spelling = fake_model("rnn", "rnn", tiny_recurrent(characters.vocabulary), characters)
-    found = compare([*runs, spelling], corpus)
+    found = compare_models([*runs, spelling], corpus)
     mixed = [each for each in found.differences if "rnn" in (each.first, each.second)]
     assert len(mixed) == 2 and all(each.unit == "character" for each in mixed)
     for each in mixed:
@@ -140,7 +140,7 @@ class Unnormalised(torch.nn.Module):
 
 def test_kinds_are_not_compared(runs, corpus, words, fake_model):
     energy = fake_model("energy", "energy", Unnormalised(runs[0].system), words)
-    found = compare([*runs, energy], corpus)
+    found = compare_models([*runs, energy], corpus)
     row = found.row("energy")
     assert row.kind == "unnormalised" and row.perplexity is None
     assert row.bits_per_character is None
@@ -158,7 +158,7 @@ def test_settings_make_another_model_and_names_tell_them_apart(
     wide = fake_model(
         "lstm", "lstm-wide", tiny_recurrent(words.vocabulary, seed=5), words, set={"width": 9}
     )
-    found = compare([*runs, wide], corpus)
+    found = compare_models([*runs, wide], corpus)
     assert {row.name: row.system for row in found.rows} == {
         "lstm": "lstm",
         "lstm-wide": "lstm",
@@ -172,7 +172,7 @@ def test_conventions_and_unknown_words_are_told(words, tiny_recurrent, fake_mode
     splits = {part: Split.listed(texts, identity=part, name=part) for part in ("train", "test")}
     corpus = Corpus(name="animals", splits=splits)
     stream = fake_model("rnn", "rnn", system, words, layout=Layout(kind="contiguous"))
-    found = compare([fake_model("gru", "gru", system, words), stream], corpus)
+    found = compare_models([fake_model("gru", "gru", system, words), stream], corpus)
     assert any("different conventions (start, carried)" in note for note in found.notes)
     # 6 + 6 + 5 + 8 + 2 words and five ends.
     assert any("1 of 32 tokens (3.1%) are unknown" in note for note in found.notes)
@@ -181,7 +181,7 @@ def test_conventions_and_unknown_words_are_told(words, tiny_recurrent, fake_mode
 
 
 def test_sentences_for_the_picture(runs, corpus, sentences):
-    found = compare(runs, corpus)
+    found = compare_models(runs, corpus)
     assert [each.text for each in found.sentences] == sentences
     tokens = found.sentences[0].tokens["gru"]
     scorer = Scorer(runs[2].system, runs[2].tokenizer, Layout())
@@ -197,7 +197,7 @@ def test_probability_zero_is_told_and_not_averaged(runs, corpus, words, fake_mod
             return LogProbs(per_token=per_token, kind="exact")
 
     never = fake_model("never", "never", Impossible(runs[0].system), words)
-    found = compare([*runs, never], corpus)
+    found = compare_models([*runs, never], corpus)
     assert found.row("never").perplexity == math.inf
     assert any("probability zero" in note for note in found.notes)
     assert all("never" not in (each.first, each.second) for each in found.differences)
@@ -206,28 +206,30 @@ def test_probability_zero_is_told_and_not_averaged(runs, corpus, words, fake_mod
 
 def test_nothing_and_the_same_twice_are_errors(runs, corpus):
     with pytest.raises(UserError, match="nothing to compare"):
-        compare([], corpus)
+        compare_models([], corpus)
     with pytest.raises(UserError, match="given twice"):
-        compare([runs[0], runs[0]], corpus)
+        compare_models([runs[0], runs[0]], corpus)
 
 
 def test_progress_hears_every_token(runs, corpus):
     heard = []
-    found = compare(runs[2:], corpus, progress=lambda name, tokens: heard.append((name, tokens)))
+    found = compare_models(
+        runs[2:], corpus, progress=lambda name, tokens: heard.append((name, tokens))
+    )
     assert {name for name, _ in heard} == {"gru-a"}
     assert sum(tokens for _, tokens in heard) == found.rows[0].tokens
 
 
 def test_training_time_is_read_from_the_metrics(tmp_path):
-    assert measure.train_seconds(tmp_path) is None
+    assert split_evaluation.training_seconds(tmp_path) is None
     lines = [{"step": 1, "seconds": 2.5}, {"step": 2, "seconds": 7.25}]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
-    assert measure.train_seconds(tmp_path) == 7.25
+    assert split_evaluation.training_seconds(tmp_path) == 7.25
 
 
 def test_mean_over_seeds_is_what_is_resampled(runs, corpus):
-    found = compare(runs, corpus)
+    found = compare_models(runs, corpus)
     each = [
         [score.total for score in Scorer(m.system, m.tokenizer, Layout()).score(texts)]
         for m in runs[:2]

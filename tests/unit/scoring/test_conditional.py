@@ -17,7 +17,7 @@ from lmlab.core.registry import catalogue, system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.conditional import conditional_scores, whole_texts_only
-from lmlab.scoring.score import Scorer
+from lmlab.scoring.scorer import Scorer
 
 
 @pytest.mark.parametrize("kind", ["sentences", "contiguous"])

@@ -15,9 +15,16 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.readers import Example
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring.compare import compare
-from lmlab.scoring.given_source import SourceScorer, check_takes_source, paired
-from lmlab.training.runs import build_system, build_tiny
+from lmlab.scoring.model_comparison import compare_models
+from lmlab.scoring.source_scoring import (
+    SourceScorer,
+    check_takes_source,
+    pair_with_sources,
+)
+from lmlab.training.run_folder import (
+    build_system,
+    build_tiny,
+)
 
 PAIRS = Layout(kind="pairs")
 
@@ -48,8 +55,8 @@ def test_scores_are_log_probabilities_given_the_source(words, transformer, pairs
             [vocabulary.start, *words.encode(side), vocabulary.end]
             for side in (each.source, each.text)
         )
-        condition = Batch.from_sequences([source], vocabulary.pad)
-        batch = Batch.from_sequences([text], vocabulary.pad, condition=condition)
+        condition = Batch.collate([source], vocabulary.pad)
+        batch = Batch.collate([text], vocabulary.pad, condition=condition)
         with torch.no_grad():
             expected = transformer.log_prob(batch).per_token[0].tolist()
         assert [t.log_prob for t in each.per_token] == pytest.approx(expected, abs=1e-5)
@@ -76,11 +83,11 @@ def test_a_batch_has_as_many_places_as_the_budget_on_either_side(
 
 
 def test_pairs_without_end_are_scored_as_they_come(words, transformer, monkeypatch):
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_TEXTS", 8)
+    monkeypatch.setattr("lmlab.scoring.scorer.CHUNK_TEXTS", 8)
     sources = ("the cat sat" for _ in count())
     texts = ("a dog" for _ in count())
     (alone,) = scorer(transformer, words).score([("the cat sat", "a dog")])
-    found = scorer(transformer, words).score(paired(sources, texts), per_token=False)
+    found = scorer(transformer, words).score(pair_with_sources(sources, texts), per_token=False)
     totals = [score.total for score in islice(found, 20)]
     assert totals == pytest.approx([alone.total] * 20, abs=1e-5)
 
@@ -131,9 +138,9 @@ def test_what_does_not_fit_is_told_in_a_sentence(words, transformer):
     with pytest.raises(UserError, match="by the method norm a text has no source"):
         scorer(build_tiny("unilm", words.vocabulary), words, method="norm")
     with pytest.raises(UserError, match=r"as each other, and 1 and 2 came"):
-        paired(["a", "b"], ["a"])
+        pair_with_sources(["a", "b"], ["a"])
     with pytest.raises(UserError, match="the sources ended after 1"):
-        list(asked.score(paired(iter(["a"]), iter(["a", "b"]))))
+        list(asked.score(pair_with_sources(iter(["a"]), iter(["a", "b"]))))
     with pytest.raises(UserError, match=r"gpt scores texts that are given nothing; leave"):
         check_takes_source(find_system("gpt"))
     with pytest.raises(UserError, match="'a cat' has none"):
@@ -154,7 +161,7 @@ def test_translators_are_compared_on_pairs(words, transformer, pairs, fake_model
             fake_model("seq2seq", "two", build_tiny("seq2seq", words.vocabulary), words),
         )
     ]
-    found = compare(models, corpus)
+    found = compare_models(models, corpus)
     row = found.row("transformer")
     total = sum(score.total for score in scorer(transformer, words).score_examples(examples))
     assert row.nats_per_token == pytest.approx(-total / row.tokens, abs=1e-6)
@@ -163,6 +170,6 @@ def test_translators_are_compared_on_pairs(words, transformer, pairs, fake_model
     assert [each.source for each in found.sentences] == [e.condition for e in examples[:5]]
     alone = replace(corpus, layout=Layout())
     with pytest.raises(UserError, match=r"one \(transformer\) scores a text given its source"):
-        compare(models[:1], alone)
+        compare_models(models[:1], alone)
     with pytest.raises(UserError, match=r"both holds pairs, and three \(gru\) scores texts that"):
-        compare([fake_model("gru", "three", transformer, words)], corpus)
+        compare_models([fake_model("gru", "three", transformer, words)], corpus)

@@ -6,12 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
-from lmlab.core.visibility import Full
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.scoring.masked import METHODS, kind_of, masked_scores
+from lmlab.scoring.pseudo_log_likelihood import (
+    MASKED_METHODS,
+    masked_score_kind,
+    masked_token_scores,
+)
 from lmlab.zoo import bert, electra, hmm, mpnet, ngram, xlnet
 
 VOCABULARY = Vocabulary(size=23)
@@ -47,7 +51,7 @@ def system():
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    return Batch.from_sequences(SEQUENCES, VOCABULARY.pad)
+    return Batch.collate(SEQUENCES, VOCABULARY.pad)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,7 @@ def score_by_loop(system, method: str, head: str, shown: set[int] = frozenset())
             view = View(
                 inputs=torch.tensor([inputs]),
                 lengths=torch.tensor([len(inputs)]),
-                visibility=Full(),
+                attention_mask=FullMask(),
             )
             state = system.backbone(view).values[0, place]
             if head == "own":
@@ -92,26 +96,29 @@ def score_by_loop(system, method: str, head: str, shown: set[int] = frozenset())
 
 
 @pytest.mark.parametrize("head", ["own", "none"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MASKED_METHODS)
 def test_every_method_is_its_definition(system, batch, words, method, head):
-    found = masked_scores(system, batch, method=method, head=head, words=words)
+    found = masked_token_scores(system, batch, method=method, head=head, words=words)
     expected = score_by_loop(system, method, head)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert expected[0, 1:6].std() > 0.1
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MASKED_METHODS)
 def test_two_streams_are_read_as_one_where_texts_are_scored(batch, words, method):
     """MPNet: what is seen is content like any encoder's, so its scores mean what BERT's do."""
     other = spread_out(mpnet.build(mpnet.SIZES["tiny"], VOCABULARY))
-    found = masked_scores(other, batch, method=method, words=words)
+    found = masked_token_scores(other, batch, method=method, words=words)
     expected = score_by_loop(other, method, "own")
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_methods_differ(system, batch, words):
     """Else the test above would not tell them apart."""
-    found = [masked_scores(system, batch, method=method, words=words)[0] for method in METHODS]
+    found = [
+        masked_token_scores(system, batch, method=method, words=words)[0]
+        for method in MASKED_METHODS
+    ]
     for place, one in enumerate(found):
         assert all((one - other).abs().max() > 0.05 for other in found[:place])
 
@@ -122,20 +129,20 @@ def test_what_is_hidden_together_need_not_be_what_is_scored(system, batch, metho
     masked = batch.mask()
     masked[:, [0, 2, 3]] = False
     masked &= batch.tokens != VOCABULARY.end
-    found = masked_scores(system, batch, method=method, masked=masked)
+    found = masked_token_scores(system, batch, method=method, masked=masked)
     expected = score_by_loop(system, method, "own", shown={2, 3})
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    only = masked_scores(system, batch, method=method, scored=masked)
+    only = masked_token_scores(system, batch, method=method, scored=masked)
     torch.testing.assert_close(only, expected * masked, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MASKED_METHODS)
 def test_the_score_does_not_depend_on_what_is_read_together(system, batch, words, method):
-    whole = masked_scores(system, batch, method=method, words=words)
-    little = masked_scores(system, batch, method=method, words=words, tokens_at_once=1)
+    whole = masked_token_scores(system, batch, method=method, words=words)
+    little = masked_token_scores(system, batch, method=method, words=words, tokens_at_once=1)
     torch.testing.assert_close(little, whole, atol=1e-5, rtol=1e-5)
     order = torch.tensor([3, 0, 4, 2, 1])
-    turned = masked_scores(system, batch.select(order), method=method, words=words[order])
+    turned = masked_token_scores(system, batch.select(order), method=method, words=words[order])
     torch.testing.assert_close(turned, whole[order], atol=1e-5, rtol=1e-5)
 
 
@@ -147,7 +154,7 @@ def test_no_pass_reads_more_than_the_budget(system, batch, budget):
         lambda _, given: read.append(given[0][..., 0])
     )
     try:
-        masked_scores(system, batch, method="norm", tokens_at_once=budget)
+        masked_token_scores(system, batch, method="norm", tokens_at_once=budget)
     finally:
         door.remove()
     assert max(inputs.numel() for inputs in read) <= budget
@@ -162,21 +169,21 @@ def test_only_chosen_places_are_scored_and_modes_stay(system, batch):
     scored = torch.zeros_like(batch.mask())
     scored[0, 2] = scored[2, 5] = True
     system.train()
-    found = masked_scores(system, batch, method="norm", scored=scored)
+    found = masked_token_scores(system, batch, method="norm", scored=scored)
     assert system.training and not found.requires_grad
     system.eval()
-    whole = masked_scores(system, batch, method="norm")
+    whole = masked_token_scores(system, batch, method="norm")
     torch.testing.assert_close(found, whole * scored, atol=1e-5, rtol=1e-5)
-    nothing = masked_scores(system, batch, method="raw", scored=torch.zeros_like(scored))
+    nothing = masked_token_scores(system, batch, method="raw", scored=torch.zeros_like(scored))
     assert nothing.shape == batch.tokens.shape and not nothing.any()
 
 
 @pytest.mark.parametrize("zoo", [hmm, xlnet, mpnet, electra], ids=lambda zoo: zoo.__name__[10:])
 def test_norm_needs_no_more_than_fill(zoo, batch):
     other = spread_out(zoo.build(zoo.SIZES["tiny"], VOCABULARY))
-    found = masked_scores(other, batch, method="norm")
+    found = masked_token_scores(other, batch, method="norm")
     for row, sequence in enumerate(SEQUENCES):
-        alone = Batch.from_sequences([sequence], VOCABULARY.pad)
+        alone = Batch.collate([sequence], VOCABULARY.pad)
         for place in range(1, len(sequence)):
             if sequence[place] == VOCABULARY.end:
                 assert found[row, place] == 0
@@ -193,26 +200,26 @@ def test_norm_needs_no_more_than_fill(zoo, batch):
 def test_the_default_score_of_a_masked_model_is_norm(system, batch):
     with torch.no_grad():
         own = system.log_prob(batch)
-    assert own.kind == kind_of("norm") == "pseudo"
-    norm = masked_scores(system, batch, method="norm")
+    assert own.kind == masked_score_kind("norm") == "pseudo"
+    norm = masked_token_scores(system, batch, method="norm")
     torch.testing.assert_close(own.per_token, norm[:, 1:])
 
 
 def test_mistakes_are_told(system, batch):
     with pytest.raises(UserError, match="did you mean 'norm'"):
-        masked_scores(system, batch, method="nrom")
+        masked_token_scores(system, batch, method="nrom")
     with pytest.raises(UserError, match="no words"):
-        masked_scores(system, batch, method="within-word")
+        masked_token_scores(system, batch, method="within-word")
     other = hmm.build(hmm.SIZES["tiny"], VOCABULARY)
     for method, head in (("raw", "own"), ("norm", "none"), ("simple", "own")):
         with pytest.raises(UserError, match=r"Logits.*bert"):
-            masked_scores(other, batch, method=method, head=head)
+            masked_token_scores(other, batch, method=method, head=head)
     with pytest.raises(UserError, match=r"norm.*Fill.*bert"):
-        masked_scores(ngram.build(ngram.SIZES["tiny"], VOCABULARY), batch, method="norm")
+        masked_token_scores(ngram.build(ngram.SIZES["tiny"], VOCABULARY), batch, method="norm")
 
 
 def test_kinds():
-    kinds = {method: kind_of(method) for method in METHODS}
+    kinds = {method: masked_score_kind(method) for method in MASKED_METHODS}
     unnormalised = {method for method, kind in kinds.items() if kind == "unnormalised"}
     assert unnormalised == {"simple", "raw", "raw-k-mask"}
     assert set(kinds.values()) == {"unnormalised", "pseudo"}

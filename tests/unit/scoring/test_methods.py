@@ -14,11 +14,18 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring import masked_texts
+from lmlab.scoring import masked_text_scoring
 from lmlab.scoring.conditional import conditional_scores
-from lmlab.scoring.masked import METHODS, kind_of, masked_scores
-from lmlab.scoring.methods import NAMES, Method
-from lmlab.scoring.score import Scorer
+from lmlab.scoring.pseudo_log_likelihood import (
+    MASKED_METHODS,
+    masked_score_kind,
+    masked_token_scores,
+)
+from lmlab.scoring.scorer import Scorer
+from lmlab.scoring.scoring_methods import (
+    METHOD_NAMES,
+    ScoringMethod,
+)
 from lmlab.zoo import bert, ebm
 
 TEXTS = ["the cat sat on the mat", "a dog saw the mat", "the zebra"]
@@ -36,8 +43,8 @@ def system(words):
 def table(system, tokenizer, text: str, **options) -> torch.Tensor:
     """The scores of the tokens of one text by themselves."""
     ids = [2, *tokenizer.encode(text), 3]
-    batch = Batch.from_sequences([ids], tokenizer.vocabulary.pad)
-    return masked_scores(system, batch, **options)[0, 1:-1]
+    batch = Batch.collate([ids], tokenizer.vocabulary.pad)
+    return masked_token_scores(system, batch, **options)[0, 1:-1]
 
 
 @pytest.mark.parametrize("head", ["own", "none"])
@@ -54,7 +61,7 @@ def test_a_record_says_how_it_was_taken(system, words, method, head):
         assert [token.token for token in score.per_token] == text.split()
         assert score.tokens == count
         assert score.total == pytest.approx(float(expected.sum()), abs=1e-4)
-        assert score.kind == kind_of(method)
+        assert score.kind == masked_score_kind(method)
         told = score.convention
         assert (told.method, told.head, told.end, told.mean) == (method, head, False, False)
         assert "left to right" not in told.order
@@ -86,7 +93,7 @@ def test_an_energy_is_of_a_text_as_a_whole_whose_length_is_given(words):
     system = ebm.build(ebm.SIZES["tiny"], words.vocabulary).eval()
     [own] = Scorer(system, words, Layout()).score(TEXTS[:1])
     [energy] = Scorer(system, words, Layout(), method="energy").score(TEXTS[:1])
-    batch = Batch.from_sequences([[2, *words.encode(TEXTS[0]), 3]], words.vocabulary.pad)
+    batch = Batch.collate([[2, *words.encode(TEXTS[0]), 3]], words.vocabulary.pad)
     assert own.total == pytest.approx(-float(system.energy(batch).detach()), abs=1e-5)
     assert own.total == pytest.approx(energy.total, abs=1e-5)
     assert own.tokens == energy.tokens == len(own.per_token) == 6 and not energy.per_token
@@ -169,9 +176,9 @@ def in_their_windows(system, tokenizer, table, **options) -> list[float]:
     ids = [2, *tokenizer.encode(LONG), 3]
     expected = []
     for place, (begin, end) in table.items():
-        batch = Batch.from_sequences([ids[begin:end]], tokenizer.vocabulary.pad)
+        batch = Batch.collate([ids[begin:end]], tokenizer.vocabulary.pad)
         words = torch.arange(end - begin)[None]
-        values = masked_scores(system, batch, words=words, **options)
+        values = masked_token_scores(system, batch, words=words, **options)
         expected.append(float(values[0, place - begin]))
     return expected
 
@@ -190,14 +197,14 @@ def test_tokens_of_long_texts_stand_in_the_middle_of_their_windows(
     assert found.tokens == len(LONG.split())
     # The windows of a text are many times its tokens where strides are small: some at a time.
     laid_out: list[int] = []
-    whole = masked_texts.batch_of
+    whole = masked_text_scoring.pad_rows
 
     def noted(rows, of):
         laid_out.append(len(rows) * max(map(len, rows)))
         return whole(rows, of)
 
-    monkeypatch.setattr(masked_texts, "batch_of", noted)
-    monkeypatch.setattr(masked_texts, "PLACES_AT_ONCE", 14)
+    monkeypatch.setattr(masked_text_scoring, "pad_rows", noted)
+    monkeypatch.setattr(masked_text_scoring, "POSITIONS_PER_BATCH", 14)
     bounded = next(scorer.score([LONG]))
     assert [t.log_prob for t in bounded.per_token] == pytest.approx(expected, abs=1e-5)
     assert max(laid_out) <= 14 and len(laid_out) > 1
@@ -212,8 +219,8 @@ def test_the_own_score_of_a_masked_model_has_the_same_windows(
     expected = in_their_windows(system, words, table, method="norm")
     rows = next(scorer.score([LONG]))
     assert [t.log_prob for t in rows.per_token] == pytest.approx(expected, abs=1e-5)
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_CHARACTERS", 20)
-    monkeypatch.setattr("lmlab.scoring.pieces.PIECE_CHARACTERS", 16)
+    monkeypatch.setattr("lmlab.scoring.scorer.MAX_CHUNK_CHARACTERS", 20)
+    monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 16)
     stream = next(scorer.score([LONG]))
     assert [t.log_prob for t in stream.per_token] == pytest.approx(expected, abs=1e-5)
     assert stream.convention == rows.convention and stream.convention.ahead > 0
@@ -228,7 +235,7 @@ def test_windows_of_contiguous_text_go_across_its_lines(system, words):
     windows = BY_TWO | {11: (8, 15), 12: (8, 15), **dict.fromkeys((13, 14, 15, 16), (10, 17))}
     expected = [
         float(
-            masked_scores(system, Batch.from_sequences([ids[a:b]], 0), method="norm")[0, place - a]
+            masked_token_scores(system, Batch.collate([ids[a:b]], 0), method="norm")[0, place - a]
         )
         for place, (a, b) in windows.items()
         if ids[place] != 3
@@ -319,13 +326,13 @@ def test_energies_belong_to_the_whole_text(words):
 
 
 def test_all_methods_have_an_order_in_words():
-    from lmlab.scoring.methods import ORDERS
+    from lmlab.scoring.scoring_methods import METHOD_ORDERS
 
-    assert set(METHODS) < set(ORDERS)
+    assert set(MASKED_METHODS) < set(METHOD_ORDERS)
 
 
 @pytest.mark.parametrize(("usual", "ours"), [("pll", "norm"), ("pll-within-word", "within-word")])
 def test_usual_names_of_pseudo_log_likelihoods_are_methods(usual, ours):
-    assert Method(name=usual) == Method(name=ours)
-    assert Method(name=usual).masked and Method(name=usual).name == ours
-    assert usual in NAMES
+    assert ScoringMethod(name=usual) == ScoringMethod(name=ours)
+    assert ScoringMethod(name=usual).masked and ScoringMethod(name=usual).name == ours
+    assert usual in METHOD_NAMES

@@ -14,8 +14,12 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.system import System
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring.pairs import UNLABELLED, judge_files, read_pairs
-from lmlab.scoring.score import Scorer
+from lmlab.scoring.minimal_pairs import (
+    UNLABELLED,
+    read_minimal_pairs,
+    score_minimal_pair_files,
+)
+from lmlab.scoring.scorer import Scorer
 
 WORDS = {"good": -1.0, "fair": -2.0, "bad": -3.0, "</s>": -1.0, "<unk>": -9.0}
 
@@ -67,7 +71,7 @@ def test_accuracy_by_file_phenomenon_and_paradigm(scorer, tmp_path):
         pair("good", "fair", phenomenon="islands"),
         pair("good zebra", "bad zebra"),
     )
-    report = judge_files(scorer, [first, second])
+    report = score_minimal_pair_files(scorer, [first, second])
     assert (report.overall.pairs, report.overall.right, report.overall.ties) == (6, 3, 2)
     assert report.overall.right_per_token == 4
     assert report.overall.with_unknown == 1
@@ -87,7 +91,7 @@ def test_accuracy_by_file_phenomenon_and_paradigm(scorer, tmp_path):
 
 def test_standard_error_is_binomial(scorer, tmp_path):
     rows = [pair("good", "bad")] * 3 + [pair("bad", "good")]
-    report = judge_files(scorer, [write(tmp_path / "pairs.jsonl", *rows)])
+    report = score_minimal_pair_files(scorer, [write(tmp_path / "pairs.jsonl", *rows)])
     # a = 3/4 of n = 4: √(3/4 · 1/4 / 4) = √3 / 8.
     assert report.overall.accuracy == 0.75
     assert report.overall.standard_error == pytest.approx(math.sqrt(3) / 8)
@@ -109,21 +113,21 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, text, words):
     good = json.dumps(pair("a", "b"))
     path.write_text(f"{good}\n\n{text}\n", encoding="utf-8")
     with pytest.raises(UserError, match=f"broken.jsonl, {words}"):
-        list(read_pairs([path]))
+        list(read_minimal_pairs([path]))
 
 
 def test_missing_and_empty_files_are_told(tmp_path):
     with pytest.raises(UserError, match="no file"):
-        list(read_pairs([tmp_path / "absent.jsonl"]))
+        list(read_minimal_pairs([tmp_path / "absent.jsonl"]))
     (tmp_path / "empty.jsonl").write_text("\n", encoding="utf-8")
     with pytest.raises(UserError, match="no pair"):
-        list(read_pairs([tmp_path / "empty.jsonl"]))
+        list(read_minimal_pairs([tmp_path / "empty.jsonl"]))
 
 
 def test_gzip_is_read_and_rows_know_where_they_came_from(tmp_path):
     path = tmp_path / "pairs.jsonl.gz"
     path.write_bytes(gzip.compress((json.dumps(pair("a", "b", "t", "u")) + "\n").encode()))
-    (found,) = read_pairs([path])
+    (found,) = read_minimal_pairs([path])
     assert (found.good, found.bad, found.phenomenon, found.uid, found.line) == (
         "a",
         "b",
@@ -137,7 +141,10 @@ def test_sentences_of_contiguous_models_do_not_see_each_other(words, tiny_recurr
     system = tiny_recurrent(words.vocabulary)
     scorer = Scorer(system, words, Layout(kind="contiguous"))
     rows = [pair("the cat sat", "cat the sat"), pair("a dog", "dog a")]
-    whole = judge_files(scorer, [write(tmp_path / "both.jsonl", *rows)])
-    alone = [judge_files(scorer, [write(tmp_path / f"{i}.jsonl", r)]) for i, r in enumerate(rows)]
+    whole = score_minimal_pair_files(scorer, [write(tmp_path / "both.jsonl", *rows)])
+    alone = [
+        score_minimal_pair_files(scorer, [write(tmp_path / f"{i}.jsonl", r)])
+        for i, r in enumerate(rows)
+    ]
     assert whole.overall.right == sum(each.overall.right for each in alone)
     assert not whole.convention.carried

@@ -13,8 +13,12 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
-from lmlab.scoring.score import Scorer
-from lmlab.scoring.streams import Window, right_context, rolling_windows
+from lmlab.scoring.scorer import Scorer
+from lmlab.scoring.token_streams import (
+    ScoringWindow,
+    right_context,
+    rolling_windows,
+)
 
 
 def stepped(system, ids, state=None):
@@ -161,14 +165,14 @@ def test_contiguous_text_afresh_starts_each_line_after_an_end(words, tiny_recurr
 def test_rolling_windows_by_hand():
     # Places 0..10, place 0 context. The first window scores places 1..4; then two more each.
     assert rolling_windows(11, 4, 2) == [
-        Window(0, 5, 4),
-        Window(2, 7, 2),
-        Window(4, 9, 2),
-        Window(6, 11, 2),
+        ScoringWindow(0, 5, 4),
+        ScoringWindow(2, 7, 2),
+        ScoringWindow(4, 9, 2),
+        ScoringWindow(6, 11, 2),
     ]
-    assert rolling_windows(3, 4, 2) == [Window(0, 3, 2)]
+    assert rolling_windows(3, 4, 2) == [ScoringWindow(0, 3, 2)]
     # An odd one out at the end still sees a whole window.
-    assert rolling_windows(6, 4, 3) == [Window(0, 5, 4), Window(1, 6, 1)]
+    assert rolling_windows(6, 4, 3) == [ScoringWindow(0, 5, 4), ScoringWindow(1, 6, 1)]
 
 
 def test_windows_count_each_token_once_and_leave_room_behind_it():
@@ -208,8 +212,8 @@ def test_rolling_scores_see_just_their_window(words, tiny_recurrent, monkeypatch
     assert [t.log_prob for t in found.per_token] == pytest.approx(expected, abs=1e-12)
     assert (found.convention.window, found.convention.stride) == (window, stride)
     # The same by the stream that serves texts too long to be read at once.
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_CHARACTERS", 20)
-    monkeypatch.setattr("lmlab.scoring.pieces.PIECE_CHARACTERS", 16)
+    monkeypatch.setattr("lmlab.scoring.scorer.MAX_CHUNK_CHARACTERS", 20)
+    monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 16)
     streamed = scorer.score_one(text)
     assert [t.log_prob for t in streamed.per_token] == pytest.approx(expected, abs=1e-12)
     assert [(t.start, t.end) for t in streamed.per_token] == [
@@ -248,7 +252,7 @@ def test_progress_counts_every_token(words, tiny_recurrent, sentences):
 
 
 def test_memory_does_not_grow_with_the_number_of_texts(words, tiny_recurrent, monkeypatch):
-    monkeypatch.setattr("lmlab.scoring.score.AHEAD_TEXTS", 64)
+    monkeypatch.setattr("lmlab.scoring.scorer.CHUNK_TEXTS", 64)
     system = tiny_recurrent(words.vocabulary)
     scorer = Scorer(system, words, Layout(), tokens_per_batch=512)
 

@@ -10,8 +10,8 @@ import torch
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.diagnostics.wording import convention_words
-from lmlab.scoring.score import Scorer
+from lmlab.scoring.formatting import describe_convention
+from lmlab.scoring.scorer import Scorer
 
 TEXT = " ".join(["the cat sat on a mat", "a dog saw the bird on the mat"] * 3)
 
@@ -26,7 +26,7 @@ def test_a_score_says_in_what_stretches_it_was_read(words):
     system = xlnet(words, length=8, memory=4)
     convention = Scorer(system, words, Layout()).convention
     assert (convention.window, convention.stretch, convention.memory) == (None, 8, 4)
-    assert "stretches of 8, each with a memory of 4 tokens" in convention_words(convention)
+    assert "stretches of 8, each with a memory of 4 tokens" in describe_convention(convention)
     # Windows that fit into a stretch leave no stretches.
     rolled = Scorer(system, words, Layout(), window=8).convention
     assert (rolled.window, rolled.stretch, rolled.memory) == (8, None, None)

@@ -11,11 +11,22 @@ import pytest
 from rich.console import Console
 
 from lmlab.core.score import Convention
-from lmlab.scoring.comparison import Comparison, Difference, Row
-from lmlab.scoring.tables import as_json, groups, latex, markdown, rich_differences, rich_table
+from lmlab.scoring.comparison_records import (
+    Comparison,
+    ComparisonRow,
+    Difference,
+)
+from lmlab.scoring.comparison_tables import (
+    comparison_json,
+    latex,
+    markdown,
+    rich_differences,
+    rich_table,
+    row_groups,
+)
 
 
-def row(name: str, nats: float, **more) -> Row:
+def row(name: str, nats: float, **more) -> ComparisonRow:
     settings = {
         "name": name,
         "runs": (f"runs/{name}",),
@@ -34,10 +45,10 @@ def row(name: str, nats: float, **more) -> Row:
         "unknown": 0,
         "sequences": 100,
     }
-    return Row(**(settings | more))
+    return ComparisonRow(**(settings | more))
 
 
-def comparison(*rows: Row, **more) -> Comparison:
+def comparison(*rows: ComparisonRow, **more) -> Comparison:
     settings = {
         "corpus": "my_corpus",
         "split": "test",
@@ -76,7 +87,7 @@ MIXED = comparison(
 
 
 def test_rows_are_ranked_within_kind_and_tokens_only():
-    found = {group.title: [each.name for each in group.rows] for group in groups(MIXED)}
+    found = {group.title: [each.name for each in group.rows] for group in row_groups(MIXED)}
     assert found == {
         "exact; word, 20 tokens": ["quick", "slow_one"],
         "exact; char, 9 tokens": ["letters"],
@@ -123,12 +134,14 @@ def test_latex_is_balanced_and_escaped():
 
 def test_json_holds_every_figure_and_nothing_json_can_not():
     never = row("never", math.inf, perplexity=math.inf, bits_per_character=math.inf)
-    found = json.loads(json.dumps(as_json(comparison(row("quick", 2.0), never)), allow_nan=False))
+    found = json.loads(
+        json.dumps(comparison_json(comparison(row("quick", 2.0), never)), allow_nan=False)
+    )
     assert found["rows"][0]["nats_per_token"] == 2.0
     assert found["rows"][0]["convention"]["tokenizer"] == "word, 20 tokens"
     assert found["rows"][1]["perplexity"] is None
     assert found["corpus"] == "my_corpus" and found["differences"] == []
-    assert json.loads(json.dumps(as_json(MIXED)))["differences"][1]["unit"] == "character"
+    assert json.loads(json.dumps(comparison_json(MIXED)))["differences"][1]["unit"] == "character"
 
 
 def test_terminal():

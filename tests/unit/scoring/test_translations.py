@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.scoring.translations import SentenceUtility, judge
+from lmlab.scoring.translation_metrics import (
+    SentenceUtility,
+    score_translations,
+)
 
 pytest.importorskip("sacrebleu", reason="judging translations needs the extra translation")
 
@@ -24,7 +27,8 @@ def test_the_figures_are_those_of_sacrebleus_command(tmp_path: Path):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
     for metric in ("bleu", "chrf"):
         found = {
-            each.system: each for each in judge([metric], {"a": FIRST, "b": SECOND}, REFERENCES)
+            each.system: each
+            for each in score_translations([metric], {"a": FIRST, "b": SECOND}, REFERENCES)
         }
         for name, system in {"first": "a", "second": "b"}.items():
             command = [sys.executable, "-m", "sacrebleu", str(tmp_path / "refs.txt")]
@@ -38,14 +42,14 @@ def test_the_figures_are_those_of_sacrebleus_command(tmp_path: Path):
 
 
 def test_a_worse_system_is_told_from_a_better_one_and_equals_are_not():
-    better, worse = judge(["bleu"], {"a": FIRST, "b": SECOND}, REFERENCES)
+    better, worse = score_translations(["bleu"], {"a": FIRST, "b": SECOND}, REFERENCES)
     assert better.p_value is None and better.score > worse.score
     assert worse.p_value is not None and worse.p_value < 0.01
-    _, same = judge(["bleu"], {"a": FIRST, "b": list(FIRST)}, REFERENCES)
+    _, same = score_translations(["bleu"], {"a": FIRST, "b": list(FIRST)}, REFERENCES)
     assert same.p_value == 1.0
     turned = [SECOND[p] if p % 2 else FIRST[p] for p in range(15)]
     other = [FIRST[p] if p % 2 else SECOND[p] for p in range(15)]
-    _, mixed = judge(["bleu"], {"a": turned, "b": other}, REFERENCES)
+    _, mixed = score_translations(["bleu"], {"a": turned, "b": other}, REFERENCES)
     assert mixed.p_value is not None and mixed.p_value > 0.1
 
 
@@ -57,8 +61,8 @@ def test_a_perfect_translation_is_worth_all_there_is():
 
 def test_what_is_refused():
     with pytest.raises(UserError, match="14 translations and there are 15 references"):
-        judge(["bleu"], {"a": FIRST[:-1]}, REFERENCES)
+        score_translations(["bleu"], {"a": FIRST[:-1]}, REFERENCES)
     with pytest.raises(UserError, match="did you mean 'bleu'"):
-        judge(["blue"], {"a": FIRST}, REFERENCES)
+        score_translations(["blue"], {"a": FIRST}, REFERENCES)
     with pytest.raises(UserError, match="no text"):
-        judge(["bleu"], {"a": []}, [])
+        score_translations(["bleu"], {"a": []}, [])

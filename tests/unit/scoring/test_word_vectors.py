@@ -10,9 +10,9 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.data.wordnet.similarity import SimilarPair
-from lmlab.scoring.word_vectors import WordVectors, read_pairs, spearman, vectors_of
-from lmlab.training.runs import build_tiny
+from lmlab.data.wordnet.noun_similarity import SimilarityPair
+from lmlab.scoring.word_vectors import WordVectors, read_similarity_pairs, spearman, word_vectors
+from lmlab.training.run_folder import build_tiny
 
 PLANE = WordVectors(
     ["east", "north", "west", "northeast", "nowhere"],
@@ -49,10 +49,10 @@ def test_rank_correlation_with_ties_by_hand():
 
 def test_agreement_counts_what_is_left_out():
     pairs = [
-        SimilarPair(first=a, second=b, similarity=s)
+        SimilarityPair(first=a, second=b, similarity=s)
         for a, b, s in [("east", "northeast", 9), ("east", "north", 5), ("east", "west", 0)]
     ]
-    missing = SimilarPair(first="east", second="up", similarity=3)
+    missing = SimilarityPair(first="east", second="up", similarity=3)
     found = PLANE.agreement([*pairs, missing])
     assert (found.spearman, found.pairs, found.left_out) == (pytest.approx(1.0), 3, 1)
     with pytest.raises(UserError, match="0 of 1 pairs"):
@@ -63,25 +63,25 @@ def test_pairs_are_read_as_people_give_them_out(tmp_path: Path):
     """WordSim-353 has commas and a heading, SimLex-999 tabs and a part of speech."""
     wordsim = tmp_path / "wordsim.csv"
     wordsim.write_text("Word 1,Word 2,Human (mean)\nlove,sex,6.77\ntiger,cat,7.35\n")
-    assert [(p.first, p.second, p.similarity) for p in read_pairs(wordsim)] == [
+    assert [(p.first, p.second, p.similarity) for p in read_similarity_pairs(wordsim)] == [
         ("love", "sex", 6.77),
         ("tiger", "cat", 7.35),
     ]
     simlex = tmp_path / "simlex.tsv"
     simlex.write_text("word1\tword2\tPOS\tSimLex999\nold\tnew\tA\t1.58\n")
-    assert read_pairs(simlex)[0].similarity == 1.58
+    assert read_similarity_pairs(simlex)[0].similarity == 1.58
     spaces = tmp_path / "plain.txt"
     spaces.write_text("# a remark\na b 1\nc d none\n")
     with pytest.raises(UserError, match="line 3: two words and a number"):
-        read_pairs(spaces)
+        read_similarity_pairs(spaces)
 
 
 def test_any_system_with_a_table_of_tokens_has_word_vectors():
     tokenizer = train_tokenizer("word", ["a b c"])
     system = build_tiny("lstm", tokenizer.vocabulary)
-    found = vectors_of(system, tokenizer)
+    found = word_vectors(system, tokenizer)
     assert found.words == ["a", "b", "c"]
     table = system.backbone.embedding.weight.detach()  # type: ignore[union-attr]
     assert torch.equal(torch.from_numpy(found.vectors), table[5:])
     with pytest.raises(UserError, match="no vector for each of its tokens; take one"):
-        vectors_of(build_tiny("ngram", tokenizer.vocabulary), tokenizer)
+        word_vectors(build_tiny("ngram", tokenizer.vocabulary), tokenizer)

@@ -11,8 +11,8 @@ import torch
 import lmlab
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
-from lmlab.tasks.beginning import load_beginning
 from lmlab.tasks.finetune import finetune
+from lmlab.tasks.load_pretrained import load_pretrained
 
 ROWS = {
     "classify": [{"text": f"{a} {b} .", "label": a} for a in "abc" for b in "abc"] * 4,
@@ -53,7 +53,7 @@ def test_the_encoder_that_was_fine_tuned_is_begun_with(
 ):
     """All of its weights, which may learn again where the stage before had frozen them."""
     first = put(base, "span", tmp_path / "first", long=long, frozen=frozen)
-    begun = load_beginning(first)
+    begun = load_pretrained(first)
     kept = read_tensors(first / "model.safetensors")
     expected = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
     found = begun.system.state_dict()
@@ -91,7 +91,7 @@ def test_the_tokeniser_of_sources_goes_along(tmp_path: Path):
     ).path  # fmt: skip
     second = put(first, "classify", tmp_path / "second")
     third = put(second, "generate", tmp_path / "third")
-    assert load_beginning(second).source_tokenizer is not None
+    assert load_pretrained(second).source_tokenizer is not None
     names = [path / "source_tokenizer.json" for path in (first, second, third)]
     assert len({name.read_bytes() for name in names}) == 1
     [answer] = lmlab.load_task(third).predict([{"source": "a b"}])
@@ -106,7 +106,7 @@ def test_what_a_system_looks_things_up_in_goes_along(tmp_path: Path):
     second = put(first, "classify", tmp_path / "second")
     [answer] = lmlab.load_task(second).predict([{"text": "a b ."}])
     assert answer in "abc"
-    assert len(load_beginning(second).system.documents) == 186  # type: ignore[arg-type]
+    assert len(load_pretrained(second).system.documents) == 186  # type: ignore[arg-type]
     (second / "memory" / "documents.jsonl.gz").unlink()
     with pytest.raises(UserError, match=r"memory/documents\.jsonl\.gz is missing"):
         lmlab.load_task(second)

@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.core.recall import RecallSettings
-from lmlab.tasks.blocks import block_ends, end_costs
-from lmlab.tasks.relevance import check_relevant, kept_shares
-from lmlab.tasks.rows import read_rows
-from lmlab.tasks.span import Span
-from lmlab.tasks.tag import Tag
+from lmlab.core.memrecall_config import MemRecallConfig
+from lmlab.tasks.long_context.blocks import (
+    block_ends,
+    end_costs,
+)
+from lmlab.tasks.long_context.relevance_labels import (
+    check_relevant,
+    relevant_text_recall,
+)
+from lmlab.tasks.span_extraction import SpanExtraction
+from lmlab.tasks.tagging import Tagging
+from lmlab.tasks.task_rows import read_rows
 
 
 def spans_of(text: str) -> list[tuple[int, int]]:
@@ -63,24 +69,24 @@ def test_a_bad_relevant_is_told_with_its_line(relevant: str, said: str, tmp_path
     row = '{"text": "a b", "question": "?", "answer": "b", "relevant": '
     path.write_text(f"{row}[[0, 1]]}}\n{row}{relevant}}}\n", encoding="utf-8")
     with pytest.raises(UserError, match=f"line 2: .*{said}"):
-        list(read_rows(path, Span))
+        list(read_rows(path, SpanExtraction))
 
 
 def test_relevant_of_tags_is_of_the_words_joined():
     row = {"words": ["a", "bc"], "tags": ["O", "O"], "relevant": [[2, 4]]}
-    check_relevant(row, Tag.text(row))
+    check_relevant(row, Tagging.text(row))
 
 
 def test_shares_of_what_was_relevant_and_read():
     """Row 1: one of two places; row 2: its only one, over two stretches of which one has it all."""
     rows = [{"relevant": [[0, 4], [10, 14]]}, {"relevant": [[3, 5]]}, {}, {"relevant": []}]
     seen = [((0, 5), (11, 20)), ((0, 9), (12, 13)), (), ()]
-    assert kept_shares(rows, seen) == {"relevant_read": 2 / 3, "all_relevant_read": 0.5}
-    assert kept_shares([{}], [()]) == {}
+    assert relevant_text_recall(rows, seen) == {"relevant_read": 2 / 3, "all_relevant_read": 0.5}
+    assert relevant_text_recall([{}], [()]) == {}
 
 
 def test_settings_that_do_not_go_together_are_told():
     with pytest.raises(UserError, match="how many blocks stay"):
-        RecallSettings(keep=())
+        MemRecallConfig(keep=())
     with pytest.raises(UserError, match=r"t_down 0\.5 is above t_up 0\.2"):
-        RecallSettings(t_down=0.5)
+        MemRecallConfig(t_down=0.5)

@@ -6,13 +6,16 @@ from collections import Counter
 
 import pytest
 
-from lmlab.tasks.builtin import BUILTIN, builtin_rows
-from lmlab.tasks.catalogue import find_task
+from lmlab.tasks.builtin_datasets import (
+    BUILTIN_DATASETS,
+    load_builtin_rows,
+)
+from lmlab.tasks.task_registry import find_task
 
 
-@pytest.mark.parametrize("name", BUILTIN)
+@pytest.mark.parametrize("name", BUILTIN_DATASETS)
 def test_rows_are_sound_and_splits_apart(name: str):
-    task, splits = builtin_rows(name)
+    task, splits = load_builtin_rows(name)
     kind = find_task(task)
     seen = {}
     for split, rows in splits.items():
@@ -25,19 +28,19 @@ def test_rows_are_sound_and_splits_apart(name: str):
 
 
 def test_half_of_the_hypernyms_are_true():
-    rows = builtin_rows("gloss-hypernym")[1]["train"]
+    rows = load_builtin_rows("gloss-hypernym")[1]["train"]
     true = sum(row["label"] == "hypernym" for row in rows)
     # Four standard errors of a fair coin.
     assert abs(true / len(rows) - 0.5) < 4 * 0.5 / len(rows) ** 0.5
 
 
 def test_a_tested_country_was_never_trained_on():
-    splits = builtin_rows("capitals-span")[1]
+    splits = load_builtin_rows("capitals-span")[1]
     trained = {row["question"] for row in splits["train"]}
     assert not trained & {row["question"] for row in splits["test"]}
 
 
 def test_parts_of_speech_are_those_of_wordnet():
-    counts = Counter(row["label"] for row in builtin_rows("gloss-part-of-speech")[1]["train"])
+    counts = Counter(row["label"] for row in load_builtin_rows("gloss-part-of-speech")[1]["train"])
     assert set(counts) == {"noun", "verb", "adj", "adv"}
     assert counts["noun"] > counts["adj"] > counts["adv"]

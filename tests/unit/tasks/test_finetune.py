@@ -16,22 +16,28 @@ import lmlab
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
 from lmlab.data.lines import ReadingReport
-from lmlab.data.selection import part_of
+from lmlab.data.splitting import split_of_index
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.answering import written_texts
-from lmlab.tasks.classify import Classify, Pair
+from lmlab.tasks.classification import (
+    Classification,
+    PairClassification,
+)
+from lmlab.tasks.few_shot import predict_few_shot
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.generate import Generate
-from lmlab.tasks.prompting import prompt_rows
-from lmlab.tasks.rows import read_splits
-from lmlab.tasks.runs import load_task
-from lmlab.tasks.span import Span
-from lmlab.tasks.systems import Continuing
-from lmlab.tasks.tag import Tag, first_tokens
-from lmlab.tasks.task import joined
-from lmlab.training.loop import Outcome
+from lmlab.tasks.finetuned_model import load_task
+from lmlab.tasks.finetuned_systems import FinetunedGenerator
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.prediction import generate_texts
+from lmlab.tasks.span_extraction import SpanExtraction
+from lmlab.tasks.tagging import (
+    Tagging,
+    first_tokens,
+)
+from lmlab.tasks.task import encode_texts
+from lmlab.tasks.task_rows import read_splits
+from lmlab.training.loop import FitResult
 from lmlab.training.progress import Progress
-from lmlab.training.runs import build_tiny
+from lmlab.training.run_folder import build_tiny
 
 LETTERS = "abcdef"
 
@@ -156,15 +162,15 @@ def test_a_text_that_does_not_end_goes_as_far_as_the_system_can(
 ):
     tokenizer = Tokenizer.load(runs["gpt"] / "tokenizer.json")
     base = build_tiny(system, tokenizer.vocabulary).eval()
-    writer = Continuing(base, conditional=system != "gpt")
+    writer = FinetunedGenerator(base, conditional=system != "gpt")
     words, ends = tokenizer.encode("a b c d e f a"), (2, 9, 4)
     opening, end = tokenizer.vocabulary.opening, tokenizer.vocabulary.end
     sources = [[opening, *words[: length - 2], end] for length in ends]
-    together = written_texts(writer, tokenizer, sources)
-    assert together == [written_texts(writer, tokenizer, [each])[0] for each in sources]
+    together = generate_texts(writer, tokenizer, sources)
+    assert together == [generate_texts(writer, tokenizer, [each])[0] for each in sources]
     writer.vocabulary = replace(writer.vocabulary, end=None)
     for length, most in room.items():
-        [text] = written_texts(writer, Counted(), [sources[ends.index(length)]])  # type: ignore[arg-type]
+        [text] = generate_texts(writer, Counted(), [sources[ends.index(length)]])  # type: ignore[arg-type]
         assert int(text) == most
 
 
@@ -177,7 +183,7 @@ def test_a_file_is_divided_alike_as_rows_and_as_a_corpus(tmp_path: Path):
     path.write_text(lines, encoding="utf-8")
     for seed in (0, 5):
         report = ReadingReport()
-        splits = read_splits(path, Generate, seed=seed, report=report)
+        splits = read_splits(path, Generation, seed=seed, report=report)
         corpus = open_corpus(path, seed=seed)
         assert {name: len(found) for name, found in splits.items()} == (
             {"train": 88, "validation": 5, "test": 5}
@@ -187,7 +193,7 @@ def test_a_file_is_divided_alike_as_rows_and_as_a_corpus(tmp_path: Path):
         assert (report.empty_rows, corpus.splits["train"].report.empty_rows) == (2, 2)
     bad = tmp_path / "bad.jsonl"
     bad.write_text(lines + "{\n", encoding="utf-8")
-    splits = read_splits(bad, Generate, errors="replace")
+    splits = read_splits(bad, Generation, errors="replace")
     corpus = open_corpus(bad, errors="replace")
     assert [row["target"] for row in splits["test"]] == [each.text for each in corpus.split("test")]
 
@@ -196,7 +202,7 @@ def test_a_folder_is_read_as_a_corpus_is(tmp_path: Path):
     """All files that begin with a split's name."""
     for name in ("train-1", "train-2", "val", "test"):
         write_rows(tmp_path / f"{name}.jsonl", [{"text": name, "label": "x"}])
-    splits = read_splits(tmp_path, Classify)
+    splits = read_splits(tmp_path, Classification)
     assert {name: [row["text"] for row in rows] for name, rows in splits.items()} == {
         "train": ["train-1", "train-2"],
         "validation": ["val"],
@@ -213,15 +219,15 @@ def test_generation_keeps_by_bleu_and_drops_uneven_pairs(runs, tmp_path: Path):
     held = {i for i, row in enumerate(rows) if len(row["target"]) > 7}
     data = write_rows(tmp_path / "rows.jsonl", rows)
     words = {"task": "generate", "data": data, "steps": 4, "quiet": True}
-    settings = {"keep_by": "bleu", "most_ratio": "2", "evaluate_every": "2"}
+    settings = {"select_by": "bleu", "max_length_ratio": "2", "evaluate_every": "2"}
     found = finetune(runs["transformer"], out=tmp_path / "out", settings=settings, **words)
-    assert found.uneven == sum(part_of(i, 0) == "train" for i in held) > 0
+    assert found.uneven == sum(split_of_index(i, 0) == "train" for i in held) > 0
     assert found.rows["train"] == 90 - found.uneven
     assert 0 <= found.metrics["bleu"] <= 100
     lines = [json.loads(line) for line in (found.path / "metrics.jsonl").open()]
     judged = [line["bleu"] for line in lines if line["event"] == "validation"]
     assert len(judged) == 2
-    for name, value in (("keep_by", "bleu"), ("most_ratio", "2"), ("min_count", "3")):
+    for name, value in (("select_by", "bleu"), ("max_length_ratio", "2"), ("min_count", "3")):
         with pytest.raises(UserError, match=f"{name}; leave it out|{name} is for the task"):
             finetune(
                 runs["bert"], out=tmp_path / "no", **{**words, "task": "classify"},
@@ -268,7 +274,7 @@ def test_generation_learns_from_a_corpus_of_pairs(runs, tmp_path: Path):
 
 
 def test_nothing_is_measured_of_one_that_was_stopped(runs, tmp_path: Path, monkeypatch):
-    stopped = Outcome(progress=Progress(step=7), reason="interrupted")
+    stopped = FitResult(progress=Progress(step=7), reason="interrupted")
     monkeypatch.setattr("lmlab.tasks.finetune.fit_by_gradient", lambda job: stopped)
     data = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
     with pytest.raises(UserError, match="stopped at step 7 of out; go on with --resume"):
@@ -331,7 +337,7 @@ def test_two_texts_are_joined_and_the_longer_is_cut(runs):
     model = lmlab.load(runs["bert"])
     vocabulary = model.system.vocabulary
     a, b = model.tokenizer.encode("a"), model.tokenizer.encode("b")
-    read = joined(["a a", "b b b b"], model.tokenizer, vocabulary, 8)
+    read = encode_texts(["a a", "b b b b"], model.tokenizer, vocabulary, 8)
     start, end = vocabulary.start, vocabulary.end
     assert read.tokens == [start, *a, *a, end, *b, *b, *b, end]
     assert read.cut
@@ -340,7 +346,7 @@ def test_two_texts_are_joined_and_the_longer_is_cut(runs):
 
 def test_tags_stand_at_the_first_token_of_each_word(runs):
     tokenizer = lmlab.load(runs["bert"]).tokenizer
-    task = Tag(["B-x", "O"])
+    task = Tagging(["B-x", "O"])
     row = {"words": ["a", "b", "c"], "tags": ["O", "B-x", "O"]}
     read = task.encode(row, tokenizer, tokenizer.vocabulary, 10)
     assert read.labels == [-100, 1, 0, 1, -100]
@@ -351,7 +357,7 @@ def test_tags_stand_at_the_first_token_of_each_word(runs):
 def test_a_span_is_found_by_its_characters(runs):
     tokenizer = lmlab.load(runs["bert"]).tokenizer
     row = {"text": "a b c d", "question": "e", "answer": "c d"}
-    read = Span().encode(row, tokenizer, tokenizer.vocabulary, 20)
+    read = SpanExtraction().encode(row, tokenizer, tokenizer.vocabulary, 20)
     # <s> e </s> a b c d </s>: the answer is the tokens 5 and 6.
     assert read.labels == [5, 6]
 
@@ -371,29 +377,31 @@ def test_a_bad_row_is_told_with_its_line(line: str, said: str, tmp_path: Path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line.encode("latin-1"))
     with pytest.raises(UserError, match=said):
-        read_splits(path, Classify)
+        read_splits(path, Classification)
 
 
 def test_other_mistakes_are_told(runs, tmp_path: Path):
     few = write_rows(tmp_path / "few.jsonl", ROWS["classify"][:3])
     with pytest.raises(UserError, match="too few"):
-        read_splits(few, Classify)
+        read_splits(few, Classification)
     with pytest.raises(UserError, match="made for the task classify"):
-        read_splits("gloss-part-of-speech", Pair)
+        read_splits("gloss-part-of-speech", PairClassification)
     with pytest.raises(UserError, match="gloss-hypernym"):
-        read_splits("gloss-hypernim", Pair)
+        read_splits("gloss-hypernim", PairClassification)
     rows = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
     with pytest.raises(UserError, match="Encode"):
         finetune(runs["lstm"], task="classify", data=rows, out=tmp_path / "x", quiet=True)
     with pytest.raises(UserError, match="already holds a run"):
         finetune(runs["gpt"], task="classify", data=few, out=runs["bert"], quiet=True)
     with pytest.raises(UserError, match="does not stand in its text"):
-        Span.check_row({"text": "a b", "question": "?", "answer": "c"})
+        SpanExtraction.check_row({"text": "a b", "question": "?", "answer": "c"})
     for start in (math.inf, -1, 3, "0", [0], True):
         with pytest.raises(UserError, match="start must be a character of the text"):
-            Span.check_row({"text": "a b", "question": "?", "answer": "b", "start": start})
+            SpanExtraction.check_row(
+                {"text": "a b", "question": "?", "answer": "b", "start": start}
+            )
     with pytest.raises(UserError, match="texts, and 7 came"):
-        Tag.check_row({"words": ["a", 7], "tags": ["O", "O"]})
+        Tagging.check_row({"words": ["a", 7], "tags": ["O", "O"]})
     with pytest.raises(UserError, match="not fine-tuned"):
         load_task(runs["gpt"])
     alike = write_rows(tmp_path / "alike.jsonl", [{"text": "a", "label": "x"}] * 20)
@@ -428,7 +436,7 @@ def test_prompting_takes_the_likeliest_answer(runs):
     scorer = lmlab.load(runs["gpt"]).scorer()
     train = [{"text": "a b", "label": "a"}, {"text": "c d", "label": "c"}]
     rows = [{"text": "e f", "label": "a"}, {"text": "b b", "label": "c"}]
-    found = prompt_rows(scorer, Classify, train, rows, shots=0)
+    found = predict_few_shot(scorer, Classification, train, rows, shots=0)
     expected = []
     for row in rows:
         totals = {label: scorer.score_one(f"{row['text']} : {label}") for label in ("a", "c")}
@@ -448,8 +456,8 @@ def test_examples_that_a_window_can_not_hold_are_told(runs):
     assert scorer.window == 64
     train = [{"text": "a b", "label": "ac"[i % 2]} for i in range(30)]
     rows = [{"text": "e f", "label": "a"}] * 2
-    assert prompt_rows(scorer, Classify, train, rows, shots=11).note is None
-    found = prompt_rows(scorer, Classify, train, rows, shots=12)
+    assert predict_few_shot(scorer, Classification, train, rows, shots=11).note is None
+    found = predict_few_shot(scorer, Classification, train, rows, shots=12)
     assert found.note is not None and "64 tokens at once, which hold 11 of the 12" in found.note
 
 
@@ -457,6 +465,6 @@ def test_prompting_without_rows_or_choice_is_told(runs):
     scorer = lmlab.load(runs["gpt"]).scorer()
     train = [{"text": "a b", "label": "a"}, {"text": "c d", "label": "c"}]
     with pytest.raises(UserError, match="no rows to ask"):
-        prompt_rows(scorer, Classify, train, [], shots=0)
+        predict_few_shot(scorer, Classification, train, [], shots=0)
     with pytest.raises(UserError, match="all rows to show have the answer 'a'"):
-        prompt_rows(scorer, Classify, train[:1], train, shots=0)
+        predict_few_shot(scorer, Classification, train[:1], train, shots=0)

@@ -7,17 +7,36 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.diagnostics.graph_picture import layout, path_links, write_graphs
-from lmlab.layers.hop_settings import HopSettings
-from lmlab.tasks.hops.answers import HopAnswer, path_is_right
-from lmlab.tasks.hops.encoding import NodeEncoder
-from lmlab.tasks.hops.examples import gold_graph, graph_example, span_examples
-from lmlab.tasks.hops.graph import CognitiveGraph
-from lmlab.tasks.hops.growing import grow
-from lmlab.tasks.hops.memory import common_names, starts_of
-from lmlab.tasks.hops.reader import Found
-from lmlab.tasks.hops.rows import HopRow, HopRows, Question, question_kind
-from lmlab.tasks.hops.spans import Span
+from lmlab.inspection.cognitive_graph_figure import (
+    answer_path_edges,
+    layout_graph,
+    write_cognitive_graphs,
+)
+from lmlab.layers.cogqa_config import CogQAConfig
+from lmlab.layers.span_pointers import PointedSpan
+from lmlab.tasks.multihop.answer_selection import (
+    MultihopAnswer,
+    path_is_right,
+)
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
+from lmlab.tasks.multihop.cogqa_reader import ExtractedSpans
+from lmlab.tasks.multihop.graph_examples import (
+    gold_graph,
+    graph_example,
+    span_examples,
+)
+from lmlab.tasks.multihop.graph_expansion import expand_graphs
+from lmlab.tasks.multihop.multihop_rows import (
+    MultihopQuestion,
+    MultihopRow,
+    MultihopRowChecker,
+    question_kind,
+)
+from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.multihop.paragraph_store import (
+    common_names,
+    start_entities,
+)
 
 PARAGRAPHS = {
     "axle": "axle is a kind of shaft . the whole of it is wheel . it turns .",
@@ -41,7 +60,7 @@ class Scripted:
 
     def __init__(self, hops=(), answers=(), **settings):
         self.hops, self.answers = set(hops), set(answers)
-        self.settings = HopSettings(**settings)
+        self.settings = CogQAConfig(**settings)
         self.read: list[str] = []
 
     def find(self, inputs):
@@ -54,12 +73,12 @@ class Scripted:
 
         def spans(names):
             return [
-                Span(first=place, last=place, probability=0.5)
+                PointedSpan(first=place, last=place, probability=0.5)
                 for place in range(first, len(words))
                 if words[place] in names
             ]
 
-        return Found(
+        return ExtractedSpans(
             hops=spans(self.hops),
             answers=spans(self.answers),
             nothing=0.5,
@@ -69,12 +88,12 @@ class Scripted:
 
 def question(**changes):
     told = {"text": ROW["question"], "start": ("axle",), "paragraphs": PARAGRAPHS, **changes}
-    return Question(**told)
+    return MultihopQuestion(**told)
 
 
 def test_a_node_is_read_with_the_question_and_the_clues():
     reader = Scripted(hops={"wheel"})
-    [grown] = grow(reader, ENCODER, [question()])
+    [grown] = expand_graphs(reader, ENCODER, [question()])
     asked = "<s> what is the kind of the whole of axle ? </s>"
     assert reader.read == [
         f"{asked} </s> {PARAGRAPHS['axle']} </s>",
@@ -85,7 +104,7 @@ def test_a_node_is_read_with_the_question_and_the_clues():
 
 def test_answers_are_read_but_lead_nowhere_and_the_unknown_have_empty_paragraphs():
     reader = Scripted(hops={"wheel"}, answers={"machine", "rod"})
-    [grown] = grow(reader, ENCODER, [question()])
+    [grown] = expand_graphs(reader, ENCODER, [question()])
     assert grown.graph.steps() == (("axle", "wheel"), ("wheel", "machine"))
     assert reader.read[-1].endswith("</s> it is a kind of machine . </s> </s>")
     assert grown.semantics.flatten().tolist() == [1.0, 2.0, 3.0]
@@ -94,7 +113,7 @@ def test_answers_are_read_but_lead_nowhere_and_the_unknown_have_empty_paragraphs
 def test_a_new_link_to_a_known_node_makes_it_read_again():
     """wheel names axle, from which it was reached: axle is read a second time, with that clue."""
     reader = Scripted(hops={"wheel", "axle"})
-    [grown] = grow(reader, ENCODER, [question()])
+    [grown] = expand_graphs(reader, ENCODER, [question()])
     assert set(grown.graph.links) == {(0, 1), (1, 0)}
     assert len(reader.read) == 3
     assert "a part of wheel is axle . </s> axle is a kind" in reader.read[2]
@@ -103,24 +122,28 @@ def test_a_new_link_to_a_known_node_makes_it_read_again():
 
 @pytest.mark.parametrize("limit", [1, 2, 3])
 def test_a_graph_that_is_large_enough_grows_no_more(limit):
-    reader = Scripted(hops={"wheel", "shaft", "rod", "machine"}, graph_limit=limit)
-    [grown] = grow(reader, ENCODER, [question()])
+    reader = Scripted(hops={"wheel", "shaft", "rod", "machine"}, max_graph_nodes=limit)
+    [grown] = expand_graphs(reader, ENCODER, [question()])
     assert len(grown.graph) == limit
     assert grown.semantics.shape == (limit, 1)
 
 
 def test_graphs_grow_side_by_side_as_they_do_alone():
     questions = [question(), question(start=("wheel",)), question(start=("axle", "shaft"))]
-    together = grow(Scripted(hops={"wheel", "rod"}, answers={"machine"}), ENCODER, questions)
+    together = expand_graphs(
+        Scripted(hops={"wheel", "rod"}, answers={"machine"}), ENCODER, questions
+    )
     for asked, grown in zip(questions, together, strict=True):
-        [alone] = grow(Scripted(hops={"wheel", "rod"}, answers={"machine"}), ENCODER, [asked])
+        [alone] = expand_graphs(
+            Scripted(hops={"wheel", "rod"}, answers={"machine"}), ENCODER, [asked]
+        )
         assert alone.graph.as_dict() == grown.graph.as_dict()
 
 
 def test_a_question_longer_than_the_window_is_told():
     short = NodeEncoder(TOKENIZER, TOKENIZER.vocabulary, 12)
     with pytest.raises(UserError, match="the question has 10 tokens, and this system takes 12"):
-        grow(Scripted(), short, [question()])
+        expand_graphs(Scripted(), short, [question()])
 
 
 def test_too_long_paragraphs_are_cut_before_clues():
@@ -135,7 +158,7 @@ def test_too_long_paragraphs_are_cut_before_clues():
 
 def test_right_spans_of_the_right_graph():
     """axle: a hop to wheel; wheel: the answer; shaft: nothing, so place 0."""
-    row = HopRow.of(ROW)
+    row = MultihopRow.of(ROW)
     examples, cut = span_examples([row], ENCODER)
     assert cut == 0
     found = []
@@ -150,15 +173,15 @@ def test_right_spans_of_the_right_graph():
 
 
 def test_the_right_graph_has_wrong_answers_too():
-    graph = gold_graph(HopRow.of(ROW))
+    graph = gold_graph(MultihopRow.of(ROW))
     assert [graph.nodes[place].name for place in graph.answers()] == ["machine", "shaft"]
-    example = graph_example(HopRow.of(ROW), ENCODER)
+    example = graph_example(MultihopRow.of(ROW), ENCODER)
     assert example.candidates[example.target] == graph.place("machine", answer=True)
 
 
 def test_a_grown_graph_without_the_answer_teaches_nothing():
-    [grown] = grow(Scripted(hops={"wheel"}), ENCODER, [question()])
-    assert graph_example(HopRow.of(ROW), ENCODER, grown) is None
+    [grown] = expand_graphs(Scripted(hops={"wheel"}), ENCODER, [question()])
+    assert graph_example(MultihopRow.of(ROW), ENCODER, grown) is None
 
 
 def test_the_likeliest_way():
@@ -174,7 +197,7 @@ def test_the_likeliest_way():
 
 
 def test_a_path_is_right_if_it_leads_all_the_way_by_right_steps():
-    row = HopRow.of(ROW)
+    row = MultihopRow.of(ROW)
     assert path_is_right(row, [("axle", "wheel"), ("wheel", "Machine")])
     assert not path_is_right(row, [("axle", "wheel")])
     assert not path_is_right(row, [("axle", "machine")])
@@ -195,8 +218,8 @@ def test_kinds_of_questions_by_their_words(text, start, kind):
 
 def test_entities_to_begin_from():
     names = {name: name for name in ("axle", "wheel", "kind", "spoke wheel")}
-    assert starts_of("What is the kind of Axle?", names, ["kind"]) == ("axle",)
-    assert starts_of("which is a kind , axle or spoke wheel ?", names, []) == (
+    assert start_entities("What is the kind of Axle?", names, ["kind"]) == ("axle",)
+    assert start_entities("which is a kind , axle or spoke wheel ?", names, []) == (
         "axle",
         "spoke wheel",
     )
@@ -221,15 +244,17 @@ def test_entities_to_begin_from():
 )
 def test_bad_rows_are_told(change, told):
     with pytest.raises(UserError, match=told):
-        HopRows().check_row({**ROW, **change})
+        MultihopRowChecker().check_row({**ROW, **change})
 
 
 def test_the_graph_is_drawn(tmp_path):
-    [grown] = grow(Scripted(hops={"wheel", "shaft"}, answers={"machine"}), ENCODER, [question()])
-    places = layout(grown.graph)
+    [grown] = expand_graphs(
+        Scripted(hops={"wheel", "shaft"}, answers={"machine"}), ENCODER, [question()]
+    )
+    places = layout_graph(grown.graph)
     assert [column for column, _ in places] == [0, 1, 1, 2]
     assert len(set(places)) == len(places)
-    answer = HopAnswer(
+    answer = MultihopAnswer(
         question=ROW["question"],
         answer="machine",
         kind="special",
@@ -238,11 +263,11 @@ def test_the_graph_is_drawn(tmp_path):
         graph=grown.graph,
         evidence=(),
     )
-    [file] = write_graphs([answer], tmp_path / "graph.svg")
+    [file] = write_cognitive_graphs([answer], tmp_path / "graph.svg")
     drawn = file.read_text(encoding="utf-8")
     assert drawn.startswith("<svg") and all(f">{n.name}<" in drawn for n in grown.graph.nodes)
     with pytest.raises(UserError, match=r"ends in \.svg or \.png"):
-        write_graphs([answer], tmp_path / "graph.pdf")
+        write_cognitive_graphs([answer], tmp_path / "graph.pdf")
 
 
 def test_only_links_of_the_path_are_marked():
@@ -252,7 +277,7 @@ def test_only_links_of_the_path_are_marked():
     wrong, machine = graph.add("wheel", answer=True), graph.add("machine", answer=True)
     for step in ((axle, wheel), (axle, wrong), (wheel, machine)):
         graph.connect(*step, "", 0.5)
-    answer = HopAnswer(
+    answer = MultihopAnswer(
         question="what is the kind of the whole of axle ?",
         answer="machine",
         kind="special",
@@ -261,4 +286,4 @@ def test_only_links_of_the_path_are_marked():
         graph=graph,
         evidence=(),
     )
-    assert path_links(answer) == {(axle, wheel), (wheel, machine)}
+    assert answer_path_edges(answer) == {(axle, wheel), (wheel, machine)}

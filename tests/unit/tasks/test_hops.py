@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.plain_readers import Seen, chosen, plain_examples, train_plain_reader
 from typer.testing import CliRunner
 
 import lmlab
@@ -20,18 +21,28 @@ from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
-from lmlab.data.wordnet.hop_questions import hop_questions
-from lmlab.layers.hop_settings import HopSettings
+from lmlab.data.wordnet.multihop_questions import multihop_questions
+from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.hops.asking import HopModel, load_hops
-from lmlab.tasks.hops.encoding import NodeEncoder
-from lmlab.tasks.hops.fitting import finetune_hops
-from lmlab.tasks.hops.plain import Seen, chosen, plain_examples, train_plain_reader
-from lmlab.tasks.hops.reader import HopReader
-from lmlab.tasks.hops.rows import HopRow, Question, read_hop_rows
-from lmlab.tasks.hops.system import CogQA, SecondStage, node_loss
+from lmlab.tasks.multihop.cogqa_model import (
+    CogQA,
+    CogQANodeTraining,
+    answer_loss,
+)
+from lmlab.tasks.multihop.cogqa_reader import CogQAReader
+from lmlab.tasks.multihop.multihop_model import (
+    MultihopModel,
+    load_hops,
+)
+from lmlab.tasks.multihop.multihop_rows import (
+    MultihopQuestion,
+    MultihopRow,
+    read_multihop_rows,
+)
+from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.multihop.two_stage_training import finetune_hops
 from lmlab.training.config import TrainingConfig, with_budget
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 
 LETTERS = "abcdefghij"
 SETTINGS = {"learning_rate": "0.01", "log_every": "5", "predictor_width": "7"}
@@ -95,7 +106,7 @@ def base(folder: Path) -> Path:
         out=folder / "base",
         size="tiny",
         steps=5,
-        settings={"starts": "2", "graph_limit": "5"},
+        settings={"starts": "2", "max_graph_nodes": "5"},
         quiet=True,
     )
     return result.path
@@ -120,7 +131,7 @@ def test_a_run_is_left_that_answers_the_same_when_loaded(run: Path):
 
 def test_a_run_is_opened_from_python_like_that_of_any_task(run: Path):
     model = lmlab.load_task(run)
-    assert isinstance(model, HopModel)
+    assert isinstance(model, MultihopModel)
     question = "what is left of left of c ?"
     [found] = model.predict([{"question": question}])
     assert found.as_dict() == load_hops(run).answer(question).as_dict()
@@ -128,7 +139,7 @@ def test_a_run_is_opened_from_python_like_that_of_any_task(run: Path):
 
 def test_settings_of_the_system_are_used_and_may_be_changed(run: Path):
     settings = load_hops(run).system.settings
-    assert settings == HopSettings(starts=2, graph_limit=5, predictor_width=7)
+    assert settings == CogQAConfig(starts=2, max_graph_nodes=5, predictor_width=7)
 
 
 def test_both_stages_learn(run: Path):
@@ -146,7 +157,7 @@ def test_a_stopped_training_goes_on_and_another_is_refused(run: Path, base: Path
         finetune_hops(base, data=folder, out=run, steps=30, resume=True, quiet=True)
 
 
-@pytest.mark.parametrize("stopped", [HopReader, SecondStage], ids=["spans", "nodes"])
+@pytest.mark.parametrize("stopped", [CogQAReader, CogQANodeTraining], ids=["spans", "nodes"])
 def test_what_was_stopped_ends_as_if_it_never_had(
     stopped: type, run: Path, base: Path, folder: Path, tmp_path: Path, monkeypatch
 ):
@@ -171,7 +182,7 @@ def test_what_was_stopped_ends_as_if_it_never_had(
 
 ELSEWHERE = """
 import json, sys, torch
-from lmlab.data.wordnet.hop_questions import hop_questions
+from lmlab.data.wordnet.multihop_questions import hop_questions
 from lmlab.tasks.finetune import finetune
 threads, base, data, out, settings, sizes = map(json.loads, sys.argv[1:])
 torch.set_num_threads(threads)
@@ -200,7 +211,7 @@ def test_one_seed_is_one_result_in_any_process(run: Path, base: Path, folder: Pa
     )
     for name in ("model.safetensors", "predictions.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes(), name
-    assert json.loads(found.stdout.splitlines()[-1]) == hop_questions(sizes)
+    assert json.loads(found.stdout.splitlines()[-1]) == multihop_questions(sizes)
 
 
 def test_bare_questions_are_asked_of_the_paragraphs_that_the_run_keeps(run: Path):
@@ -242,7 +253,7 @@ def test_that_nothing_was_found_is_said(
     """By `ask` in the words of `predict`, a line for each question."""
     question = "what is left of left of c ?"
     found = replace(load_hops(run).answer(question), answer="")
-    monkeypatch.setattr(HopModel, "predict", lambda self, rows: [found] * len(rows))
+    monkeypatch.setattr(MultihopModel, "predict", lambda self, rows: [found] * len(rows))
     ask(str(run), [question], show_evidence=show_evidence)
     assert capsys.readouterr().out == "(no answer)\n"
     predict(str(run), text=[question])
@@ -256,7 +267,7 @@ def test_apart_the_reader_stays_as_it_was_and_together_it_learns(base: Path, fol
         settings = {"together": together, "learning_rate": 0.01}
         finetune_hops(base, data=folder, out=out, steps=3, settings=settings, quiet=True)
         reader = load_hops(out).system.reader
-        spans = HopReader(load_run(base).system, reader.settings)
+        spans = CogQAReader(load_run(base).system, reader.settings)
         spans.load_state_dict(read_tensors(out / "spans" / "model.safetensors"))
         pairs = zip(spans.state_dict().values(), reader.state_dict().values(), strict=True)
         weights[together] = all(torch.equal(a, b) for a, b in pairs)
@@ -268,14 +279,14 @@ def test_meanings_come_from_the_layer_that_is_asked_for(base: Path):
     model = load_run(base)
     encoder = NodeEncoder(model.tokenizer, model.system.vocabulary, 60)
     read = encoder("what is left of a ?", "", PARAGRAPHS["a"])
-    batch = Batch.from_sequences([read.tokens], model.system.vocabulary.pad)
+    batch = Batch.collate([read.tokens], model.system.vocabulary.pad)
     found = {
-        layer: HopReader(model.system, HopSettings(semantics_layer=layer)).eval().read(batch)
+        layer: CogQAReader(model.system, CogQAConfig(semantics_layer=layer)).eval().read(batch)
         for layer in (0, 1, 2)
     }
     assert torch.equal(found[0].semantics, found[1].semantics)
     assert not torch.allclose(found[1].semantics, found[2].semantics)
-    reader = HopReader(model.system, HopSettings()).eval()
+    reader = CogQAReader(model.system, CogQAConfig()).eval()
     last, _ = reader._encode(batch)
     assert torch.equal(found[2].semantics, last[:, 0])
     words = [model.tokenizer.token(token) for token in read.tokens]
@@ -285,7 +296,7 @@ def test_meanings_come_from_the_layer_that_is_asked_for(base: Path):
 
 def test_an_empty_paragraph_points_nowhere_and_still_means_something(base: Path):
     model = load_run(base)
-    reader = HopReader(model.system, HopSettings()).eval()
+    reader = CogQAReader(model.system, CogQAConfig()).eval()
     encoder = NodeEncoder(model.tokenizer, model.system.vocabulary, 60)
     [found] = reader.find([encoder("what is left of a ?", "it is left of b .", "")])
     assert found.hops == found.answers == []
@@ -296,16 +307,16 @@ def test_losses_of_answers_by_hand():
     """Scores 1 and 3: -log(e^3 / (e + e^3)) = log(1 + e^-2); log-odds 2: log(1 + e^∓2)."""
     expected = torch.tensor(2.0).neg().exp().log1p()
     scores = torch.tensor([1.0, 3.0])
-    assert float(node_loss(scores, "special", 1)) == pytest.approx(float(expected))
+    assert float(answer_loss(scores, "special", 1)) == pytest.approx(float(expected))
     odds = torch.tensor(2.0)
-    assert float(node_loss(odds, "yes-no", 1)) == pytest.approx(float(expected))
-    assert float(node_loss(odds, "alternative", 0)) == pytest.approx(float(expected))
-    assert float(node_loss(odds, "alternative", 1)) == pytest.approx(float(expected) + 2)
+    assert float(answer_loss(odds, "yes-no", 1)) == pytest.approx(float(expected))
+    assert float(answer_loss(odds, "alternative", 0)) == pytest.approx(float(expected))
+    assert float(answer_loss(odds, "alternative", 1)) == pytest.approx(float(expected) + 2)
 
 
 def test_the_second_stage_has_the_weights_of_the_whole(base: Path):
-    whole = CogQA(HopReader(load_run(base).system, HopSettings()))
-    assert SecondStage(whole, []).state_dict().keys() == whole.state_dict().keys()
+    whole = CogQA(CogQAReader(load_run(base).system, CogQAConfig()))
+    assert CogQANodeTraining(whole, []).state_dict().keys() == whole.state_dict().keys()
     assert not any(p.requires_grad for p in whole.reader.parameters())
 
 
@@ -322,28 +333,31 @@ def test_bad_rows_are_named_by_their_lines(tmp_path: Path, folder: Path, line: s
     (tmp_path / "paragraphs.jsonl").write_text(shared, encoding="utf-8")
     (tmp_path / "train.jsonl").write_text(f"{json.dumps(special(0))}\n{line}\n", encoding="utf-8")
     with pytest.raises(UserError, match=told):
-        read_hop_rows(tmp_path)
+        read_multihop_rows(tmp_path)
 
 
 def test_bad_paragraphs_are_named_by_their_lines(tmp_path: Path):
     (tmp_path / "paragraphs.jsonl").write_text('{"entity": "a"}\n', encoding="utf-8")
     (tmp_path / "train.jsonl").write_text(json.dumps(special(0)), encoding="utf-8")
     with pytest.raises(UserError, match=r"paragraphs\.jsonl, line 1: expected"):
-        read_hop_rows(tmp_path)
+        read_multihop_rows(tmp_path)
     with pytest.raises(UserError, match="choose from wordnet-hops"):
-        read_hop_rows("nowhere")
+        read_multihop_rows("nowhere")
 
 
 def test_readers_without_hops_read_what_is_given_or_found(base: Path, folder: Path):
     pytest.importorskip("bm25s", reason="BM25 needs lmlab[retrieval]")
-    rows = {name: [HopRow.of(r) for r in found] for name, found in read_hop_rows(folder).items()}
+    rows = {
+        name: [MultihopRow.of(r) for r in found]
+        for name, found in read_multihop_rows(folder).items()
+    }
     plain = train_plain_reader(
         load_run(base),
         rows,
         PARAGRAPHS,
         config=with_budget(TrainingConfig(), steps=2),
         out=folder / "plain",
-        settings=HopSettings(),
+        settings=CogQAConfig(),
         retrieved=3,
     )
     # The letter itself and its two neighbours are the only paragraphs that name it.
@@ -370,7 +384,7 @@ def test_the_command_line_tells_path_and_graph(run: Path, tmp_path: Path):
 
 def test_a_plain_reader_chooses_one_of_the_two_that_are_compared():
     """By whose paragraph holds an answer more likely; one that was not read holds none."""
-    asked = Question(
+    asked = MultihopQuestion(
         text="which is larger , axle or wheel ?", start=("axle", "wheel"), paragraphs={}
     )
     other = Seen(best=(0.9, "spoke"), nothing=0.0)
@@ -384,7 +398,7 @@ def test_a_plain_reader_chooses_one_of_the_two_that_are_compared():
         if wheel is not None:
             seen["wheel"] = Seen(best=(0.8, "hub"), nothing=wheel)
         assert chosen(asked, seen) == right
-    special = Question(text="what is the part of axle ?", start=("axle",), paragraphs={})
+    special = MultihopQuestion(text="what is the part of axle ?", start=("axle",), paragraphs={})
     assert (
         chosen(special, {"axle": Seen(best=(0.1, "rim"), nothing=0.1), "spoke": other}) == "spoke"
     )

@@ -6,36 +6,44 @@ import math
 
 import pytest
 
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.generate import Generate
-from lmlab.tasks.intervals import Z, bootstrap, measure_answers, wilson
-from lmlab.tasks.span import Span
-from lmlab.tasks.tag import Tag
+from lmlab.tasks.classification import Classification
+from lmlab.tasks.confidence_intervals import (
+    Z,
+    bootstrap_intervals,
+    measure_answers,
+    wilson_interval,
+)
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.span_extraction import SpanExtraction
+from lmlab.tasks.tagging import Tagging
 
 
 @pytest.mark.parametrize(("right", "total"), [(0, 10), (3, 10), (81, 263), (10, 10)])
 def test_wilsons_ends_are_where_the_score_test_just_rejects(right: int, total: int) -> None:
-    for end in wilson(right, total):
+    for end in wilson_interval(right, total):
         if 0 < end < 1:
             score = abs(right / total - end) / math.sqrt(end * (1 - end) / total)
             assert math.isclose(score, Z, rel_tol=1e-9)
-    low, high = wilson(right, total)
+    low, high = wilson_interval(right, total)
     assert low <= right / total <= high
     assert (low == 0) == (right == 0) and (high == 1) == (right == total)
 
 
 def test_wilson_of_newcombes_table() -> None:
     # Newcombe 1998, Two-sided confidence intervals for the single proportion: 81/263, 15/148.
-    assert [round(end, 4) for end in wilson(81, 263)] == [0.2553, 0.3662]
-    assert [round(end, 4) for end in wilson(15, 148)] == [0.0624, 0.1605]
-    assert wilson(0, 0) == (0.0, 1.0)
+    assert [round(end, 4) for end in wilson_interval(81, 263)] == [0.2553, 0.3662]
+    assert [round(end, 4) for end in wilson_interval(15, 148)] == [0.0624, 0.1605]
+    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 def test_the_bootstrap_of_a_share_is_near_wilsons() -> None:
     expected, found = ["a"] * 400, ["a"] * 300 + ["b"] * 100
-    ends = bootstrap(Classify.measure, expected, found, ["accuracy"])["accuracy"]
-    assert ends == pytest.approx(wilson(300, 400), abs=0.01)
-    assert ends == bootstrap(Classify.measure, expected, found, ["accuracy"])["accuracy"]
+    ends = bootstrap_intervals(Classification.measure, expected, found, ["accuracy"])["accuracy"]
+    assert ends == pytest.approx(wilson_interval(300, 400), abs=0.01)
+    assert (
+        ends
+        == bootstrap_intervals(Classification.measure, expected, found, ["accuracy"])["accuracy"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +59,7 @@ def test_an_accuracy_no_better_than_the_majority_is_told(
 ) -> None:
     expected = ["a"] * 60 + ["b"] * 40  # always a: 0.600
     found = ["a"] * right_a + ["b"] * (60 - right_a) + ["b"] * right_b + ["a"] * (40 - right_b)
-    measured = measure_answers(Classify, expected, found)
+    measured = measure_answers(Classification, expected, found)
     assert measured.metrics["accuracy"] == (right_a + right_b) / 100
     assert set(measured.intervals) == {"accuracy", "macro_f1"}
     if words is None:
@@ -64,10 +72,10 @@ def test_an_accuracy_no_better_than_the_majority_is_told(
 def test_every_measure_lies_in_its_interval() -> None:
     tagged = [["B-X", "O"], ["O", "O"], ["B-X", "I-X"]] * 5, [["B-X", "O"], ["O", "B-X"]] * 7
     cases = (
-        (Tag, tagged[0], [*tagged[1], ["O", "O"]], {"f1", "accuracy"}),
-        (Span, ["a b", "c"] * 6, ["a", "c"] * 6, {"exact_match", "f1"}),
+        (Tagging, tagged[0], [*tagged[1], ["O", "O"]], {"f1", "accuracy"}),
+        (SpanExtraction, ["a b", "c"] * 6, ["a", "c"] * 6, {"exact_match", "f1"}),
         (
-            Generate,
+            Generation,
             ["a b", "c d"] * 6,
             ["a b", "c e"] * 6,
             {"exact_match", "rouge1", "rouge2", "rougeL"},

@@ -9,12 +9,18 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.babi import Babi
-from lmlab.tasks.builtin import builtin_rows
-from lmlab.tasks.classify import Classify
-from lmlab.tasks.long_babi import long_babi, long_rows, names_in, sentences_of, subjects_of
-from lmlab.tasks.relevance import check_relevant
-from lmlab.tasks.rows import read_splits
-from lmlab.tasks.span import Span
+from lmlab.tasks.builtin_datasets import load_builtin_rows
+from lmlab.tasks.classification import Classification
+from lmlab.tasks.long_context.long_babi import (
+    entities_in_sentence,
+    long_babi,
+    long_rows,
+    sentences_of,
+    subjects_of,
+)
+from lmlab.tasks.long_context.relevance_labels import check_relevant
+from lmlab.tasks.span_extraction import SpanExtraction
+from lmlab.tasks.task_rows import read_splits
 
 CARRYING = """\
 1 Mary went to the garden.
@@ -49,10 +55,10 @@ def write(folder: Path, text: str, number: int) -> Path:
 
 
 def test_whom_and_what_a_sentence_names():
-    assert names_in("Mary got the football there.") == {"mary", "football"}
-    assert names_in("Where is the football?") == {"football"}
-    assert names_in("Mice are afraid of wolves.") == {"mouse", "wolf"}
-    assert names_in("John went to the office.") == {"john"}
+    assert entities_in_sentence("Mary got the football there.") == {"mary", "football"}
+    assert entities_in_sentence("Where is the football?") == {"football"}
+    assert entities_in_sentence("Mice are afraid of wolves.") == {"mouse", "wolf"}
+    assert entities_in_sentence("John went to the office.") == {"john"}
 
 
 def test_whom_and_what_a_sentence_tells_of():
@@ -89,13 +95,13 @@ def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
     low = row["start"]
     assert row["text"][low : low + 7] == row["answer"] == "hallway"
     assert row["text"][:low].endswith("Mary moved to the ")
-    Span.check_row(row)
+    SpanExtraction.check_row(row)
     check_relevant(row, row["text"])
 
 
 def test_fears_are_asked_by_their_label(tmp_path: Path):
     path = write(tmp_path, FEARS, 15)
-    splits = long_babi(f"{path},60", Classify)
+    splits = long_babi(f"{path},60", Classification)
     for row in splits["test"]:
         assert row["label"] in ("wolf", "mouse")
         assert len(row["relevant"]) == 2
@@ -108,25 +114,25 @@ def test_fears_are_asked_by_their_label(tmp_path: Path):
         }
         assert {s.removesuffix(" .") for s in others} == expected[row["label"]]
     with pytest.raises(UserError, match="take --task classify"):
-        long_babi(str(path), Span)
+        long_babi(str(path), SpanExtraction)
 
 
 def test_it_is_found_by_its_path(tmp_path: Path):
     path = write(tmp_path, CARRYING, 2)
-    splits = read_splits(f"babi-long:{path},50", Span)
+    splits = read_splits(f"babi-long:{path},50", SpanExtraction)
     assert {name: len(rows) for name, rows in splits.items()} == {
         "train": 2,
         "validation": 2,
         "test": 2,
     }
     with pytest.raises(UserError, match=r"no .*qa3_train\.txt"):
-        read_splits(f"babi-long:{tmp_path / 'qa3'}", Span)
+        read_splits(f"babi-long:{tmp_path / 'qa3'}", SpanExtraction)
     with pytest.raises(UserError, match="a number of words"):
-        read_splits(f"babi-long:{path},many", Span)
+        read_splits(f"babi-long:{path},many", SpanExtraction)
 
 
 def test_capitals_long_tells_where_the_answer_stands():
-    task, splits = builtin_rows("capitals-long")
+    task, splits = load_builtin_rows("capitals-long")
     assert task == "span" and len(splits["test"]) == 250
     for row in splits["test"][:20]:
         [[low, high]] = row["relevant"]

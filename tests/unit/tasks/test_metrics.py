@@ -10,15 +10,15 @@ from lmlab.tasks import metrics
 def test_accuracy_f1_and_majority():
     expected, found = ["a", "a", "b", "c"], ["a", "b", "b", "b"]
     assert metrics.accuracy(expected, found) == 0.5
-    assert metrics.majority(expected) == 0.5
+    assert metrics.majority_accuracy(expected) == 0.5
     # a: 1 hit, told 1, wanted 2: 2/3; b: 1 hit, told 3, wanted 1: 2/4; c: no hit: 0.
     assert metrics.macro_f1(expected, found) == pytest.approx((2 / 3 + 2 / 4 + 0) / 3)
 
 
 def test_entities_are_what_the_tags_mark():
     tags = ["B-x", "I-x", "O", "I-y", "B-y", "I-x"]
-    assert metrics.entities(tags) == {(0, 2, "x"), (3, 4, "y"), (4, 5, "y"), (5, 6, "x")}
-    assert metrics.entities([]) == set()
+    assert metrics.tagged_entities(tags) == {(0, 2, "x"), (3, 4, "y"), (4, 5, "y"), (5, 6, "x")}
+    assert metrics.tagged_entities([]) == set()
 
 
 def test_entity_f1_counts_whole_mentions():
@@ -43,5 +43,5 @@ def test_rouge_by_hand():
 
 
 def test_word_f1():
-    assert metrics.word_f1("san jose", "jose") == pytest.approx(2 * 1 / 3)
-    assert metrics.word_f1("paris", "rome") == 0.0
+    assert metrics.token_f1("san jose", "jose") == pytest.approx(2 * 1 / 3)
+    assert metrics.token_f1("paris", "rome") == 0.0

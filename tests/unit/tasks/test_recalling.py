@@ -15,10 +15,13 @@ import lmlab
 from lmlab.cli.main import app
 from lmlab.core.errors import UserError
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.memory_system import WithMemory
-from lmlab.tasks.recalling import PreparedExamples, Recalling
-from lmlab.tasks.runs import load_task
-from lmlab.tasks.tag import Tag
+from lmlab.tasks.finetuned_model import load_task
+from lmlab.tasks.long_context.cogltx_model import CogLTX
+from lmlab.tasks.long_context.memrecall_pipeline import (
+    EncodedMemRecallSplit,
+    MemRecallPipeline,
+)
+from lmlab.tasks.tagging import Tagging
 
 SETTINGS = {"learning_rate": 0.01, "tokens_per_batch": 512, "warmup_steps": 5}
 
@@ -83,7 +86,7 @@ def test_the_judge_learns_what_is_relevant(task: str, base: Path, tmp_path: Path
     )
     assert found.metrics["relevant_read"] > 0.9
     model = load_task(found.path)
-    assert isinstance(model.reading, Recalling)
+    assert isinstance(model.reading, MemRecallPipeline)
     assert model.reading.settings.block == 3 and model.reading.settings.keep == (2, 2)
     assert model.reading.judge == "labels"
     asked = [json.loads(line) for line in (found.path / "predictions.jsonl").open()]
@@ -141,8 +144,8 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(base: Path, tmp_path: Path
 
 def test_each_block_of_a_tagged_text_is_a_query(base: Path):
     model = lmlab.load(base)
-    task = Tag(["B-x", "O"])
-    reading = Recalling(
+    task = Tagging(["B-x", "O"])
+    reading = MemRecallPipeline(
         task=task,
         tokenizer=model.tokenizer,
         vocabulary=model.system.vocabulary,
@@ -157,7 +160,7 @@ def test_each_block_of_a_tagged_text_is_a_query(base: Path):
     assert (first.relevant, second.relevant) == ((False,), (True,))
     # The words of the query alone have labels, whatever else is in the memory.
     system = reading.build(model.system, frozen=False)
-    assert isinstance(system, WithMemory)
+    assert isinstance(system, CogLTX)
     [recalled] = reading.recall(system, [second])
     read = reading.read(row, recalled.memory)
     shown = " ".join(model.tokenizer.token(token) for token in read.tokens)
@@ -169,9 +172,9 @@ def test_each_block_of_a_tagged_text_is_a_query(base: Path):
 
 
 def _settings(**given: object):
-    from lmlab.tasks.reading import LongSettings
+    from lmlab.tasks.input_pipeline import LongTextConfig
 
-    return LongSettings(**given)  # type: ignore[arg-type]
+    return LongTextConfig(**given)  # type: ignore[arg-type]
 
 
 def test_predict_shows_what_was_kept(base: Path, tmp_path: Path):
@@ -207,16 +210,16 @@ def test_mistakes_are_told(base: Path, tmp_path: Path):
     # A question longer than the window is cut to half of it.
     long = {"text": "a b .", "question": "e " * 100}
     prepared = reading.prepare([long], training=False)
-    assert isinstance(prepared, PreparedExamples)
+    assert isinstance(prepared, EncodedMemRecallSplit)
     assert len(prepared.examples[0].text.query.tokens) == reading.longest // 2
 
 
-def load_reading(base: Path) -> Recalling:
-    from lmlab.tasks.span import Span
+def load_reading(base: Path) -> MemRecallPipeline:
+    from lmlab.tasks.span_extraction import SpanExtraction
 
     model = lmlab.load(base)
-    return Recalling(
-        task=Span(),
+    return MemRecallPipeline(
+        task=SpanExtraction(),
         tokenizer=model.tokenizer,
         vocabulary=model.system.vocabulary,
         longest=30,

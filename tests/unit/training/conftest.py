@@ -18,11 +18,11 @@ from lmlab.core.state import State, TensorState
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data import TrainingData
-from lmlab.training.loop import Job
-from lmlab.training.processes import make_accelerator
+from lmlab.training.data_loaders import TrainingData
+from lmlab.training.distributed import make_accelerator
+from lmlab.training.loop import FitJob
 from lmlab.training.reporting import Reporter
-from lmlab.training.runs import RunFolder
+from lmlab.training.run_folder import RunFolder
 
 WALL_CLOCK = ("seconds", "tokens_per_second")
 
@@ -142,7 +142,7 @@ def batches() -> list[Batch]:
     return made
 
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., FitJob]
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def make_job(tmp_path: Path, batches: list[Batch]) -> MakeJob:
         train: list[Batch] | None = None,
         held_out: list[Batch] | None = None,
         **settings: Any,
-    ) -> Job:
+    ) -> FitJob:
         config = TrainingConfig(**settings)
         run = RunFolder(tmp_path / name)
         run.create()
@@ -168,7 +168,7 @@ def make_job(tmp_path: Path, batches: list[Batch]) -> MakeJob:
             held_out=None if held_out is None else Listed(held_out),
             held_out_split=None if held_out is None else "validation",
         )
-        return Job(
+        return FitJob(
             system=system or Bigram(),
             data=data,
             config=config,

@@ -10,8 +10,8 @@ from tests.manifests import relist
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.scoring.score import Scorer
-from lmlab.training.runs import load_run
+from lmlab.scoring.scorer import Scorer
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 

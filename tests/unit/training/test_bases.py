@@ -12,12 +12,12 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 NAME = "autoencoder-vae"
 SETTINGS = {"tokens_per_batch": 200, "log_every": 1, "learning_rate": 0.02}
-SENTENCE = Batch.from_sequences([[2, 5, 6, 5, 3]], pad=0)
+SENTENCE = Batch.collate([[2, 5, 6, 5, 3]], pad=0)
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from lmlab.core.atomic_files import write_text
 from lmlab.core.errors import UserError
-from lmlab.core.files import write_text
 from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.training.checkpoints import (
     Checkpoint,

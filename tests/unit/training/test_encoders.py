@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lmlab.core.errors import UserError
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 SETTINGS = {"tokens_per_batch": 200, "log_every": 1, "learning_rate": 0.02}

@@ -8,8 +8,8 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.system import System
-from lmlab.training.evaluate import evaluate
-from lmlab.training.processes import make_accelerator
+from lmlab.training.distributed import make_accelerator
+from lmlab.training.validation import held_out_loss
 
 
 class Source:
@@ -25,7 +25,7 @@ class Source:
 
 def test_totals_are_divided_once(bigram: Any, batches: list[Batch]) -> None:
     system = bigram(dropout=0.9).train()
-    found = evaluate(system, Source(batches), make_accelerator())
+    found = held_out_loss(system, Source(batches), make_accelerator())
     assert system.training
     table = torch.log_softmax(system.table.double(), -1)
     total, count = 0.0, 0
@@ -36,7 +36,7 @@ def test_totals_are_divided_once(bigram: Any, batches: list[Batch]) -> None:
                 count += 1
     assert found.count == count
     assert found.loss == pytest.approx(total / count, rel=1e-6)
-    means = [evaluate(system, Source([b]), make_accelerator()).loss for b in batches]
+    means = [held_out_loss(system, Source([b]), make_accelerator()).loss for b in batches]
     assert abs(sum(means) / len(means) - found.loss) > 1e-3  # a mean of means would be wrong
 
 
@@ -50,9 +50,9 @@ def test_the_state_is_carried_where_text_goes_on(bigram: Any) -> None:
         return original(batch, state=state, generator=generator)
 
     system.log_prob = note
-    first = Batch.from_sequences([[5, 6, 7]], 0)
-    second = Batch.from_sequences([[7, 5]], 0, carries=True)
-    evaluate(system, Source([first, second, second]), make_accelerator())
+    first = Batch.collate([[5, 6, 7]], 0)
+    second = Batch.collate([[7, 5]], 0, carries=True)
+    held_out_loss(system, Source([first, second, second]), make_accelerator())
     assert given == [None, [2.0], [3.0]]
 
 
@@ -61,7 +61,7 @@ def test_a_system_without_log_prob_is_judged_by_its_loss(batches: list[Batch]) -
         def loss(self, batch: Batch, **words: Any) -> Any:
             return Loss(torch.tensor(3.0 * batch.count), torch.tensor(float(batch.count))), None
 
-    found = evaluate(Constant(), Source(batches), make_accelerator())
+    found = held_out_loss(Constant(), Source(batches), make_accelerator())
     assert found.loss == pytest.approx(3.0)
     assert found.count == sum(batch.count for batch in batches)
 
@@ -76,6 +76,6 @@ def test_a_part_of_the_loss_can_be_watched(batches: list[Batch]) -> None:
             first = Loss(torch.tensor(6.0), torch.tensor(2.0))
             return Loss(torch.tensor(25.0), torch.tensor(5.0), {"first": first}), None
 
-    found = evaluate(TwoFold(), Source(batches), make_accelerator())
+    found = held_out_loss(TwoFold(), Source(batches), make_accelerator())
     assert found.loss == pytest.approx(3.0)
     assert found.count == 2 * len(batches)

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.tensor_files import read_tensors
-from lmlab.training.fitters import FITTERS, expected_counts, fit_by_em
-from lmlab.training.loop import Job
-from lmlab.training.runs import load_run
+from lmlab.training.fitters import FITTERS, accumulate_expected_counts, fit_by_em
+from lmlab.training.loop import FitJob
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., FitJob]
 Losses = Callable[[Path], list[dict[str, Any]]]
 
 
@@ -68,7 +68,7 @@ def test_expected_counts_add_up_over_batches(
         def maximise(self, counts: dict[str, Tensor]) -> None:
             raise NotImplementedError
 
-    counts = expected_counts(make_job(system=Counting()))
+    counts = accumulate_expected_counts(make_job(system=Counting()))
     assert counts["tokens"].dtype == torch.float64
     assert counts["tokens"].item() == sum(batch.count for batch in batches)
 
@@ -111,6 +111,6 @@ def test_counted_tables_load_and_score_as_they_were_validated(corpus: Path, tmp_
     model = load_run(result.path)
     start, end = model.tokenizer.vocabulary.start, model.tokenizer.vocabulary.end
     lines = (corpus / "valid.txt").read_text().splitlines()
-    batch = Batch.from_sequences([[start, *model.tokenizer.encode(t), end] for t in lines], 0)
+    batch = Batch.collate([[start, *model.tokenizer.encode(t), end] for t in lines], 0)
     total = model.system.log_prob(batch).totals.sum().item()  # type: ignore[operator]
     assert result.loss == pytest.approx(-total / batch.count, rel=1e-5)

@@ -15,9 +15,9 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
-from lmlab.training.loop import Job, fit_by_gradient, scale_and_clip
+from lmlab.training.loop import FitJob, clip_gradients, fit_by_gradient
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., FitJob]
 SGD = {"optimizer": "sgd", "learning_rate": 0.5, "clip": 0.0}
 
 
@@ -64,7 +64,7 @@ def test_clipping_shortens_only_what_is_longer() -> None:
         parameters[0].grad = torch.tensor([30.0, 0.0])
         parameters[1].grad = torch.tensor([40.0])
         # Scaled by a tenth: (3, 0, 4) has norm 5.
-        assert scale_and_clip(parameters, 0.1, clip) == pytest.approx(5.0)
+        assert clip_gradients(parameters, 0.1, clip) == pytest.approx(5.0)
         torch.testing.assert_close(parameters[0].grad, torch.tensor([3.0 * kept, 0.0]))
         torch.testing.assert_close(parameters[1].grad, torch.tensor([4.0 * kept]))
 
@@ -72,8 +72,8 @@ def test_clipping_shortens_only_what_is_longer() -> None:
 def test_the_state_of_contiguous_text_is_carried_detached_and_forgotten_at_the_start(
     make_job: MakeJob, bigram: Any
 ) -> None:
-    first = Batch.from_sequences([[5, 6, 7], [6, 7, 5]], 0)
-    second = Batch.from_sequences([[7, 5, 6, 7], [5, 6, 5, 5]], 0, carries=True)
+    first = Batch.collate([[5, 6, 7], [6, 7, 5]], 0)
+    second = Batch.collate([[7, 5, 6, 7], [5, 6, 5, 5]], 0, carries=True)
     system = bigram()
     fit_by_gradient(make_job(system=system, train=[first, second], epochs=2))
     seen = [None if state is None else state["seen"].tolist() for state in system.states]
@@ -117,21 +117,21 @@ def test_the_best_weights_by_validation_are_kept_and_patience_ends_training(
     make_job: MakeJob, bigram: Any
 ) -> None:
     # Trained on 5 → 6 alone, with half of the held-out text 5 → 7: it gets better, then worse.
-    train = [Batch.from_sequences([[5, 6]] * 4, 0)]
-    held_out = [Batch.from_sequences([[5, 6], [5, 7]], 0)]
+    train = [Batch.collate([[5, 6]] * 4, 0)]
+    held_out = [Batch.collate([[5, 6], [5, 7]], 0)]
     system = bigram()
     with torch.no_grad():
         system.table.zero_()
         system.table[5, 6] = -2.0
     seen = []
     job = make_job(system=system, train=train, held_out=held_out, epochs=200, patience=3, **SGD)
-    report = job.reporter.evaluated
+    report = job.reporter.report_validation
 
     def note(progress: Any, evaluation: Any, split: str, *more: Any) -> None:
         seen.append((evaluation.loss, system.table.detach().clone()))
         report(progress, evaluation, split, *more)
 
-    job.reporter.evaluated = note  # type: ignore[method-assign]
+    job.reporter.report_validation = note  # type: ignore[method-assign]
     outcome = fit_by_gradient(job)
     best = min(range(len(seen)), key=lambda place: seen[place][0])
     assert outcome.reason == "early"
@@ -209,13 +209,13 @@ def test_resumed_anywhere_it_gives_the_same_losses_to_the_bit(
         "log_every": 3,
         "evaluate_every": 1,
         "accumulate": 2,
-        "held_out": [Batch.from_sequences([[1, 2, 3]], 0)],
+        "held_out": [Batch.collate([[1, 2, 3]], 0)],
     }
     # Batches 1, 2, 4 and 5 go on from the one before, so a checkpoint falls between.
     same = [replace(batches[0], carries=carries) for carries in (False, True, True)]
     carrying = [*same, batches[1], replace(batches[1], carries=True), *batches[2:]]
 
-    def job(name: str, **more: Any) -> Job:
+    def job(name: str, **more: Any) -> FitJob:
         system = bigram(dropout=0.5)
         return make_job(name=name, system=system, train=carrying, **settings, **more)
 
@@ -338,7 +338,7 @@ def test_weights_are_kept_by_the_judge_where_there_is_one(
     outcome = fit_by_gradient(replace(job, judge=Lengthening()))
     lines = [line for line in read_losses(job.run.path) if line["event"] == "validation"]
     assert [line["merit"] for line in lines] == [3.0, 1.0, 2.0, 4.0]
-    assert outcome.progress.best_rank == -4.0
+    assert outcome.progress.best_score == -4.0
     assert outcome.progress.best == lines[3]["loss"]
     torch.testing.assert_close(read_tensors(job.run.weights)["table"], system.table.detach())
 
@@ -379,9 +379,9 @@ def test_an_average_that_is_better_does_not_undo_early_stopping(
     settings = {"epochs": 9, "average": 2, "patience": 2, **SGD}
     job = make_job(train=batches, held_out=batches[:1], **settings)
     outcome = fit_by_gradient(replace(job, judge=Falling()))
-    assert (outcome.reason, outcome.progress.best_rank) == ("early", -9.0)
+    assert (outcome.reason, outcome.progress.best_score) == ("early", -9.0)
     again = fit_by_gradient(replace(job, judge=Falling()))
-    assert (again.reason, again.progress.best_rank) == ("nothing", -9.0)
+    assert (again.reason, again.progress.best_score) == ("nothing", -9.0)
 
 
 class Killed(BaseException):

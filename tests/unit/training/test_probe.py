@@ -7,18 +7,23 @@ import pytest
 import torch
 
 from lmlab.training.config import TrainingConfig
-from lmlab.training.loop import Job
-from lmlab.training.probe import Expectation, memory_words, probe, saved_bytes
+from lmlab.training.cost_estimate import (
+    CostEstimate,
+    activation_bytes,
+    estimate_cost,
+    format_bytes,
+)
+from lmlab.training.loop import FitJob
 
 
 def test_a_probe_changes_neither_weights_nor_random_states(
-    make_job: Callable[..., Job], bigram: Any
+    make_job: Callable[..., FitJob], bigram: Any
 ) -> None:
     system = bigram(dropout=0.5)
     before = {name: value.clone() for name, value in system.state_dict().items()}
     random = torch.random.get_rng_state()
     source = make_job().data.train
-    found = probe(system, source, TrainingConfig(epochs=3, accumulate=2), tokens=500)
+    found = estimate_cost(system, source, TrainingConfig(epochs=3, accumulate=2), tokens=500)
     assert all(torch.equal(before[name], value) for name, value in system.state_dict().items())
     assert all(parameter.grad is None for parameter in system.parameters())
     assert torch.equal(torch.random.get_rng_state(), random)
@@ -29,31 +34,31 @@ def test_a_probe_changes_neither_weights_nor_random_states(
 
 
 def test_the_time_of_a_budget_in_steps_and_in_minutes(
-    make_job: Callable[..., Job], bigram: Any
+    make_job: Callable[..., FitJob], bigram: Any
 ) -> None:
     source = make_job().data.train
-    by_steps = probe(
+    by_steps = estimate_cost(
         bigram(), source, TrainingConfig(epochs=None, steps=6, accumulate=2), tokens=500
     )
     # Four batches an epoch: twelve of them are three epochs.
     assert by_steps.seconds == pytest.approx(3 * 500 / by_steps.tokens_per_second)
-    by_clock = probe(bigram(), source, TrainingConfig(epochs=None, minutes=1), tokens=500)
+    by_clock = estimate_cost(bigram(), source, TrainingConfig(epochs=None, minutes=1), tokens=500)
     assert by_clock.seconds is None
 
 
 def test_saved_bytes_counts_shared_memory_once() -> None:
     x = torch.ones(1000, requires_grad=True)
-    with saved_bytes() as saved:
+    with activation_bytes() as saved:
         y = x.exp()  # keeps y
         _ = (y * y).sum()  # keeps y twice over
     assert sum(saved.values()) == 4000
 
 
 def test_the_sentence_before_training() -> None:
-    expected = Expectation(
+    expected = CostEstimate(
         parameters=2_757_351, memory=146_000_000, tokens_per_second=4983.4, seconds=64.2
     )
     assert expected.sentence() == (
         "2,757,351 parameters, about 146 MB of memory, about 64 s at 4,983 tokens/s"
     )
-    assert [memory_words(size) for size in (12, 3400, 2.5e9)] == ["12 bytes", "3 kB", "2.5 GB"]
+    assert [format_bytes(size) for size in (12, 3400, 2.5e9)] == ["12 bytes", "3 kB", "2.5 GB"]

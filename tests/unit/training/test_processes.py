@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.training.processes import gather_rows, own_rows, seed_step, share
+from lmlab.training.distributed import (
+    gather_rows,
+    local_rows,
+    seed_step,
+    shard_batch,
+)
 
 
 def process(index: int, world: int) -> Any:
@@ -44,8 +49,8 @@ def test_nearby_steps_draw_unrelated_numbers() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_rows_are_shared_out_without_loss(world: int) -> None:
-    batch = Batch.from_sequences([[2, 5], [2, 5, 6, 7], [2, 6, 6], [2, 7]], 0)
-    parts = [share(batch, process(index, world)) for index in range(world)]
+    batch = Batch.collate([[2, 5], [2, 5, 6, 7], [2, 6, 6], [2, 7]], 0)
+    parts = [shard_batch(batch, process(index, world)) for index in range(world)]
     rows = [int(row) for part in parts if part is not None for row in part.rows]
     assert sorted(rows) == [0, 1, 2, 3]
     assert sum(part.count for part in parts if part is not None) == batch.count
@@ -54,7 +59,7 @@ def test_rows_are_shared_out_without_loss(world: int) -> None:
 
 def test_gathered_rows_are_in_the_order_before_sharing() -> None:
     rows = torch.arange(12.0).view(6, 2)
-    parts = [own_rows({"h": rows}, process(index, 3))["h"] for index in range(3)]
+    parts = [local_rows({"h": rows}, process(index, 3))["h"] for index in range(3)]
     assert parts[1].tolist() == rows[[1, 4]].tolist()
     accelerator = process(0, 3)
     accelerator.gather = lambda value: torch.cat(parts)  # what the exchange would give

@@ -6,7 +6,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.training.config import TrainingConfig, apply_settings
-from lmlab.training.recipes import GENERAL, recipe_settings
+from lmlab.training.recipes import GENERAL_RECIPES, recipe_settings
 
 
 def zoo_file(**recipes: dict[str, object]) -> ModuleType:
@@ -34,7 +34,7 @@ def test_an_unknown_recipe_names_its_neighbours() -> None:
         recipe_settings(zoo_file(long={}), "lon")
 
 
-@pytest.mark.parametrize("name", GENERAL)
+@pytest.mark.parametrize("name", GENERAL_RECIPES)
 def test_general_recipes_are_settings_of_every_training(name: str) -> None:
-    changed = apply_settings(TrainingConfig(), GENERAL[name])
-    assert all(getattr(changed, key) == value for key, value in GENERAL[name].items())
+    changed = apply_settings(TrainingConfig(), GENERAL_RECIPES[name])
+    assert all(getattr(changed, key) == value for key, value in GENERAL_RECIPES[name].items())

@@ -7,9 +7,9 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.training.config import TrainingConfig
-from lmlab.training.evaluate import Evaluation
 from lmlab.training.progress import Budget, Progress
-from lmlab.training.reporting import Reporter, duration, exact_duration, read_metrics
+from lmlab.training.reporting import Reporter, format_duration, format_exact_duration, read_metrics
+from lmlab.training.validation import ValidationLoss
 
 
 def reporter(path: Path, *, quiet: bool = True, silent: bool = False) -> Reporter:
@@ -23,7 +23,7 @@ def test_a_line_holds_what_the_plots_need(tmp_path: Path) -> None:
     progress = Progress(step=2, window_total=30.0, window_count=10.0, window_seconds=0.5)
     with told:
         told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=2.5, flush=False)
-        told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+        told.report_validation(progress, ValidationLoss(total=8.0, count=4), "validation")
     first, second = (json.loads(line) for line in path.read_text().splitlines())
     assert first == {
         "step": 2,
@@ -79,7 +79,7 @@ def test_without_a_terminal_there_are_lines(
     with told:
         progress = Progress(step=2, epoch=1, window_total=30.0, window_count=10.0)
         told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=1.0, flush=True)
-        told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+        told.report_validation(progress, ValidationLoss(total=8.0, count=4), "validation")
     assert capsys.readouterr().err == (
         "epoch 1, step 2: training 3.0000, validation 2.0000 nats a token\n"
     )
@@ -93,7 +93,7 @@ def test_a_contrast_is_not_told_in_nats_a_token(
     with told:
         progress = Progress(step=2, epoch=1, window_total=30.0, window_count=10.0)
         told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=1.0, flush=True)
-        told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+        told.report_validation(progress, ValidationLoss(total=8.0, count=4), "validation")
     assert capsys.readouterr().err == (
         "epoch 1, step 2: training loss 3.0000 (a contrast), validation 2.0000 nats a token\n"
     )
@@ -103,7 +103,7 @@ def test_a_contrast_is_not_told_in_nats_a_token(
     ("seconds", "words"), [(3.2, "3 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")]
 )
 def test_durations_are_told_as_people_do(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 def test_tensorboard_gets_the_same_figures_and_starts_after_the_checkpoint(
@@ -156,7 +156,7 @@ def test_a_terminal_gets_a_bar_with_loss_speed_and_time_left(
 def test_every_line_of_a_step_names_the_same_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lmlab.training.reporting.LINE_SECONDS", -1.0)
+    monkeypatch.setattr("lmlab.training.reporting.SECONDS_BETWEEN_LINES", -1.0)
     told = reporter(tmp_path / "metrics.jsonl", quiet=False)
     told.begin(after=0)
     budget, progress, named = Budget(TrainingConfig(epochs=2), 2), Progress(), []
@@ -164,7 +164,7 @@ def test_every_line_of_a_step_names_the_same_epoch(
         for _ in range(4):
             progress.advance(2.0, 1.0, 0.1, 1, per_epoch=2)
             told.step(progress, budget, rate=0.1, norm=1.0, flush=True)
-            told.evaluated(progress, Evaluation(total=8.0, count=4), "validation")
+            told.report_validation(progress, ValidationLoss(total=8.0, count=4), "validation")
             lines = capsys.readouterr().err.splitlines()
             assert len(lines) == 2
             named.append([line.partition(":")[0] for line in lines])
@@ -182,7 +182,9 @@ def test_a_resumed_training_knows_its_last_training_loss(
         told = reporter(path, quiet=False)
         told.begin(after=after)
         with told:
-            told.evaluated(Progress(step=2, epoch=1), Evaluation(total=8.0, count=4), "average")
+            told.report_validation(
+                Progress(step=2, epoch=1), ValidationLoss(total=8.0, count=4), "average"
+            )
         shown = f"epoch 1, step 2: {words} 2.0000 nats a token\n"
         assert capsys.readouterr().err == shown
 
@@ -192,4 +194,4 @@ def test_a_resumed_training_knows_its_last_training_loss(
     [(3.21, "3.2 s"), (59.97, "1 min 00 s"), (61, "1 min 01 s"), (3725, "1 h 02 min")],
 )
 def test_a_measured_time_is_written_alike_everywhere(seconds: float, words: str) -> None:
-    assert exact_duration(seconds) == words
+    assert format_exact_duration(seconds) == words

@@ -11,9 +11,9 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.core.manifest import read_manifest, write_manifest
+from lmlab.training.checkpoint_checks import checked_numbers
 from lmlab.training.progress import Progress
 from lmlab.training.reporting import read_metrics
-from lmlab.training.restoring import checked_numbers
 from lmlab.training.train import train
 
 BUDGET = {"data": "grammar", "size": "tiny", "quiet": True}
@@ -37,7 +37,13 @@ def change_state(run: Path, part: str, key: str, value: Any) -> None:
         ("lstm", "progress", "step", "x", "step must be a whole number"),
         ("lstm", "progress", "", 5, "expected numbers named step"),
         ("lstm", "schedule", "", True, "expected numbers named scale"),
-        ("lstm", "schedule", "waited", -1, "waited must be a whole number, 0 or more"),
+        (
+            "lstm",
+            "schedule",
+            "stale_validations",
+            -1,
+            "stale_validations must be a whole number, 0 or more",
+        ),
         ("lstm", "progress", "seconds", math.nan, "seconds must be a number"),
         ("hmm", "progress", "epoch", 1.5, "epoch must be a whole number"),
         ("cbow", "schedule", "scale", None, "scale must be a number"),

@@ -11,16 +11,16 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.training.config import TrainingConfig
-from lmlab.training.evaluate import evaluate
-from lmlab.training.runs import load_run
-from lmlab.training.train import RunResult, train
+from lmlab.training.run_folder import load_run
+from lmlab.training.train import TrainingResult, train
+from lmlab.training.validation import held_out_loss
 
 Losses = Callable[[Path], list[dict[str, Any]]]
 QUICK: dict[str, Any] = {"size": "tiny", "quiet": True}
 SMALL_BATCHES = {"tokens_per_batch": "128", "log_every": "3"}
 
 
-def lstm(corpus: Path | str, out: Path, **words: Any) -> RunResult:
+def lstm(corpus: Path | str, out: Path, **words: Any) -> TrainingResult:
     settings = {**SMALL_BATCHES, "dropout": "0.2", **words.pop("settings", {})}
     return train("lstm", data=corpus, out=out, settings=settings, **{**QUICK, **words})
 
@@ -63,7 +63,7 @@ def test_a_loaded_run_scores_as_it_was_validated(corpus: Path, tmp_path: Path) -
     assert start is not None
     assert end is not None
     lines = (corpus / "valid.txt").read_text().splitlines()
-    batch = Batch.from_sequences([[start, *model.tokenizer.encode(t), end] for t in lines], 0)
+    batch = Batch.collate([[start, *model.tokenizer.encode(t), end] for t in lines], 0)
     with torch.no_grad():
         total = model.system.log_prob(batch).totals.sum().item()  # type: ignore[operator]
     # Every word and one end a line; the best of both epochs is what was saved.
@@ -172,7 +172,7 @@ def test_resuming_on_other_text_or_with_another_system_is_refused(
         ({"settings": {"widht": "3"}}, "no setting called 'widht'; did you mean 'width'"),
         ({"settings": {"learning_rat": "3"}}, "did you mean 'learning_rate'"),
         ({"settings": {"width": "x"}}, "width must be a whole number"),
-        ({"settings": {"keep_by": "bleu"}}, "for translators on a parallel corpus"),
+        ({"settings": {"select_by": "bleu"}}, "for translators on a parallel corpus"),
     ],
 )
 def test_wrong_options_are_told_and_leave_no_folder(
@@ -299,9 +299,9 @@ def held_out_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def note(system: Any, source: Any, *rest: Any, **words: Any) -> Any:
         found.extend(batch.tokens.shape[1] for batch in source.epoch(0))
-        return evaluate(system, source, *rest, **words)
+        return held_out_loss(system, source, *rest, **words)
 
-    monkeypatch.setattr("lmlab.training.loop.evaluate", note)
+    monkeypatch.setattr("lmlab.training.loop.held_out_loss", note)
     return found
 
 

@@ -9,8 +9,8 @@ from lmlab.core.errors import UserError
 from lmlab.training.config import (
     TrainingConfig,
     apply_settings,
-    given_budgets,
-    settings_between,
+    replace_budgets,
+    split_settings,
     with_budget,
 )
 
@@ -99,18 +99,18 @@ def test_budgets_that_are_given_take_the_place_of_others() -> None:
     own = TrainingConfig(epochs=None, minutes=2)
     assert budget(with_budget(own, beside=["minutes"], steps=3)) == (None, 3, 2)
     assert with_budget(TrainingConfig(), steps=None) == TrainingConfig()
-    assert budget(apply_settings(TrainingConfig(), given_budgets({"steps": "3"}))) == (
+    assert budget(apply_settings(TrainingConfig(), replace_budgets({"steps": "3"}))) == (
         None,
         3,
         None,
     )
-    assert given_budgets({"clip": 1}) == {"clip": 1}
+    assert replace_budgets({"clip": 1}) == {"clip": 1}
 
 
 def test_settings_are_parted_and_an_unknown_one_names_neighbours_of_both_sides() -> None:
-    parted = settings_between({"width": "3", "learning-rate": "1"}, Settings(), TrainingConfig())
+    parted = split_settings({"width": "3", "learning-rate": "1"}, Settings(), TrainingConfig())
     assert parted == ({"width": "3"}, {"learning_rate": "1"})
     with pytest.raises(UserError, match="did you mean 'dropout'"):
-        settings_between({"drop": "1"}, Settings(), TrainingConfig())
+        split_settings({"drop": "1"}, Settings(), TrainingConfig())
     with pytest.raises(UserError, match="did you mean 'momentum'"):
-        settings_between({"momentm": "1"}, Settings(), TrainingConfig())
+        split_settings({"momentm": "1"}, Settings(), TrainingConfig())

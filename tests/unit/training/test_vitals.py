@@ -13,11 +13,16 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.training.loop import Job, fit_by_gradient
+from lmlab.training.loop import FitJob, fit_by_gradient
 from lmlab.training.reporting import NOT_FINITE, _flat, read_metrics
-from lmlab.training.vitals import Watch, mean_length, token_vectors, update_ratio
+from lmlab.training.weight_statistics import (
+    UpdateMonitor,
+    mean_norm,
+    token_vectors,
+    update_ratio,
+)
 
-MakeJob = Callable[..., Job]
+MakeJob = Callable[..., FitJob]
 
 
 def test_the_ratio_is_the_median_over_tensors() -> None:
@@ -36,7 +41,7 @@ def test_a_tensor_of_zeros_has_no_ratio() -> None:
 
 
 def test_a_length_is_the_mean_over_rows() -> None:
-    assert mean_length(torch.tensor([[3.0, 4.0], [0.0, 1.0]])) == pytest.approx(3.0)
+    assert mean_norm(torch.tensor([[3.0, 4.0], [0.0, 1.0]])) == pytest.approx(3.0)
 
 
 def test_which_tables_hold_a_vector_a_token(bigram: Any) -> None:
@@ -46,7 +51,7 @@ def test_which_tables_hold_a_vector_a_token(bigram: Any) -> None:
 
 def test_looks_depend_on_the_number_of_the_step_alone(bigram: Any) -> None:
     """Every 4 steps a line: the least multiple of 4 that is 10 or more is 12."""
-    watch, looked = Watch(bigram(), log_every=4), []
+    watch, looked = UpdateMonitor(bigram(), log_every=4), []
     for step in range(1, 30):
         watch.before(step)
         looked += [step] if "update_ratio" in watch.vitals() else []

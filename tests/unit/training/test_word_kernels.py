@@ -11,11 +11,12 @@ import torch
 
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.negative_sampling import WordModel, sampled_loss
+from lmlab.models.word2vec import Word2Vec
+from lmlab.objectives.negative_sampling import negative_sampling_loss
 
 pytest.importorskip("numba", reason="compiled code needs numba: pip install lmlab[words]")
 
-from lmlab.training import word_kernels as kernels
+from lmlab.training import word2vec_kernels as kernels
 
 FAR = 40.0
 """Pearson's statistic with up to 5 degrees of freedom exceeds it with probability below 1e-6."""
@@ -38,9 +39,11 @@ def test_draws_follow_their_laws():
     """A text of one long sentence of three words; 0 ends it, 4 is no word and never kept."""
     generator = np.random.default_rng(0)
     tokens = generator.choice([1, 2, 3, 4], size=20_000).astype(np.int32)
-    kept = np.array([kernels.BREAK, 1.0, 0.5, 0.1, 0.0])
+    kept = np.array([kernels.SENTENCE_BREAK, 1.0, 0.5, 0.1, 0.0])
     law = np.array([0.0, 0.6, 0.3, 0.1, 0.0])
-    words, around, counts, noise = kernels.draw(tokens, kept, *kernels.alias_table(law), 5, 0, 2, 7)
+    words, around, counts, noise = kernels.sample_training_pairs(
+        tokens, kept, *kernels.alias_table(law), 5, 0, 2, 7
+    )
     came = np.bincount(tokens, minlength=5)[1:4]
     stayed = np.bincount(words, minlength=5)
     assert stayed[[0, 4]].tolist() == [0, 0] and stayed[1] == came[0]
@@ -62,9 +65,9 @@ def test_draws_follow_their_laws():
 
 def test_windows_end_at_sentences_and_random_contexts_are_drawn_from_all_of_them():
     tokens = np.array([0, 1, 2, 3, 0, 0, 4, 5, 0] * 500, dtype=np.int32)
-    kept = np.array([kernels.BREAK, 1.0, 1.0, 1.0, 1.0, 1.0])
+    kept = np.array([kernels.SENTENCE_BREAK, 1.0, 1.0, 1.0, 1.0, 1.0])
     tables = kernels.alias_table(np.array([0.0, 1, 1, 1, 1, 1]))
-    words, around, counts, _ = kernels.draw(tokens, kept, *tables, 5, 1, 0, 3)
+    words, around, counts, _ = kernels.sample_training_pairs(tokens, kept, *tables, 5, 1, 0, 3)
     assert words.tolist() == [1, 2, 3, 4, 5] * 500 and set(counts.tolist()) == {1}
     first = around[:, 0].reshape(500, 5)
     assert set(first[:, 3]) == {5} and set(first[:, 4]) == {4}
@@ -83,7 +86,7 @@ def small_case() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return tuple(array.astype(np.int32) for array in drawn)  # type: ignore[return-value]
 
 
-def build(name: str, **settings) -> WordModel:
+def build(name: str, **settings) -> Word2Vec:
     module = system_module(name)
     system = module.build(module.Config(width=6, **settings), Vocabulary(size=13))
     generator = torch.Generator().manual_seed(0)
@@ -93,10 +96,10 @@ def build(name: str, **settings) -> WordModel:
     return system
 
 
-def descend(system: WordModel, contexts, word, noise, rate: float) -> None:
+def descend(system: Word2Vec, contexts, word, noise, rate: float) -> None:
     """One step of plain descent by torch's own gradient."""
     system.zero_grad()
-    lost, present = sampled_loss(
+    lost, present = negative_sampling_loss(
         system.emission, torch.tensor(contexts), torch.tensor(word), torch.tensor(noise)
     )
     (lost * present).sum().backward()
@@ -106,7 +109,7 @@ def descend(system: WordModel, contexts, word, noise, rate: float) -> None:
             parameter -= rate * parameter.grad
 
 
-def clear_version(system: WordModel, code: str, rate: float) -> None:
+def clear_version(system: Word2Vec, code: str, rate: float) -> None:
     """The places of the small case one after another, as each compiled loop takes them."""
     for word, row, count, noise in zip(*map(np.ndarray.tolist, small_case()), strict=True):
         around = row[:count]
@@ -121,7 +124,7 @@ def clear_version(system: WordModel, code: str, rate: float) -> None:
             descend(system, [around], [word], [noise], rate)
 
 
-def descend_against(system: WordModel, around: list[int], drawn: int, rate: float) -> None:
+def descend_against(system: Word2Vec, around: list[int], drawn: int, rate: float) -> None:
     """A step on a noise word alone: -log σ(-score)."""
     system.zero_grad()
     joined = system.emission.joined(torch.tensor([around]), torch.tensor([[drawn]]))
@@ -144,11 +147,11 @@ def descend_against(system: WordModel, around: list[int], drawn: int, rate: floa
     ids=["skipgram", "mean", "true-mean", "sum", "product"],
 )
 def test_compiled_steps_are_those_of_torchs_gradient(name: str, settings: dict[str, Any]):
-    from lmlab.training.words import _learner
+    from lmlab.training.word2vec_fitter import _learner
 
     ours, clear = build(name, **settings), build(name, **settings)
     lost, looked = _learner(ours)(*small_case(), np.float32(0.1))
-    clear_version(clear, clear.emission.joining.code, 0.1)
+    clear_version(clear, clear.emission.combination.code, 0.1)
     assert lost > 0 and looked > 0
     for got, expected in zip(ours.parameters(), clear.parameters(), strict=True):
         torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-5)

@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from lmlab.core.tensor_files import read_tensors
-from lmlab.training.runs import RunFolder, load_run
-from lmlab.training.train import RunResult, train
+from lmlab.training.run_folder import (
+    RunFolder,
+    load_run,
+)
+from lmlab.training.train import TrainingResult, train
 
 needs_numba = pytest.mark.skipif(
     importlib.util.find_spec("numba") is None, reason="compiled code needs numba"
@@ -31,7 +34,7 @@ def topics(path: Path, lines: int = 400) -> Path:
     return path
 
 
-def fit(tmp_path: Path, name: str, out: str, **settings: Any) -> RunResult:
+def fit(tmp_path: Path, name: str, out: str, **settings: Any) -> TrainingResult:
     corpus = topics(tmp_path / "topics.txt")
     chosen = {"width": 12, "window": 2, "sample": 0.0, "tokens_per_batch": 500, **settings}
     epochs = chosen.pop("epochs", 40)
@@ -40,7 +43,7 @@ def fit(tmp_path: Path, name: str, out: str, **settings: Any) -> RunResult:
     )
 
 
-def cosines(run: RunResult) -> tuple[float, float]:
+def cosines(run: TrainingResult) -> tuple[float, float]:
     """Mean cosine of word vectors within a topic, and between topics."""
     model = load_run(run.path)
     names = [f"t{topic}w{word}" for topic in range(3) for word in range(6)]
@@ -105,13 +108,13 @@ def test_text_on_disk_is_read_a_stretch_at_a_time(tmp_path: Path):
     """Every stretch comes once an epoch, in another order the next time."""
     from lmlab.core.registry import system_module
     from lmlab.core.vocabulary import Vocabulary
-    from lmlab.training.words import Stretches
+    from lmlab.training.word2vec_fitter import TextChunks
 
     ids = np.memmap(tmp_path / "ids", dtype=np.uint16, mode="w+", shape=(1050,))
     ids[:] = np.random.default_rng(0).integers(5, 9, 1050)
     module = system_module("skipgram")
     system = module.build(module.SIZES["tiny"], Vocabulary(size=9))
-    stretches = Stretches(system, ids, size=100, seed=3)
+    stretches = TextChunks(system, ids, size=100, seed=3)
     assert stretches.per_epoch() == 11
     orders = [[stretches.place(epoch, at) for at in range(11)] for epoch in (0, 1, 0)]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(11))

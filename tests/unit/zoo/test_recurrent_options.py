@@ -21,7 +21,7 @@ def test_any_emission_and_any_starts_step_as_they_score(emission, starts):
     config = module.Config(width=6, dropout=0.0, emission=emission, states=4, starts=starts)
     system = module.build(config, Vocabulary(size=9)).eval()
     with torch.no_grad():
-        scored = system.log_prob(Batch.from_sequences([TOKENS], pad=0)).per_token[0]
+        scored = system.log_prob(Batch.collate([TOKENS], pad=0)).per_token[0]
         state, stepped = system.start(1), []
         for token in TOKENS[1:]:
             log_probs = system.peek(state).log_probs[0]
@@ -36,7 +36,7 @@ def test_every_cell_takes_several_starts(name):
     torch.manual_seed(0)
     module = system_module(name)
     system = module.build(module.Config(width=6, dropout=0.0, starts=3), Vocabulary(size=9))
-    loss, _ = system.loss(Batch.from_sequences([TOKENS, [2, 6, 3]], pad=0))
+    loss, _ = system.loss(Batch.collate([TOKENS, [2, 6, 3]], pad=0))
     loss.total.backward()
     for vector in system.starts.parameters():
         assert vector.grad.abs().sum() > 0

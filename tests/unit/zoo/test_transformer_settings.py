@@ -20,14 +20,14 @@ BOTH = ["bert", "albert", "electra", "unilm", "xlnet"]
 def test_furthest_exceeds_the_buckets_of_one_distance(name: str, exact: int):
     """The least that is taken also builds; one less would divide by log 1 = 0."""
     module = system_module(name)
-    tiny = replace(module.SIZES["tiny"], positions="buckets", buckets=16, furthest=exact + 1)
+    tiny = replace(module.SIZES["tiny"], positions="buckets", buckets=16, max_distance=exact + 1)
     module.build(tiny, Vocabulary(size=20))
     with pytest.raises(UserError, match=f"larger than {exact}, and {exact} came"):
-        replace(tiny, furthest=exact)
+        replace(tiny, max_distance=exact)
 
 
 def test_buckets_that_are_not_used_are_not_asked_for():
-    assert system_module("gpt").Config(buckets=4, furthest=2).positions == "learned"
+    assert system_module("gpt").Config(buckets=4, max_distance=2).positions == "learned"
 
 
 def test_rotary_positions_need_heads_of_even_width():

@@ -10,7 +10,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.training.runs import load_run
+from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 
 pytest.importorskip("sklearn")
@@ -40,7 +40,7 @@ def test_a_loaded_run_names_most_digits(tmp_path: Path):
         for each in examples
     ]
     with torch.no_grad():
-        state = system.start(300, condition=Batch.from_sequences(images, pad=vocabulary.pad))
+        state = system.start(300, condition=Batch.collate(images, pad=vocabulary.pad))
         named = system.peek(state).log_probs.argmax(-1).tolist()
     right = [
         model.tokenizer.token(token) == each.text

@@ -13,21 +13,21 @@ _Ends = dict[int, float]
 
 
 @dataclass(frozen=True)
-class Rule:
+class GrammarRule:
     """One way to rewrite a nonterminal, with its probability."""
 
     probability: float
     symbols: tuple[str, ...]
 
 
-def rule(probability: float, symbols: str) -> Rule:
+def grammar_rule(probability: float, symbols: str) -> GrammarRule:
     """A rule written with spaces: `rule(0.3, "Verb NounPhrase")`."""
-    return Rule(probability, tuple(symbols.split()))
+    return GrammarRule(probability, tuple(symbols.split()))
 
 
-def words(text: str) -> tuple[Rule, ...]:
+def word_rules(text: str) -> tuple[GrammarRule, ...]:
     """Rules that give each of these words the same probability."""
-    return tuple(Rule(1 / len(text.split()), (word,)) for word in text.split())
+    return tuple(GrammarRule(1 / len(text.split()), (word,)) for word in text.split())
 
 
 class GrammarTruth:
@@ -39,7 +39,7 @@ class GrammarTruth:
     of sentences where the grammar is unambiguous.
     """
 
-    def __init__(self, rules: Mapping[str, Sequence[Rule]], *, start: str) -> None:
+    def __init__(self, rules: Mapping[str, Sequence[GrammarRule]], *, start: str) -> None:
         self.rules = {name: tuple(options) for name, options in rules.items()}
         self.start = start
         for name, options in self.rules.items():
@@ -105,7 +105,7 @@ class GrammarTruth:
                         children[place[name], place[symbol]] += option.probability
         return children
 
-    def _expected_total(self, cost: Callable[[Rule], float]) -> float:
+    def _expected_total(self, cost: Callable[[GrammarRule], float]) -> float:
         """The expected cost of a whole derivation, x = c + M x with c the expected cost of a rule.
 
         With -log p as the cost this is the entropy (Grenander 1967; Chi 1999).
@@ -115,7 +115,9 @@ class GrammarTruth:
         return float(totals[list(self.rules).index(self.start)])
 
 
-def _add_yields(ends: _Ends, option: Rule, start: int, inside: list[dict[str, _Ends]]) -> None:
+def _add_yields(
+    ends: _Ends, option: GrammarRule, start: int, inside: list[dict[str, _Ends]]
+) -> None:
     """Add what one rule yields from `start` on to the log-probabilities by end."""
     reached = {start: math.log(option.probability)}
     for symbol in option.symbols:
@@ -134,7 +136,7 @@ def _add_log(logs: _Ends, key: int, value: float) -> None:
     logs[key] = value if old is None else float(np.logaddexp(old, value))
 
 
-def _choose(options: tuple[Rule, ...], point: float) -> Rule:
+def _choose(options: tuple[GrammarRule, ...], point: float) -> GrammarRule:
     """The rule whose share of [0, 1) holds the point."""
     for option in options:
         point -= option.probability

@@ -9,22 +9,31 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._capitals import Template, capitals_truth
-from lmlab.data.languages._countries import Country, pairs
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.countries import (
+    Country,
+    country_table,
+)
+from lmlab.data.languages._capital_templates import (
+    SentenceTemplate,
+    capitals_truth,
+)
 from lmlab.data.languages._finite import FiniteTruth
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
-__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "pairs", "truth"]
+__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "country_table", "truth"]
 
 DESCRIPTION = "countries and their capitals in Chinese: 中国的首都是北京"
 
 TEMPLATES = (
-    Template(text="{country_zh}的首都是{capital_zh}", probability=0.5),
-    Template(text="{capital_zh}是{country_zh}的首都", probability=0.2),
-    Template(text="{country_zh}的首都叫{capital_zh}", probability=0.1),
-    Template(text="{country_zh}定都{capital_zh}", probability=0.1),
+    SentenceTemplate(text="{country_zh}的首都是{capital_zh}", probability=0.5),
+    SentenceTemplate(text="{capital_zh}是{country_zh}的首都", probability=0.2),
+    SentenceTemplate(text="{country_zh}的首都叫{capital_zh}", probability=0.1),
+    SentenceTemplate(text="{country_zh}定都{capital_zh}", probability=0.1),
     # Not capitals: so that 上海 is a word of the language, and 中国的首都是上海 is not a sentence.
-    Template(text="{city_zh}是{country_zh}的城市", probability=0.1),
+    SentenceTemplate(text="{city_zh}是{country_zh}的城市", probability=0.1),
 )
 
 
@@ -34,9 +43,9 @@ def truth() -> FiniteTruth:
     return capitals_truth(TEMPLATES, count_tokens=len)
 
 
-def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
     """Independent draws, characters as tokens, with the exact entropy."""
-    return drawn_corpus(
+    return sampled_corpus(
         "capitals",
         truth(),
         description=DESCRIPTION,

@@ -5,22 +5,31 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._capitals import Template, capitals_truth
-from lmlab.data.languages._countries import Country, pairs
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.countries import (
+    Country,
+    country_table,
+)
+from lmlab.data.languages._capital_templates import (
+    SentenceTemplate,
+    capitals_truth,
+)
 from lmlab.data.languages._finite import FiniteTruth
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
-__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "pairs", "truth"]
+__all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "country_table", "truth"]
 
 DESCRIPTION = "countries and their capitals in English: the capital of China is Beijing"
 
 TEMPLATES = (
-    Template(text="the capital of {country_en} is {capital_en}", probability=0.5),
-    Template(text="{capital_en} is the capital of {country_en}", probability=0.2),
-    Template(text="{country_en} has {capital_en} as its capital", probability=0.1),
-    Template(text="{country_en} 's capital is {capital_en}", probability=0.1),
+    SentenceTemplate(text="the capital of {country_en} is {capital_en}", probability=0.5),
+    SentenceTemplate(text="{capital_en} is the capital of {country_en}", probability=0.2),
+    SentenceTemplate(text="{country_en} has {capital_en} as its capital", probability=0.1),
+    SentenceTemplate(text="{country_en} 's capital is {capital_en}", probability=0.1),
     # Not capitals, as in Chinese.
-    Template(text="{city_en} is a city in {country_en}", probability=0.1),
+    SentenceTemplate(text="{city_en} is a city in {country_en}", probability=0.1),
 )
 
 
@@ -34,9 +43,9 @@ def truth() -> FiniteTruth:
     return capitals_truth(TEMPLATES, count_tokens=_count_words)
 
 
-def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
     """Independent draws, words as tokens, with the exact entropy."""
-    return drawn_corpus(
+    return sampled_corpus(
         "capitals-en",
         truth(),
         description=DESCRIPTION,

@@ -12,7 +12,10 @@ from __future__ import annotations
 import hashlib
 
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.data.languages._countries import Country, pairs
+from lmlab.data.countries import (
+    Country,
+    country_table,
+)
 from lmlab.data.readers import Example
 
 DESCRIPTION = "questions for capitals, and answers; every fifth country is held out of training"
@@ -30,14 +33,14 @@ QUESTIONS = (
 
 def corpus() -> Corpus:
     """Each country asked for in every way; the held-out ones are the test and the validation."""
-    countries = pairs()
+    countries = country_table()
     held_out = countries[EVERY - 1 :: EVERY]
     rest = [country for country in countries if country not in held_out]
     # The validation split may choose weights, so that it has held-out countries of its own.
     parts = {"train": rest, "validation": held_out[1::2], "test": held_out[::2]}
     splits = {}
     for name, chosen in parts.items():
-        examples = [ask(each, question) for each in chosen for question in QUESTIONS]
+        examples = [capital_question(each, question) for each in chosen for question in QUESTIONS]
         digest = hashlib.blake2b(repr(examples).encode(), digest_size=16).hexdigest()
         identity = f"capitals-questions:{digest}"
         splits[name] = Split.listed(examples, identity=identity, name=name)
@@ -51,6 +54,6 @@ def corpus() -> Corpus:
     )
 
 
-def ask(country: Country, question: str) -> Example:
+def capital_question(country: Country, question: str) -> Example:
     """The capital, given a question for it."""
     return Example(country.capital_en, condition=question.format(country=country.country_en))

@@ -22,35 +22,42 @@ import numpy as np
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import MASK
 from lmlab.data.corpus import Corpus, Split
-from lmlab.data.languages._capitals import Template
-from lmlab.data.languages._countries import Country, country_law, pairs
-from lmlab.data.languages._draw import HELD_OUT, SENTENCES
+from lmlab.data.countries import (
+    Country,
+    country_distribution,
+    country_table,
+)
+from lmlab.data.languages._capital_templates import SentenceTemplate
+from lmlab.data.languages._sampled_corpus import (
+    HELD_OUT_SENTENCES,
+    TRAIN_SENTENCES,
+)
 from lmlab.data.readers import Example, Mention
 
 DESCRIPTION = "capitals-en with mentions told, every fifth country's capital stated in no text"
 
-STATING = (
-    Template(text="the capital of {country_en} is {capital_en}", probability=0.2),
-    Template(text="{capital_en} is the capital of {country_en}", probability=0.1),
-    Template(text="{country_en} has {capital_en} as its capital", probability=0.1),
-    Template(text="{country_en} 's capital is {capital_en}", probability=0.1),
+STATING_TEMPLATES = (
+    SentenceTemplate(text="the capital of {country_en} is {capital_en}", probability=0.2),
+    SentenceTemplate(text="{capital_en} is the capital of {country_en}", probability=0.1),
+    SentenceTemplate(text="{country_en} has {capital_en} as its capital", probability=0.1),
+    SentenceTemplate(text="{country_en} 's capital is {capital_en}", probability=0.1),
 )
 """Sentences that say which capital a country has."""
-MENTIONING = (
-    Template(text="{country_en} is a country", probability=0.05),
-    Template(text="{country_en} has many people", probability=0.05),
-    Template(text="{capital_en} is a city", probability=0.05),
-    Template(text="many people live in {capital_en}", probability=0.05),
-    Template(text="{city_en} is a city in {country_en}", probability=0.1),
-    Template(text="{country_en} is called {country_zh} in Chinese", probability=0.1),
-    Template(text="{capital_en} is called {capital_zh} in Chinese", probability=0.1),
+MENTIONING_TEMPLATES = (
+    SentenceTemplate(text="{country_en} is a country", probability=0.05),
+    SentenceTemplate(text="{country_en} has many people", probability=0.05),
+    SentenceTemplate(text="{capital_en} is a city", probability=0.05),
+    SentenceTemplate(text="many people live in {capital_en}", probability=0.05),
+    SentenceTemplate(text="{city_en} is a city in {country_en}", probability=0.1),
+    SentenceTemplate(text="{country_en} is called {country_zh} in Chinese", probability=0.1),
+    SentenceTemplate(text="{capital_en} is called {capital_zh} in Chinese", probability=0.1),
 )
 """Sentences that do not. Those with two names are facts of other kinds, so that every country is
 the subject of some fact that texts do state."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class MaskedFactQuestion:
     """A statement whose object is hidden."""
 
     text: str
@@ -62,33 +69,33 @@ class Question:
 
 
 @cache
-def unstated() -> tuple[Country, ...]:
+def countries_with_capital_unstated() -> tuple[Country, ...]:
     """The countries whose capital no text states: every fifth, where the two have two names."""
-    named = [each for each in pairs() if each.country_en != each.capital_en]
+    named = [each for each in country_table() if each.country_en != each.capital_en]
     return tuple(named[4::5])
 
 
 @cache
-def stated() -> tuple[Country, ...]:
+def countries_with_capital_stated() -> tuple[Country, ...]:
     """All others."""
-    return tuple(each for each in pairs() if each not in unstated())
+    return tuple(each for each in country_table() if each not in countries_with_capital_unstated())
 
 
-def questions(countries: Sequence[Country]) -> tuple[Question, ...]:
+def capital_questions(countries: Sequence[Country]) -> tuple[MaskedFactQuestion, ...]:
     """Every statement about some countries, with the capital hidden."""
     return tuple(
-        Question(
+        MaskedFactQuestion(
             text=template.text.replace("{capital_en}", MASK).format(**asdict(country)),
             subject=country.country_en,
             relation="capital",
             answer=country.capital_en,
         )
-        for template in STATING
+        for template in STATING_TEMPLATES
         for country in countries
     )
 
 
-def tell(template: Template, country: Country) -> Example:
+def mention_sentence(template: SentenceTemplate, country: Country) -> Example:
     """The sentence about a country, with what its words name."""
     fields, text, mentions = asdict(country), "", []
     for literal, field, _, _ in Formatter().parse(template.text):
@@ -99,15 +106,17 @@ def tell(template: Template, country: Country) -> Example:
     return Example(text, mentions=tuple(mentions))
 
 
-def sentences(templates: Iterable[Template], countries: Sequence[Country]) -> Iterator[Example]:
+def mention_sentences(
+    templates: Iterable[SentenceTemplate], countries: Sequence[Country]
+) -> Iterator[Example]:
     """Every sentence that some templates make about some countries."""
     for template in templates:
         for country in countries:
             if country.city_en or not template.names_city:
-                yield tell(template, country)
+                yield mention_sentence(template, country)
 
 
-def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
     """Independent draws, after every sentence that is no statement once: no word is unknown."""
     if sentences < 1 or seed < 0:
         raise UserError(
@@ -119,7 +128,7 @@ def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
         name="capitals-told",
         splits={
             "train": _split("train", train),
-            "validation": _split("validation", _drawn("validation", HELD_OUT, seed)),
+            "validation": _split("validation", _drawn("validation", HELD_OUT_SENTENCES, seed)),
             "test": _split("test", _left_out()),
         },
         tokenizer="word",
@@ -128,23 +137,27 @@ def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
 
 
 def _every_mention() -> list[Example]:
-    return list(sentences(MENTIONING, pairs()))
+    return list(mention_sentences(MENTIONING_TEMPLATES, country_table()))
 
 
 def _left_out() -> list[Example]:
-    return list(sentences(STATING, unstated()))
+    return list(mention_sentences(STATING_TEMPLATES, countries_with_capital_unstated()))
 
 
 def _drawn(split: str, count: int, seed: int) -> list[Example]:
     """p(template) p(country | template), of a statement only those countries that may be stated."""
     stream = zlib.crc32(f"capitals-told/{split}".encode())
     generator = np.random.Generator(np.random.PCG64([seed, stream]))
-    templates = [*STATING, *MENTIONING]
-    law = dict(zip(pairs(), country_law(), strict=True))
+    templates = [*STATING_TEMPLATES, *MENTIONING_TEMPLATES]
+    law = dict(zip(country_table(), country_distribution(), strict=True))
     fitting = {
         template: [
             country
-            for country in (stated() if template in STATING else pairs())
+            for country in (
+                countries_with_capital_stated()
+                if template in STATING_TEMPLATES
+                else country_table()
+            )
             if country.city_en or not template.names_city
         ]
         for template in templates
@@ -158,7 +171,9 @@ def _drawn(split: str, count: int, seed: int) -> list[Example]:
         template = templates[int(which)]
         weights = chances[template] / chances[template].sum()
         found.append(
-            tell(template, fitting[template][int(generator.choice(len(weights), p=weights))])
+            mention_sentence(
+                template, fitting[template][int(generator.choice(len(weights), p=weights))]
+            )
         )
     return found
 

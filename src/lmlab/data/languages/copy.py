@@ -13,7 +13,10 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
 DESCRIPTION = "random letters, a bar, the same letters again: exact memory"
 
@@ -76,10 +79,10 @@ def corpus(
     letters: int = 8,
     shortest: int = 2,
     longest: int = 6,
-    sentences: int = SENTENCES,
+    sentences: int = TRAIN_SENTENCES,
 ) -> Corpus:
     """Independent draws; longer strings ask for longer memory."""
     truth = CopyTruth(letters=letters, shortest=shortest, longest=longest)
-    return drawn_corpus(
+    return sampled_corpus(
         "copy", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
     )

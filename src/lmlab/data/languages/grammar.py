@@ -11,55 +11,66 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
-from lmlab.data.languages._pcfg import GrammarTruth, Rule, rule, words
+from lmlab.data.languages._pcfg import GrammarRule, GrammarTruth, grammar_rule, word_rules
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
 DESCRIPTION = "English sentences of a probabilistic grammar, clauses inside clauses"
 
 _CLAUSES = {
-    "Sentence": (rule(0.85, "Clause"), rule(0.15, "Clause , but Clause")),
-    "Clause": (rule(0.6, "One DoesOne"), rule(0.4, "Many DoMany")),
-    "Object": (rule(0.6, "One"), rule(0.4, "Many")),
-    "One": (rule(0.3, "Name"), rule(0.45, "the NounOne"), rule(0.25, "a NounOne")),
-    "Many": (rule(0.5, "the NounMany"), rule(0.2, "some NounMany"), rule(0.3, "NounMany")),
+    "Sentence": (grammar_rule(0.85, "Clause"), grammar_rule(0.15, "Clause , but Clause")),
+    "Clause": (grammar_rule(0.6, "One DoesOne"), grammar_rule(0.4, "Many DoMany")),
+    "Object": (grammar_rule(0.6, "One"), grammar_rule(0.4, "Many")),
+    "One": (
+        grammar_rule(0.3, "Name"),
+        grammar_rule(0.45, "the NounOne"),
+        grammar_rule(0.25, "a NounOne"),
+    ),
+    "Many": (
+        grammar_rule(0.5, "the NounMany"),
+        grammar_rule(0.2, "some NounMany"),
+        grammar_rule(0.3, "NounMany"),
+    ),
     # An object relative clause has its own subject, whose verb lacks its object.
-    "ObjectGap": (rule(0.6, "One SeesOne"), rule(0.4, "Many SeeMany")),
+    "ObjectGap": (grammar_rule(0.6, "One SeesOne"), grammar_rule(0.4, "Many SeeMany")),
 }
 
 _WORDS = {
-    "Name": words("mary john anna peter"),
-    "Adjective": words("big small tall young red clever"),
-    "Adverb": words("quietly often alone"),
-    "Preposition": words("near behind with"),
-    "SingularNoun": words("dog cat bird girl boy teacher farmer king"),
-    "PluralNoun": words("dogs cats birds girls boys teachers farmers kings"),
-    "SleepsOne": words("sleeps sings runs waits"),
-    "SleepMany": words("sleep sing run wait"),
-    "SeesOne": words("sees likes follows hears"),
-    "SeeMany": words("see like follow hear"),
-    "ThinksOne": words("thinks says"),
-    "ThinkMany": words("think say"),
+    "Name": word_rules("mary john anna peter"),
+    "Adjective": word_rules("big small tall young red clever"),
+    "Adverb": word_rules("quietly often alone"),
+    "Preposition": word_rules("near behind with"),
+    "SingularNoun": word_rules("dog cat bird girl boy teacher farmer king"),
+    "PluralNoun": word_rules("dogs cats birds girls boys teachers farmers kings"),
+    "SleepsOne": word_rules("sleeps sings runs waits"),
+    "SleepMany": word_rules("sleep sing run wait"),
+    "SeesOne": word_rules("sees likes follows hears"),
+    "SeeMany": word_rules("see like follow hear"),
+    "ThinksOne": word_rules("thinks says"),
+    "ThinkMany": word_rules("think say"),
 }
 
 
 def _in_number(
     number: str, noun: str, do: str, sleep: str, see: str, think: str, give: str
-) -> dict[str, tuple[Rule, ...]]:
+) -> dict[str, tuple[GrammarRule, ...]]:
     """The rules that differ in number only: nouns with their clauses, and verb phrases."""
     return {
         f"Noun{number}": (
-            rule(0.6, noun),
-            rule(0.2, f"Adjective Noun{number}"),
-            rule(0.1, f"{noun} that {do}"),
-            rule(0.1, f"{noun} that ObjectGap"),
+            grammar_rule(0.6, noun),
+            grammar_rule(0.2, f"Adjective Noun{number}"),
+            grammar_rule(0.1, f"{noun} that {do}"),
+            grammar_rule(0.1, f"{noun} that ObjectGap"),
         ),
         do: (
-            rule(0.25, sleep),
-            rule(0.1, f"{sleep} Adverb"),
-            rule(0.1, f"{sleep} Preposition Object"),
-            rule(0.35, f"{see} Object"),
-            rule(0.1, f"{give} Object to Object"),
-            rule(0.1, f"{think} that Clause"),
+            grammar_rule(0.25, sleep),
+            grammar_rule(0.1, f"{sleep} Adverb"),
+            grammar_rule(0.1, f"{sleep} Preposition Object"),
+            grammar_rule(0.35, f"{see} Object"),
+            grammar_rule(0.1, f"{give} Object to Object"),
+            grammar_rule(0.1, f"{think} that Clause"),
         ),
     }
 
@@ -73,9 +84,9 @@ def truth() -> GrammarTruth:
     return GrammarTruth(rules, start="Sentence")
 
 
-def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
     """Independent draws from the grammar, with its exact entropy."""
-    return drawn_corpus(
+    return sampled_corpus(
         "grammar",
         truth(),
         description=DESCRIPTION,

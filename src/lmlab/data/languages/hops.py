@@ -16,7 +16,10 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
 DESCRIPTION = "a ring of letters told in pairs, then where k hops lead: relations of relations"
 
@@ -59,7 +62,7 @@ class HopsTruth:
             return -math.inf
         if not self._is_ring(after) or asked[hops] not in after:
             return -math.inf
-        return -self.entropy if follow(after, asked[hops], hops) == asked[-1] else -math.inf
+        return -self.entropy if follow_ring(after, asked[hops], hops) == asked[-1] else -math.inf
 
     def sample(self, generator: np.random.Generator) -> str:
         """Draw the ring, the order of its pairs, the hops and the start."""
@@ -68,26 +71,28 @@ class HopsTruth:
         order = [ring[place] for place in generator.permutation(self.letters)]
         told = [word for letter in order for word in (letter, after[letter])]
         hops, start = int(generator.integers(1, self.hops + 1)), ring[0]
-        return " ".join([*told, *[QUESTION] * hops, start, follow(after, start, hops)])
+        return " ".join([*told, *[QUESTION] * hops, start, follow_ring(after, start, hops)])
 
     def _is_ring(self, after: dict[str, str]) -> bool:
         """Whether the pairs lead through all the letters and back to the first."""
         if set(after) != set(LETTERS[: self.letters]) or set(after.values()) != set(after):
             return False
         start = next(iter(after))
-        return all(follow(after, start, hops) != start for hops in range(1, self.letters))
+        return all(follow_ring(after, start, hops) != start for hops in range(1, self.letters))
 
 
-def follow(after: dict[str, str], letter: str, hops: int) -> str:
+def follow_ring(after: dict[str, str], letter: str, hops: int) -> str:
     """The letter that so many hops lead to."""
     for _ in range(hops):
         letter = after[letter]
     return letter
 
 
-def corpus(seed: int = 0, *, letters: int = 5, hops: int = 3, sentences: int = SENTENCES) -> Corpus:
+def corpus(
+    seed: int = 0, *, letters: int = 5, hops: int = 3, sentences: int = TRAIN_SENTENCES
+) -> Corpus:
     """Independent draws; more letters make each hop harder to guess."""
     truth = HopsTruth(letters=letters, hops=hops)
-    return drawn_corpus(
+    return sampled_corpus(
         "hops", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
     )

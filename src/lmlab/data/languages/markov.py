@@ -13,7 +13,10 @@ from functools import cache
 import numpy as np
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
 DESCRIPTION = "a Markov chain over ten words, with peaked and flat rows"
 
@@ -96,8 +99,8 @@ def truth(*, end: float = 0.2) -> MarkovTruth:
     return MarkovTruth(WORDS, initial / initial.sum(), np.column_stack([inner, ends]))
 
 
-def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
     """Independent draws from the chain, with its exact entropy."""
-    return drawn_corpus(
+    return sampled_corpus(
         "markov", truth(), description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
     )

@@ -15,7 +15,10 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
 DESCRIPTION = "keys with values, then a key again and its value: associative memory"
 
@@ -128,7 +131,7 @@ def corpus(
     nearest: int = 0,
     farthest: int | None = None,
     gap: int = 0,
-    sentences: int = SENTENCES,
+    sentences: int = TRAIN_SENTENCES,
 ) -> Corpus:
     """Independent draws; `nearest`, `farthest` (in pairs) and `gap` (in words) set the distance.
 
@@ -144,6 +147,6 @@ def corpus(
         farthest=farthest,
         gap=gap,
     )
-    return drawn_corpus(
+    return sampled_corpus(
         "recall", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
     )

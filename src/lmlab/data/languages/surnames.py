@@ -12,8 +12,11 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._draw import SENTENCES, drawn_corpus
 from lmlab.data.languages._finite import FiniteTruth
+from lmlab.data.languages._sampled_corpus import (
+    TRAIN_SENTENCES,
+    sampled_corpus,
+)
 
 DESCRIPTION = "sentences that several words end equally well: 我的姓是张, 李, 胡 or 王"
 
@@ -49,9 +52,9 @@ def truth() -> FiniteTruth:
     return FiniteTruth(ways, count_tokens=len)
 
 
-def corpus(seed: int = 0, *, sentences: int = SENTENCES) -> Corpus:
+def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
     """Independent draws, characters as tokens, with the exact entropy."""
-    return drawn_corpus(
+    return sampled_corpus(
         "surnames",
         truth(),
         description=DESCRIPTION,

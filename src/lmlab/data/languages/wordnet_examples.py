@@ -10,17 +10,21 @@ synset are in the split of the synset, so that those held out ask for glosses ne
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.examples import Question, gloss_text, question_corpus
-from lmlab.data.wordnet.reader import load
+from lmlab.data.wordnet.cloze_questions import (
+    ClozeQuestion,
+    cloze_question_corpus,
+    gloss_text,
+)
+from lmlab.data.wordnet.database import load_wordnet
 
 DESCRIPTION = "WordNet's examples with a blank, and the gloss of the word that is left out"
 
 
 def corpus() -> Corpus:
     """42,491 questions to train on, 1,980 to validate and 2,041 to test."""
-    return question_corpus("examples", document_of, description=DESCRIPTION)
+    return cloze_question_corpus("examples", document_of, description=DESCRIPTION)
 
 
-def document_of(question: Question) -> str:
+def document_of(question: ClozeQuestion) -> str:
     """The gloss that the question asks for."""
-    return gloss_text(load()[question.synset])
+    return gloss_text(load_wordnet()[question.synset])

@@ -9,16 +9,19 @@ documents called `wordnet`. Questions of a synset are in the split of the synset
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.examples import Question, question_corpus
+from lmlab.data.wordnet.cloze_questions import (
+    ClozeQuestion,
+    cloze_question_corpus,
+)
 
 DESCRIPTION = "WordNet's examples with a blank, and the word that is left out"
 
 
 def corpus() -> Corpus:
     """42,491 questions to train on, 1,980 to validate and 2,041 to test."""
-    return question_corpus("questions", answer_of, description=DESCRIPTION)
+    return cloze_question_corpus("questions", answer_of, description=DESCRIPTION)
 
 
-def answer_of(question: Question) -> str:
+def answer_of(question: ClozeQuestion) -> str:
     """The word that was left out."""
     return question.answer

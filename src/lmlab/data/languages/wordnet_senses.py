@@ -1,9 +1,9 @@
-"""The built-in corpus `wordnet-senses`: see `lmlab.data.wordnet.senses`."""
+"""The built-in corpus `wordnet-senses`: see `lmlab.data.wordnet.sense_corpus`."""
 
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.senses import sense_corpus
+from lmlab.data.wordnet.sense_corpus import sense_corpus
 
 DESCRIPTION = "WordNet's example sentences with the sense of a word in each, and its definitions"
 

@@ -12,11 +12,18 @@ Princeton University gives them, and which must go with every copy, is beside it
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
+from lmlab.data.wordnet.database import (
+    WordNet,
+    load_wordnet,
+)
 from lmlab.data.wordnet.glosses import gloss_corpus
-from lmlab.data.wordnet.reader import WordNet, load
-from lmlab.data.wordnet.records import Relation, Sense, Synset
+from lmlab.data.wordnet.synsets import (
+    Relation,
+    Sense,
+    Synset,
+)
 
-__all__ = ["DESCRIPTION", "Relation", "Sense", "Synset", "WordNet", "corpus", "load"]
+__all__ = ["DESCRIPTION", "Relation", "Sense", "Synset", "WordNet", "corpus", "load_wordnet"]
 
 DESCRIPTION = "definitions and example sentences of WordNet 3.0, lower case, tokenised"
 

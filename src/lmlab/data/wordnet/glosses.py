@@ -12,7 +12,10 @@ from pathlib import Path
 from lmlab.data.corpus import SPLITS, Corpus, Split
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Example
-from lmlab.data.wordnet.reader import data_hash, load
+from lmlab.data.wordnet.database import (
+    data_hash,
+    load_wordnet,
+)
 
 VERSION = 1
 """Raised whenever the texts made from the same WordNet change, so that caches do not outlive it."""
@@ -26,7 +29,7 @@ _TOKEN = re.compile(
 )
 
 
-def tokenize(text: str) -> str:
+def tokenize_gloss(text: str) -> str:
     """Lower case, with a space between words and punctuation, so that splitting on it is enough."""
     return " ".join(_TOKEN.findall(text.lower()))
 
@@ -76,8 +79,8 @@ def gloss_corpus(description: str) -> Corpus:
 def texts_by_split() -> dict[str, tuple[str, ...]]:
     """The texts of each split; a held-out text that an earlier split has too is left out."""
     texts: dict[str, list[str]] = {name: [] for name in SPLITS}
-    for synset, definition, examples in load().glosses():
-        texts[split_of(synset)] += map(tokenize, (definition, *examples))
+    for synset, definition, examples in load_wordnet().glosses():
+        texts[split_of(synset)] += map(tokenize_gloss, (definition, *examples))
     seen: set[str] = set()
     kept = {}
     for name in SPLITS:

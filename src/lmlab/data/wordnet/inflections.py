@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from lmlab.data.wordnet.reader import load
+from lmlab.data.wordnet.database import load_wordnet
 
 ENDINGS: dict[str, tuple[tuple[str, str], ...]] = {
     "n": (
@@ -42,7 +42,7 @@ def base_forms(word: str, part_of_speech: str) -> frozenset[str]:
     Not all of them are words: `bed` may be the past of `b`, until somebody looks for that lemma.
     """
     word = word.lower()
-    irregular = load().exceptions.get(part_of_speech, {}).get(word, ())
+    irregular = load_wordnet().exceptions.get(part_of_speech, {}).get(word, ())
     regular = (
         word[: -len(ending)] + restored
         for ending, restored in ENDINGS[part_of_speech]

@@ -12,8 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from lmlab.core.errors import UserError
-from lmlab.data.wordnet.keys import sense_key
-from lmlab.data.wordnet.records import PARTS_OF_SPEECH, RELATIONS, Relation, Sense, Synset
+from lmlab.data.wordnet.sense_keys import sense_key
+from lmlab.data.wordnet.synsets import (
+    PARTS_OF_SPEECH,
+    RELATIONS,
+    Relation,
+    Sense,
+    Synset,
+)
 
 _MARKER = re.compile(r"\((p|a|ip)\)$")
 _QUOTED = re.compile(r'"([^"]*)"')

@@ -11,22 +11,32 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.interop.hf.family import Family, Shape, blocks
-from lmlab.interop.hf.settings import Setting, activation
-from lmlab.interop.hf.tables import SAME, Pair, Way, joined, linear, pair
+from lmlab.interop.hf.config_fields import (
+    ConfigField,
+    activation_field,
+)
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec, layer_names
+from lmlab.interop.hf.weight_mapping import (
+    IDENTITY,
+    TensorMapping,
+    WeightPair,
+    concatenated_pairs,
+    linear_pairs,
+    weight_pair,
+)
 
 ENCODER_SETTINGS = (
-    Setting("width", "hidden_size", 768),
-    Setting("layers", "num_hidden_layers", 12),
-    Setting("heads", "num_attention_heads", 12),
-    Setting("inner", "intermediate_size", 3072),
-    Setting("dropout", "hidden_dropout_prob", 0.1),
-    Setting("attention_dropout", "attention_probs_dropout_prob", 0.1),
-    Setting("norm_epsilon", "layer_norm_eps", 1e-12),
-    activation("hidden_act", "gelu"),
+    ConfigField("width", "hidden_size", 768),
+    ConfigField("layers", "num_hidden_layers", 12),
+    ConfigField("heads", "num_attention_heads", 12),
+    ConfigField("inner", "intermediate_size", 3072),
+    ConfigField("dropout", "hidden_dropout_prob", 0.1),
+    ConfigField("attention_dropout", "attention_probs_dropout_prob", 0.1),
+    ConfigField("norm_epsilon", "layer_norm_eps", 1e-12),
+    activation_field("hidden_act", "gelu"),
 )
-LENGTH = Setting("length", "max_position_embeddings", 512)
-SEGMENTS = Setting("segments", "type_vocab_size", 2, write=lambda segments: segments or 1)
+LENGTH = ConfigField("length", "max_position_embeddings", 512)
+SEGMENTS = ConfigField("segments", "type_vocab_size", 2, write=lambda segments: segments or 1)
 ENCODER_FIXED = {
     "pre_norm": False,
     "embedding_norm": True,
@@ -46,13 +56,15 @@ ENCODER_REQUIRED = {
 }
 
 
-def with_defaults(settings: Iterable[Setting], defaults: Mapping[str, Any]) -> list[Setting]:
+def with_defaults(
+    settings: Iterable[ConfigField], defaults: Mapping[str, Any]
+) -> list[ConfigField]:
     """Settings, but for the activation, with other values where config.json is silent."""
     kept = [each for each in settings if each.ours != "activation"]
     return [replace(each, default=defaults.get(each.theirs, each.default)) for each in kept]
 
 
-MASKED_FREE = Family.free | {
+MASKED_LM_OWN_SETTINGS = CheckpointFamily.free | {
     "rate",
     "masking",
     "duplicates",
@@ -60,11 +72,11 @@ MASKED_FREE = Family.free | {
     "full_sentences",
 }
 """What concerns the training of a masked model alone."""
-MASKED_LEFT_BEHIND = Family.left_behind | {"objective"}
+MASKED_LM_DROPPED_SETTINGS = CheckpointFamily.dropped_settings | {"objective"}
 """Trained by a contrast or not, a masked model comes back as one that is masked."""
 
 
-class MaskedFamily(Family):
+class MaskedLMFamily(CheckpointFamily):
     """A masked language model: an encoder `base` with a prediction head of the names below."""
 
     base: ClassVar[str]
@@ -76,8 +88,8 @@ class MaskedFamily(Family):
     """Where the shared vectors of the tokens stand a second time."""
     fixed = ENCODER_FIXED
     required = ENCODER_REQUIRED
-    free = MASKED_FREE
-    left_behind = MASKED_LEFT_BEHIND
+    free = MASKED_LM_OWN_SETTINGS
+    dropped_settings = MASKED_LM_DROPPED_SETTINGS
 
     def needs(self, vocabulary: Vocabulary) -> None:
         super().needs(vocabulary)
@@ -87,7 +99,7 @@ class MaskedFamily(Family):
                 "tokeniser has neither <mask> nor [MASK]; take the tokeniser it was trained with."
             )
 
-    def of_weights(self, names: Iterable[str]) -> Family:
+    def family_for_weights(self, names: Iterable[str]) -> CheckpointFamily:
         if not all(name.startswith(self.prefix) for name in self.spelled(names).values()):
             return self
         if self.encoder is None:
@@ -98,7 +110,7 @@ class MaskedFamily(Family):
             )
         return self.encoder
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         yield from embedding_pairs(
             shape,
             "backbone.embedding",
@@ -106,22 +118,22 @@ class MaskedFamily(Family):
             positions=self.position_rows(shape),
         )
         yield from self.layers(shape)
-        yield from linear("emission.transform.dense", self.dense)
-        yield from linear("emission.transform.norm", self.norm)
-        yield pair("emission.bias", self.bias, shape.token_rows)
+        yield from linear_pairs("emission.transform.dense", self.dense)
+        yield from linear_pairs("emission.transform.norm", self.norm)
+        yield weight_pair("emission.bias", self.bias, shape.token_row_transform)
 
-    def layers(self, shape: Shape) -> Iterator[Pair]:
+    def layers(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         """What stands between the embedding and the head."""
-        yield from layer_pairs(shape, "backbone.stack.blocks", f"{self.base}.encoder.layer")
+        yield from encoder_layer_pairs(shape, "backbone.stack.blocks", f"{self.base}.encoder.layer")
 
-    def position_rows(self, shape: Shape) -> Way:
+    def position_rows(self, shape: CheckpointSpec) -> TensorMapping:
         """The way of the vectors of positions."""
-        return SAME
+        return IDENTITY
 
-    def fillers(self, shape: Shape) -> Mapping[str, Tensor]:
+    def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         return segment_filler(shape, f"{self.base}.embeddings")
 
-    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         return {
             f"{self.decoder}.weight": f"{self.base}.embeddings.word_embeddings.weight",
             f"{self.decoder}.bias": self.bias,
@@ -129,17 +141,21 @@ class MaskedFamily(Family):
 
 
 def embedding_pairs(
-    shape: Shape, ours: str, theirs: str, *, positions: Way = SAME
-) -> Iterator[Pair]:
+    shape: CheckpointSpec, ours: str, theirs: str, *, positions: TensorMapping = IDENTITY
+) -> Iterator[WeightPair]:
     """Vectors of tokens, positions and segments, and the norm after their sum."""
-    yield pair(f"{ours}.tokens.weight", f"{theirs}.word_embeddings.weight", shape.token_rows)
-    yield pair(f"{ours}.positions.table.weight", f"{theirs}.position_embeddings.weight", positions)
+    yield weight_pair(
+        f"{ours}.tokens.weight", f"{theirs}.word_embeddings.weight", shape.token_row_transform
+    )
+    yield weight_pair(
+        f"{ours}.positions.table.weight", f"{theirs}.position_embeddings.weight", positions
+    )
     if shape.settings["segments"]:
-        yield pair(f"{ours}.segments.weight", f"{theirs}.token_type_embeddings.weight")
-    yield from linear(f"{ours}.norm", f"{theirs}.LayerNorm")
+        yield weight_pair(f"{ours}.segments.weight", f"{theirs}.token_type_embeddings.weight")
+    yield from linear_pairs(f"{ours}.norm", f"{theirs}.LayerNorm")
 
 
-def segment_filler(shape: Shape, theirs: str) -> dict[str, Tensor]:
+def segment_filler(shape: CheckpointSpec, theirs: str) -> dict[str, Tensor]:
     """One segment of zeros, where ours knows of none and theirs can't do without."""
     if shape.settings["segments"]:
         return {}
@@ -147,19 +163,21 @@ def segment_filler(shape: Shape, theirs: str) -> dict[str, Tensor]:
     return {f"{theirs}.token_type_embeddings.weight": torch.zeros(1, width)}
 
 
-def pooled_pairs(pooler: str, classifier: str) -> Iterator[Pair]:
+def pooler_pairs(pooler: str, classifier: str) -> Iterator[WeightPair]:
     """The question about a pair of segments: what pools the first place, and what answers."""
-    yield from linear("objective.pairs.pool", pooler)
-    yield from linear("objective.pairs.classify", classifier)
+    yield from linear_pairs("objective.pairs.pool", pooler)
+    yield from linear_pairs("objective.pairs.classify", classifier)
 
 
-def layer_pairs(shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
+def encoder_layer_pairs(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
     """Every layer: attention, feed-forward, and the norm after each."""
-    for here, there in blocks(shape, ours, theirs):
+    for here, there in layer_names(shape, ours, theirs):
         parts = [f"{there}.attention.self.{name}" for name in ("query", "key", "value")]
-        yield from joined(f"{here}.attention.project", parts)
-        yield from linear(f"{here}.attention.output", f"{there}.attention.output.dense")
-        yield from linear(f"{here}.around_attention.norm", f"{there}.attention.output.LayerNorm")
-        yield from linear(f"{here}.feed_forward.widen", f"{there}.intermediate.dense")
-        yield from linear(f"{here}.feed_forward.narrow", f"{there}.output.dense")
-        yield from linear(f"{here}.around_feed_forward.norm", f"{there}.output.LayerNorm")
+        yield from concatenated_pairs(f"{here}.attention.project", parts)
+        yield from linear_pairs(f"{here}.attention.output", f"{there}.attention.output.dense")
+        yield from linear_pairs(
+            f"{here}.self_attention_residual.norm", f"{there}.attention.output.LayerNorm"
+        )
+        yield from linear_pairs(f"{here}.feed_forward.widen", f"{there}.intermediate.dense")
+        yield from linear_pairs(f"{here}.feed_forward.narrow", f"{there}.output.dense")
+        yield from linear_pairs(f"{here}.feed_forward_residual.norm", f"{there}.output.LayerNorm")

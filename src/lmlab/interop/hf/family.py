@@ -14,20 +14,28 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.folders import read_weights
-from lmlab.interop.hf.settings import Setting, as_set, plain
-from lmlab.interop.hf.tables import NameTable, Pair, Rows
+from lmlab.interop.hf.checkpoint_files import read_weights
+from lmlab.interop.hf.config_fields import (
+    ConfigField,
+    to_json_value,
+    to_set_value,
+)
+from lmlab.interop.hf.weight_mapping import (
+    NameTable,
+    ResizeRows,
+    WeightPair,
+)
 from lmlab.training.config import apply_settings
 
-OF_A_CONTRAST = frozenset({"noise", "noise_samples", "noise_shared", "log_z"})
+SAMPLED_LOSS_SETTINGS = frozenset({"noise", "noise_samples", "noise_shared", "log_z"})
 """Settings of noise-contrastive estimation and its like."""
-OWN_WORD = "lmlab"
+LMLAB_CONFIG_KEY = "lmlab"
 """The entry of config.json under which settings go out that it has no word for; transformers keeps
 it, and makes nothing of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class CheckpointSpec:
     """What a name table depends on."""
 
     settings: Mapping[str, Any]
@@ -46,27 +54,27 @@ class Shape:
         return int(self.settings["layers"])
 
     @property
-    def token_rows(self) -> Rows:
+    def token_row_transform(self) -> ResizeRows:
         """The way of whatever has a row for each token."""
         size = self.vocabulary.size + self.extra
-        return Rows(ours=size, theirs=self.rows, exchanged=self.exchanged)
+        return ResizeRows(ours=size, theirs=self.rows, exchanged=self.exchanged)
 
 
-class Family:
+class CheckpointFamily:
     """One model type of the Hub. A file of `families/` has one, and its name is the model type."""
 
     model_type: ClassVar[str]
     systems: ClassVar[tuple[str, ...]]
     """Systems that are written as this family; the first is what a checkpoint becomes."""
-    settings: ClassVar[tuple[Setting, ...]]
-    told_more: ClassVar[frozenset[str]] = frozenset()
-    """Further settings of ours that `read_more` and `tell_more` translate."""
+    settings: ClassVar[tuple[ConfigField, ...]]
+    derived_settings: ClassVar[frozenset[str]] = frozenset()
+    """Further settings of ours that `import_settings` and `export_config` translate."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Settings of ours that all checkpoints of the family have, where not our own default."""
-    free: ClassVar[frozenset[str]] = frozenset({"reach", "buckets", "furthest"})
+    free: ClassVar[frozenset[str]] = frozenset({"reach", "buckets", "max_distance"})
     """Settings of ours that their config.json has no word for: they concern training, what a score
-    asks, or parts that the family does not have. They go out under a word of ours, `OWN_WORD`."""
-    left_behind: ClassVar[frozenset[str]] = OF_A_CONTRAST
+    asks, or parts that the family does not have. They go out under a word of ours, `LMLAB_CONFIG_KEY`."""
+    dropped_settings: ClassVar[frozenset[str]] = SAMPLED_LOSS_SETTINGS
     """Settings of ours that do not go out: what trained a softmax is no part of a checkpoint."""
     required: ClassVar[Mapping[str, Any]] = {}
     """Settings of theirs that we know at one value only; silence means that value."""
@@ -74,17 +82,19 @@ class Family:
     """What stands before the names of all weights but the heads'; bare models lack it."""
     heads: ClassVar[tuple[str, ...]] = ("cls.", "lm_head.", "lm_loss.", "predictions.")
     """How the names of weights begin that never have the prefix."""
-    ignored: ClassVar[tuple[str, ...]] = (r"(^|\.)position_ids$",)
+    ignored_weights: ClassVar[tuple[str, ...]] = (r"(^|\.)position_ids$",)
     """Patterns of their weights that say nothing: masks and numbers kept by old versions."""
-    optional: ClassVar[Mapping[str, str]] = {}
+    optional_weights: ClassVar[Mapping[str, str]] = {}
     """Pattern of their weights that ours has no place for → what they are, for a note."""
-    may_lack: ClassVar[Mapping[str, str]] = {}
+    missing_allowed: ClassVar[Mapping[str, str]] = {}
     """Pattern of weights that may be missing, all together → what they are, for a note."""
-    from_data: ClassVar[frozenset[str]] = frozenset()
+    data_buffers: ClassVar[frozenset[str]] = frozenset()
     """State of ours that is no weight, and no checkpoint has: what a training keeps of its data."""
-    saved_whole: ClassVar[str] = "a model saved whole, with its language modelling head, is needed"
+    missing_weights_hint: ClassVar[str] = (
+        "a model saved whole, with its language modelling head, is needed"
+    )
     """What to do where weights are missing."""
-    encoder: ClassVar[Family | None] = None
+    encoder: ClassVar[CheckpointFamily | None] = None
     """The family of its encoders that were saved without a head, where lmlab reads those."""
     pad: ClassVar[int | None] = None
     """The id that padding must have, where their code knows of one only."""
@@ -97,38 +107,38 @@ class Family:
 
     # What a family tells.
 
-    def pairs(self, shape: Shape) -> Iterable[Pair]:
+    def pairs(self, shape: CheckpointSpec) -> Iterable[WeightPair]:
         """Our weights beside theirs."""
         raise TypeError(f"{type(self).__name__} does not define pairs")
 
-    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         """Our further names of weights that are shared."""
         return {"emission.weight": "backbone.embedding.tokens.weight"}
 
-    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         """Theirs."""
         return {}
 
-    def fillers(self, shape: Shape) -> Mapping[str, Tensor]:
+    def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         """Weights of theirs that ours has no need of, with values that say so."""
         return {}
 
-    def defaults(self, shape: Shape) -> Mapping[str, Tensor]:
+    def defaults(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         """Weights of theirs that a checkpoint need not have, and what they are then."""
         return {}
 
-    def check_ignored(self, shape: Shape, weights: Mapping[str, Tensor]) -> None:
+    def check_ignored(self, shape: CheckpointSpec, weights: Mapping[str, Tensor]) -> None:
         """A UserError where weights that are left out are not what they are taken for."""
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         """The class of transformers that has all these weights."""
         raise TypeError(f"{type(self).__name__} does not define architecture")
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         """Further entries of their config.json."""
         return {}
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         """Further settings of ours, which depend on several of theirs or on which weights exist."""
@@ -150,7 +160,7 @@ class Family:
         """What stands around a text that their network reads: of start, text and end."""
         return "start text end"
 
-    def of_weights(self, names: Iterable[str]) -> Family:
+    def family_for_weights(self, names: Iterable[str]) -> CheckpointFamily:
         """The family of a checkpoint with these weights: itself, or that of encoders alone."""
         return self
 
@@ -182,19 +192,19 @@ class Family:
                     f"the checkpoint's config.json sets {key} to {config[key]!r}, and lmlab knows "
                     f"{self.model_type} only with {value!r}."
                 )
-        told = {each.ours: each.ours_of(config) for each in self.settings}
+        told = {each.ours: each.read_from(config) for each in self.settings}
         try:
-            found = {**self.fixed, **told, **self.read_more(config, names, tokenizer)}
+            found = {**self.fixed, **told, **self.import_settings(config, names, tokenizer)}
             settings = system_module(self.systems[0]).Config(**found)
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise UserError(
                 f"the checkpoint's config.json makes no sense for {self.model_type} ({error})."
             ) from error
-        return asdict(apply_settings(settings, self._own_words(config)))
+        return asdict(apply_settings(settings, self._lmlab_settings(config)))
 
-    def their_config(self, shape: Shape) -> dict[str, Any]:
+    def their_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         """Their config.json of our settings, or a UserError where it can't say one of them."""
-        self._check_told(shape.settings)
+        self._check_expressible(shape.settings)
         told = {each.theirs: each.write(shape.settings[each.ours]) for each in self.settings}
         return {
             "model_type": self.model_type,
@@ -202,9 +212,9 @@ class Family:
             **self.required,
             **told,
             "vocab_size": shape.rows,
-            **symbol_ids(shape),
+            **special_token_ids(shape),
             "dtype": "float32",
-            **self.tell_more(shape),
+            **self.export_config(shape),
         }
 
     def unsaid(
@@ -217,27 +227,27 @@ class Family:
         """Our settings that config.json, read again, would not give, each as --set takes it."""
         read = self.our_settings(config, names, tokenizer)
         return {
-            name: as_set(settings[name])
+            name: to_set_value(settings[name])
             for name in sorted(self.free & read.keys() & settings.keys())
-            if plain(read[name]) != plain(settings[name])
+            if to_json_value(read[name]) != to_json_value(settings[name])
         }
 
-    def _own_words(self, config: Mapping[str, Any]) -> dict[str, str]:
+    def _lmlab_settings(self, config: Mapping[str, Any]) -> dict[str, str]:
         """What an export of ours wrote beside their settings; nothing in other checkpoints."""
-        told = config.get(OWN_WORD, {})
+        told = config.get(LMLAB_CONFIG_KEY, {})
         strings = isinstance(told, dict) and all(isinstance(each, str) for each in told.values())
         if not strings or not told.keys() <= self.free:
             raise UserError(
-                f"the checkpoint's config.json has {OWN_WORD}={told!r}, and an object of settings "
+                f"the checkpoint's config.json has {LMLAB_CONFIG_KEY}={told!r}, and an object of settings "
                 f"as --set takes them was expected, of {', '.join(sorted(self.free))}; remove it."
             )
         return dict(told)
 
     def told(self) -> set[str]:
         """Settings of ours that their config.json tells."""
-        return {each.ours for each in self.settings} | self.told_more
+        return {each.ours for each in self.settings} | self.derived_settings
 
-    def table(self, shape: Shape) -> NameTable:
+    def table(self, shape: CheckpointSpec) -> NameTable:
         """The names of all weights, of both sides."""
         return NameTable(tuple(self.pairs(shape)), self.our_copies(shape), self.their_copies(shape))
 
@@ -251,23 +261,23 @@ class Family:
             for name, new in spelled.items()
         }
 
-    def says_nothing(self, name: str) -> bool:
-        return any(re.search(pattern, name) for pattern in self.ignored)
+    def is_ignored(self, name: str) -> bool:
+        return any(re.search(pattern, name) for pattern in self.ignored_weights)
 
-    def _check_told(self, settings: Mapping[str, Any]) -> None:
+    def _check_expressible(self, settings: Mapping[str, Any]) -> None:
         neutral = asdict(system_module(self.systems[0]).Config()) | dict(self.fixed)
         for name, value in settings.items():
-            if name in self.told() | self.free | self.left_behind:
+            if name in self.told() | self.free | self.dropped_settings:
                 continue
             usual = neutral[name]
-            if plain(value) != plain(usual):
+            if to_json_value(value) != to_json_value(usual):
                 raise UserError(
-                    f"the run has {name}={plain(value)!r}, which a {self.model_type} checkpoint "
-                    f"can't express (it always means {plain(usual)!r}); it can't be exported."
+                    f"the run has {name}={to_json_value(value)!r}, which a {self.model_type} checkpoint "
+                    f"can't express (it always means {to_json_value(usual)!r}); it can't be exported."
                 )
 
 
-def symbol_ids(shape: Shape) -> dict[str, int | None]:
+def special_token_ids(shape: CheckpointSpec) -> dict[str, int | None]:
     """The ids of the symbols, under their names."""
     vocabulary = shape.vocabulary
     pad = vocabulary.pad if vocabulary.pad < shape.rows else None
@@ -275,7 +285,7 @@ def symbol_ids(shape: Shape) -> dict[str, int | None]:
     return {"pad_token_id": pad, "bos_token_id": start, "eos_token_id": vocabulary.end}
 
 
-def blocks(shape: Shape, ours: str, theirs: str) -> Iterator[tuple[str, str]]:
+def layer_names(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[tuple[str, str]]:
     """Each layer's name on both sides."""
     for layer in range(shape.layers):
         yield f"{ours}.{layer}", f"{theirs}.{layer}"

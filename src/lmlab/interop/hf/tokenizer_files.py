@@ -12,16 +12,21 @@ from typing import Any
 import tokenizers as hf
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
+from lmlab.core.atomic_files import (
+    write_json,
+    write_text,
+)
 from lmlab.core.errors import UserError
-from lmlab.core.files import write_json, write_text
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.token_ids import check_ids, check_tokenizer_json
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.folders import read_json
+from lmlab.interop.hf.checkpoint_files import read_json
 
-SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
-ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-WORDPIECE_SYMBOLS = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
+SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
+SPECIAL_TOKEN_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+WORDPIECE_SPECIAL_TOKENS = {
+    role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")
+}
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -32,7 +37,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer(_word_pieces(folder))
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
         return Tokenizer(_byte_pairs(folder))
-    for name in SENTENCEPIECE:
+    for name in SENTENCEPIECE_FILES:
         if (folder / name).exists():
             raise UserError(
                 f"{folder} has its tokeniser as {name} only, which lmlab does not read; write a "
@@ -67,8 +72,8 @@ def _word_pieces(folder: Path) -> hf.Tokenizer:
     lines = _read(folder / "vocab.txt").split("\n")
     pieces = [line.rstrip("\r") for line in lines[: -1 if lines[-1] == "" else None]]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    usual = {role: token for role, token in WORDPIECE_SYMBOLS.items() if token in vocabulary}
-    symbols = usual | spelled_roles(folder)
+    usual = {role: token for role, token in WORDPIECE_SPECIAL_TOKENS.items() if token in vocabulary}
+    symbols = usual | read_special_tokens(folder)
     if symbols.get("unk") not in vocabulary:
         raise UserError(f"{folder / 'vocab.txt'} lacks the symbol [UNK]; fetch it again.")
     accents = settings.get("strip_accents")
@@ -96,7 +101,7 @@ def _byte_pairs(folder: Path) -> hf.Tokenizer:
     rules = [line for line in _read(folder / "merges.txt").split("\n") if line.strip()]
     parted = [line.partition(" ") for line in rules if not line.startswith("#version")]
     merges = [(first, second) for first, _, second in parted]
-    symbols = spelled_roles(folder)
+    symbols = read_special_tokens(folder)
     if not symbols:
         end = "<|endoftext|>"
         named = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
@@ -129,12 +134,12 @@ def _read(path: Path) -> str:
         raise UserError(f"{path} can't be read ({reason}); fetch it again.") from error
 
 
-def spelled_roles(folder: Path) -> dict[str, str]:
+def read_special_tokens(folder: Path) -> dict[str, str]:
     """How the folder spells its symbols, by role; a symbol may be told as an object."""
     path = folder / "special_tokens_map.json"
     told = {**read_tokenizer_config(folder), **(read_json(path) if path.exists() else {})}
     found = {}
-    for role in ROLES:
+    for role in SPECIAL_TOKEN_ROLES:
         token = told.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):
@@ -180,8 +185,8 @@ def write_tokenizer(
     if inner.post_processor is None and framing:
         inner.post_processor = _framing(framing, tokenizer)
     write_text(folder / "tokenizer.json", inner.to_str(pretty=True))
-    named = {f"{role}_token": token for role, token in spelled_symbols(tokenizer).items()}
-    roles = {f"{role}_token" for role in ROLES}
+    named = {f"{role}_token": token for role, token in special_token_spellings(tokenizer).items()}
+    roles = {f"{role}_token" for role in SPECIAL_TOKEN_ROLES}
     # A tokeniser from elsewhere has told its symbols.
     named = {name: told[name] for name in told if name in roles} or named
     more = {"additional_special_tokens": list(extra)} if extra else {}
@@ -226,7 +231,7 @@ def _gives_spaces(inner: hf.Tokenizer) -> bool:
     return plain and bool(before.add_prefix_space)
 
 
-def spelled_symbols(tokenizer: Tokenizer) -> dict[str, str]:
+def special_token_spellings(tokenizer: Tokenizer) -> dict[str, str]:
     """How a tokeniser spells each symbol that it has, by the role it has in transformers."""
     vocabulary = tokenizer.vocabulary
     start = vocabulary.end if vocabulary.start is None else vocabulary.start
@@ -242,7 +247,7 @@ def spelled_symbols(tokenizer: Tokenizer) -> dict[str, str]:
     return {role: tokenizer.token(number) for role, number in ids.items() if number is not None}
 
 
-def exchanged(path: Path, first: int, second: int) -> Tokenizer:
+def with_swapped_ids(path: Path, first: int, second: int) -> Tokenizer:
     """The tokeniser of a run of ours with the ids of two tokens exchanged."""
     settings = read_json(path)
     swap = {first: second, second: first}
@@ -262,7 +267,7 @@ def has_pad(tokenizer: Tokenizer) -> bool:
 
 def _framing(framing: str, tokenizer: Tokenizer) -> Any:
     """`start text end` as what the library calls a template; a second text has segment 1."""
-    symbols = spelled_symbols(tokenizer)
+    symbols = special_token_spellings(tokenizer)
     spelled = {"start": symbols.get("bos"), "text": "$A", "end": symbols.get("eos")}
     single = [spelled[word] for word in framing.split() if spelled[word]]
     second = [f"{word}:1" for word in ("$B", spelled["end"]) if word]

@@ -11,66 +11,77 @@ from lmlab.interop.hf.bert_like import (
     ENCODER_FIXED,
     ENCODER_REQUIRED,
     LENGTH,
-    MASKED_FREE,
+    MASKED_LM_OWN_SETTINGS,
     SEGMENTS,
-    MaskedFamily,
-    pooled_pairs,
+    MaskedLMFamily,
+    pooler_pairs,
 )
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.settings import Setting, activation
-from lmlab.interop.hf.tables import Pair, joined, linear
+from lmlab.interop.hf.config_fields import (
+    ConfigField,
+    activation_field,
+)
+from lmlab.interop.hf.family import CheckpointSpec
+from lmlab.interop.hf.weight_mapping import (
+    WeightPair,
+    concatenated_pairs,
+    linear_pairs,
+)
 
 CLASSIFIER = "sop_classifier.classifier"
 LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 
 
-class Albert(MaskedFamily):
+class Albert(MaskedLMFamily):
     model_type = "albert"
     systems = ("albert",)
     settings = (
-        Setting("width", "hidden_size", 4096),
-        Setting("embedding_width", "embedding_size", 128),
-        Setting("layers", "num_hidden_layers", 12),
-        Setting("heads", "num_attention_heads", 64),
-        Setting("inner", "intermediate_size", 16384),
-        Setting("dropout", "hidden_dropout_prob", 0.0),
-        Setting("attention_dropout", "attention_probs_dropout_prob", 0.0),
-        Setting("norm_epsilon", "layer_norm_eps", 1e-12),
+        ConfigField("width", "hidden_size", 4096),
+        ConfigField("embedding_width", "embedding_size", 128),
+        ConfigField("layers", "num_hidden_layers", 12),
+        ConfigField("heads", "num_attention_heads", 64),
+        ConfigField("inner", "intermediate_size", 16384),
+        ConfigField("dropout", "hidden_dropout_prob", 0.0),
+        ConfigField("attention_dropout", "attention_probs_dropout_prob", 0.0),
+        ConfigField("norm_epsilon", "layer_norm_eps", 1e-12),
         LENGTH,
         SEGMENTS,
-        activation("hidden_act", "gelu_new"),
+        activation_field("hidden_act", "gelu_new"),
     )
-    told_more = frozenset({"pairs"})
+    derived_settings = frozenset({"pairs"})
     fixed = {**ENCODER_FIXED, "shared_layers": True}
     required = {**ENCODER_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1}
-    free = MASKED_FREE | {"longest"}
+    free = MASKED_LM_OWN_SETTINGS | {"longest"}
     prefix = "albert."
     heads = ("predictions.", "sop_classifier.")
     inputs = ("input_ids", "token_type_ids", "attention_mask")
-    optional = {r"^albert\.pooler\.": "the pooler"}
+    optional_weights = {r"^albert\.pooler\.": "the pooler"}
     base = "albert"
     dense, norm = "predictions.dense", "predictions.LayerNorm"
     bias, decoder = "predictions.bias", "predictions.decoder"
     output_bias = bias
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         yield from super().pairs(shape)
         if _asks(shape.settings):
-            yield from pooled_pairs("albert.pooler", CLASSIFIER)
+            yield from pooler_pairs("albert.pooler", CLASSIFIER)
 
-    def layers(self, shape: Shape) -> Iterator[Pair]:
+    def layers(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         widening = "albert.encoder.embedding_hidden_mapping_in"
-        yield from linear("backbone.embedding.projection", widening)
+        yield from linear_pairs("backbone.embedding.projection", widening)
         ours = "backbone.stack.blocks.0"
         parts = [f"{LAYER}.attention.{name}" for name in ("query", "key", "value")]
-        yield from joined(f"{ours}.attention.project", parts)
-        yield from linear(f"{ours}.attention.output", f"{LAYER}.attention.dense")
-        yield from linear(f"{ours}.around_attention.norm", f"{LAYER}.attention.LayerNorm")
-        yield from linear(f"{ours}.feed_forward.widen", f"{LAYER}.ffn")
-        yield from linear(f"{ours}.feed_forward.narrow", f"{LAYER}.ffn_output")
-        yield from linear(f"{ours}.around_feed_forward.norm", f"{LAYER}.full_layer_layer_norm")
+        yield from concatenated_pairs(f"{ours}.attention.project", parts)
+        yield from linear_pairs(f"{ours}.attention.output", f"{LAYER}.attention.dense")
+        yield from linear_pairs(
+            f"{ours}.self_attention_residual.norm", f"{LAYER}.attention.LayerNorm"
+        )
+        yield from linear_pairs(f"{ours}.feed_forward.widen", f"{LAYER}.ffn")
+        yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{LAYER}.ffn_output")
+        yield from linear_pairs(
+            f"{ours}.feed_forward_residual.norm", f"{LAYER}.full_layer_layer_norm"
+        )
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         if config.get("embedding_size", 128) == config.get("hidden_size", 4096):
@@ -80,7 +91,7 @@ class Albert(MaskedFamily):
             )
         return {"pairs": "order" if f"{CLASSIFIER}.weight" in names else "none"}
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         if shape.settings["pairs"] == "next":
             raise UserError(
                 "the run was trained to tell whether a segment follows, and an albert checkpoint's "

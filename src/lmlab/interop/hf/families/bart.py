@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lmlab.interop.hf.encoder_decoders import RestoringFamily
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.tables import Pair, Rows, linear, pair
+from lmlab.interop.hf.bart_like import DenoisingSeq2SeqFamily
+from lmlab.interop.hf.family import CheckpointSpec
+from lmlab.interop.hf.weight_mapping import (
+    ResizeRows,
+    WeightPair,
+    linear_pairs,
+    weight_pair,
+)
 
-FIRST = 2
+POSITION_OFFSET = 2
 """The row of position 0."""
 
 
-class Bart(RestoringFamily):
+class Bart(DenoisingSeq2SeqFamily):
     model_type = "bart"
     systems = ("bart",)
     fixed = {
@@ -22,15 +27,15 @@ class Bart(RestoringFamily):
         "positions": "learned",
         "norm_epsilon": 1e-5,
     }
-    free = RestoringFamily.free | {"noises", "mean_span"}
+    free = DenoisingSeq2SeqFamily.free | {"noises", "mean_span"}
     begins_with_start = True
 
-    def side_pairs(self, shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
+    def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
         length = shape.settings["length"]
-        positions = Rows(ours=length, theirs=length + FIRST, first=FIRST)
+        positions = ResizeRows(ours=length, theirs=length + POSITION_OFFSET, first=POSITION_OFFSET)
         table = f"{ours}.embedding.positions.table.weight"
-        yield pair(table, f"{theirs}.embed_positions.weight", positions)
-        yield from linear(f"{ours}.embedding.norm", f"{theirs}.layernorm_embedding")
+        yield weight_pair(table, f"{theirs}.embed_positions.weight", positions)
+        yield from linear_pairs(f"{ours}.embedding.norm", f"{theirs}.layernorm_embedding")
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "BartForConditionalGeneration"

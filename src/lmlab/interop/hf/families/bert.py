@@ -6,34 +6,124 @@ Systems that hide other tokens than BERT does have the same weights.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.bert_encoder import BertEncoder
 from lmlab.interop.hf.bert_like import (
+    ENCODER_FIXED,
+    ENCODER_REQUIRED,
     ENCODER_SETTINGS,
     LENGTH,
-    MASKED_FREE,
+    MASKED_LM_OWN_SETTINGS,
     SEGMENTS,
-    MaskedFamily,
-    pooled_pairs,
+    MaskedLMFamily,
+    embedding_pairs,
+    encoder_layer_pairs,
+    pooler_pairs,
 )
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.tables import Pair
+from lmlab.interop.hf.checkpoint_files import read_weights
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
+from lmlab.interop.hf.sentence_encoders import (
+    SentenceEncoderConfig,
+    read_sentence_encoder_config,
+)
+from lmlab.interop.hf.weight_mapping import WeightPair
+
+SENTENCE_ENCODER_KEY = "sentences"
+"""The entry of a config under which we keep what the other files of its folder say."""
+POSITIONS_KEY = "positions_of_the_checkpoint"
+"""The entry under which we keep how many positions it has, where its own files use fewer."""
+POSITION_TABLE = "embeddings.position_embeddings.weight"
+POOLING = {"cls": "first", "mean": "mean"}
+"""Their ways of pooling and ours."""
+NORMALIZED_SCALE = 20**0.5
+"""Vectors of length one have scores between -1 and 1, among which no softmax could choose.
+sentence-transformers trains such encoders on cosines times 20, which is this length squared."""
+
+
+class BertEncoder(CheckpointFamily):
+    """One encoder that reads questions as it reads documents, without a projection."""
+
+    model_type = "bert"
+    systems = ("dpr",)
+    predicts_tokens = False
+    settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
+    fixed = {**ENCODER_FIXED, "shared": "all", "vector_width": 0}
+    # There is no head whose vectors could be tied.
+    required = {k: v for k, v in ENCODER_REQUIRED.items() if k != "tie_word_embeddings"}
+    prefix = "bert."
+    optional_weights = {r"^bert\.pooler\.": "the pooler"}
+    data_buffers = frozenset({"others", "other_lengths"})
+    missing_weights_hint = "fetch or copy it again"
+
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
+        yield from embedding_pairs(shape, "questions.backbone.embedding", "bert.embeddings")
+        yield from encoder_layer_pairs(
+            shape, "questions.backbone.stack.blocks", "bert.encoder.layer"
+        )
+
+    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+        names = [each.ours for each in self.pairs(shape)]
+        return {name.replace("questions", "documents", 1): name for name in names}
+
+    def gather(
+        self, folder: Path, config: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+        """Positions beyond the longest text that the folder's own files allow are left out."""
+        told, weights = read_sentence_encoder_config(folder), dict(read_weights(folder))
+        longest = LENGTH.read_from(config)
+        if told.window is not None and told.window < longest:
+            config = {**config, LENGTH.theirs: told.window, POSITIONS_KEY: longest}
+            for name in [each for each in weights if each.endswith(POSITION_TABLE)]:
+                weights[name] = weights[name][: told.window]
+        return {**config, SENTENCE_ENCODER_KEY: asdict(told)}, weights
+
+    def import_settings(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        told = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY])
+        ours = [POOLING.get(name) for name in told.poolings]
+        if ours not in (["first"], ["mean"]):
+            raise UserError(
+                f"the checkpoint pools hidden states by {' and '.join(told.poolings)}, and a run "
+                f"takes one of {' or '.join(POOLING)}; use its folder as it is (lmlab index build "
+                "DOCS --encoder FOLDER)."
+            )
+        length = NORMALIZED_SCALE if told.normalized else 0.0
+        return {"pooling": ours[0], "vector_length": length}
+
+    def remarks(self, config: Mapping[str, Any]) -> list[str]:
+        told, found = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY]), []
+        if POSITIONS_KEY in config:
+            found.append(
+                f"texts are cut after {told.window} tokens, as the checkpoint's own files say; it "
+                f"has positions for {config[POSITIONS_KEY]}."
+            )
+        if told.lower:
+            found.append("the checkpoint is given texts in small letters; write them so.")
+        for what, prompt in (("query", told.query_prompt), ("document", told.document_prompt)):
+            if prompt:
+                found.append(f"the checkpoint is given {prompt!r} before a {what}; write it there.")
+        return found
+
 
 CLASSIFIER = "cls.seq_relationship"
 
 
-class Bert(MaskedFamily):
+class Bert(MaskedLMFamily):
     model_type = "bert"
     systems = ("bert", "bert-wwm", "ernie")
     settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
-    told_more = frozenset({"pairs"})
-    free = MASKED_FREE | {"mentions"}
+    derived_settings = frozenset({"pairs"})
+    free = MASKED_LM_OWN_SETTINGS | {"mentions"}
     prefix = "bert."
     inputs = ("input_ids", "token_type_ids", "attention_mask")
-    optional = {r"^bert\.pooler\.": "the pooler"}
+    optional_weights = {r"^bert\.pooler\.": "the pooler"}
     encoder = BertEncoder()
     base = "bert"
     dense = "cls.predictions.transform.dense"
@@ -41,17 +131,17 @@ class Bert(MaskedFamily):
     bias, decoder = "cls.predictions.bias", "cls.predictions.decoder"
     output_bias = bias
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         yield from super().pairs(shape)
         if _asks(shape.settings):
-            yield from pooled_pairs("bert.pooler.dense", CLASSIFIER)
+            yield from pooler_pairs("bert.pooler.dense", CLASSIFIER)
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         return {"pairs": "next" if f"{CLASSIFIER}.weight" in names else "none"}
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         if shape.settings["pairs"] == "order":
             raise UserError(
                 "the run was trained to tell the order of segments, and a bert checkpoint's head "

@@ -23,97 +23,115 @@ from lmlab.interop.hf.bert_like import (
     ENCODER_REQUIRED,
     ENCODER_SETTINGS,
     LENGTH,
-    MASKED_FREE,
+    MASKED_LM_OWN_SETTINGS,
     SEGMENTS,
-    MaskedFamily,
+    MaskedLMFamily,
     embedding_pairs,
-    layer_pairs,
+    encoder_layer_pairs,
     segment_filler,
     with_defaults,
 )
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.folders import read_config, read_weights
-from lmlab.interop.hf.settings import number, resolved
-from lmlab.interop.hf.tables import Pair, linear, pair
+from lmlab.interop.hf.checkpoint_files import (
+    read_config,
+    read_weights,
+)
+from lmlab.interop.hf.config_fields import (
+    read_whole_number,
+    resolve_settings,
+)
+from lmlab.interop.hf.family import CheckpointSpec
+from lmlab.interop.hf.weight_mapping import (
+    WeightPair,
+    linear_pairs,
+    weight_pair,
+)
 
 GENERATOR = "generator"
 """The subfolder, and what stands before the generator's names while both are in one table."""
-SIZES = ("width", "layers", "heads", "inner")
+GENERATOR_SIZES = ("width", "layers", "heads", "inner")
 """Settings that the generator has of its own, with `generator_` before them."""
 DEFAULTS = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-HEAD = "generator_predictions."
-NETWORKS = "networks"
+GENERATOR_HEAD = "generator_predictions."
+NETWORKS_KEY = "networks"
 """Our setting of that name, while the config is that of both folders; it goes out in neither."""
-DETECTOR_NAMES = r"^(electra\.(encoder|embeddings_project)|discriminator_predictions)\."
-GENERATOR_NAMES = r"^generator/(electra\.(encoder|embeddings_project)|generator_)"
+DISCRIMINATOR_WEIGHTS = r"^(electra\.(encoder|embeddings_project)|discriminator_predictions)\."
+GENERATOR_WEIGHTS = r"^generator/(electra\.(encoder|embeddings_project)|generator_)"
 
 
-class Electra(MaskedFamily):
+class Electra(MaskedLMFamily):
     model_type = "electra"
     systems = ("electra",)
     settings = (*with_defaults(ENCODER_SETTINGS, DEFAULTS), LENGTH, SEGMENTS)
-    told_more = frozenset({"embedding_width", "networks", *(f"generator_{name}" for name in SIZES)})
+    derived_settings = frozenset(
+        {"embedding_width", "networks", *(f"generator_{name}" for name in GENERATOR_SIZES)}
+    )
     # The generator's head has gelu whatever the layers have, and ours are the same.
     fixed = {**ENCODER_FIXED, "activation": "gelu"}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
-    free = MASKED_FREE | {"detection_weight"}
+    free = MASKED_LM_OWN_SETTINGS | {"detection_weight"}
     inputs = ("input_ids", "token_type_ids", "attention_mask")
     prefix = "electra."
     output_bias = f"{GENERATOR}/generator_lm_head.bias"
-    heads = ("discriminator_predictions.", HEAD, "generator_lm_head.", f"{GENERATOR}/")
-    may_lack = {
-        DETECTOR_NAMES: "detector, so the run neither detects nor encodes",
-        GENERATOR_NAMES: "generator, so the run neither scores nor fills",
+    heads = ("discriminator_predictions.", GENERATOR_HEAD, "generator_lm_head.", f"{GENERATOR}/")
+    missing_allowed = {
+        DISCRIMINATOR_WEIGHTS: "detector, so the run neither detects nor encodes",
+        GENERATOR_WEIGHTS: "generator, so the run neither scores nor fills",
     }
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         yield from embedding_pairs(shape, "backbone.embedding", "electra.embeddings")
         yield from _network(shape, "backbone", "electra")
-        yield from linear("emission.dense", "discriminator_predictions.dense")
-        yield from linear("emission.score", "discriminator_predictions.dense_prediction")
+        yield from linear_pairs("emission.dense", "discriminator_predictions.dense")
+        yield from linear_pairs("emission.score", "discriminator_predictions.dense_prediction")
         small, ours, theirs = generator_shape(shape), "objective.generator", f"{GENERATOR}/"
         yield from _network(small, f"{ours}.backbone", f"{theirs}electra")
-        yield from linear(f"{ours}.emission.transform.dense", f"{theirs}{HEAD}dense")
-        yield from linear(f"{ours}.emission.transform.norm", f"{theirs}{HEAD}LayerNorm")
+        yield from linear_pairs(
+            f"{ours}.emission.transform.dense", f"{theirs}{GENERATOR_HEAD}dense"
+        )
+        yield from linear_pairs(
+            f"{ours}.emission.transform.norm", f"{theirs}{GENERATOR_HEAD}LayerNorm"
+        )
         bias = f"{theirs}generator_lm_head.bias"
-        yield pair(f"{ours}.emission.bias", bias, shape.token_rows)
+        yield weight_pair(f"{ours}.emission.bias", bias, shape.token_row_transform)
 
-    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         shared = [each.ours for each in embedding_pairs(shape, "backbone.embedding", "")]
         again = {f"objective.generator.{name}": name for name in shared}
         tokens = "backbone.embedding.tokens.weight"
         return {**again, "objective.generator.emission.weight": tokens}
 
-    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         base = "electra.embeddings"
         shared = [name for each in embedding_pairs(shape, "", base) for name in each.theirs]
         again = {f"{GENERATOR}/{name}": name for name in shared}
         return {**again, f"{GENERATOR}/generator_lm_head.weight": f"{base}.word_embeddings.weight"}
 
-    def fillers(self, shape: Shape) -> Mapping[str, Tensor]:
+    def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         return segment_filler(shape, "electra.embeddings")
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "ElectraForPreTraining"
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "embedding_width": number(config, "embedding_size", 128),
+            "embedding_width": read_whole_number(config, "embedding_size", 128),
             "networks": _networks(names),
         }
         small = config.get(GENERATOR)
         if small is not None:
-            own = {each.ours: each.ours_of(small) for each in self.settings}
-            found |= {f"generator_{name}": own[name] for name in SIZES}
+            own = {each.ours: each.read_from(small) for each in self.settings}
+            found |= {f"generator_{name}": own[name] for name in GENERATOR_SIZES}
         return found
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         settings, small = shape.settings, generator_shape(shape).settings
-        told = {each.theirs: small[each.ours] for each in self.settings if each.ours in SIZES}
+        told = {
+            each.theirs: small[each.ours] for each in self.settings if each.ours in GENERATOR_SIZES
+        }
         return {
-            NETWORKS: settings["networks"],
+            NETWORKS_KEY: settings["networks"],
             "embedding_size": settings["embedding_width"] or settings["width"],
             GENERATOR: {**told, "architectures": ["ElectraForMaskedLM"]},
         }
@@ -123,7 +141,7 @@ class Electra(MaskedFamily):
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         weights = read_weights(folder)
         config = {name: value for name, value in config.items() if name != GENERATOR}
-        if any(name.startswith(HEAD) for name in weights):
+        if any(name.startswith(GENERATOR_HEAD) for name in weights):
             return {**config, GENERATOR: config}, self._generator(weights)
         beside = folder / GENERATOR
         if not beside.is_dir():
@@ -138,38 +156,40 @@ class Electra(MaskedFamily):
     def parts(
         self, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]:
-        own = {n: value for n, value in config.items() if n not in (GENERATOR, NETWORKS)}
+        own = {n: value for n, value in config.items() if n not in (GENERATOR, NETWORKS_KEY)}
         mine = {name: value for name, value in weights.items() if GENERATOR not in name}
         shared = {n: value for n, value in mine.items() if n.startswith("electra.embeddings.")}
         beside = {n.removeprefix(f"{GENERATOR}/"): weights[n] for n in weights if n not in mine}
         small = ({**own, **config[GENERATOR]}, {**shared, **beside})
         # A network without weights of its own does not go out.
-        if config[NETWORKS] == GENERATOR:
+        if config[NETWORKS_KEY] == GENERATOR:
             return {"": small}
-        return {"": (own, mine)} | ({} if config[NETWORKS] == "detector" else {GENERATOR: small})
+        return {"": (own, mine)} | (
+            {} if config[NETWORKS_KEY] == "detector" else {GENERATOR: small}
+        )
 
 
 def _networks(names: frozenset[str]) -> str:
     """Which networks have weights among these names, as the table spells them."""
     has = [
         any(re.search(pattern, name) for name in names)
-        for pattern in (DETECTOR_NAMES, GENERATOR_NAMES)
+        for pattern in (DISCRIMINATOR_WEIGHTS, GENERATOR_WEIGHTS)
     ]
     return {(True, False): "detector", (False, True): GENERATOR}.get((has[0], has[1]), "both")
 
 
-def _network(shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
+def _network(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
     """The layers, and the widening of the embedding before them where there is one."""
     width = shape.settings["width"]
     if (shape.settings["embedding_width"] or width) != width:
-        yield from linear(f"{ours}.embedding.projection", f"{theirs}.embeddings_project")
-    yield from layer_pairs(shape, f"{ours}.stack.blocks", f"{theirs}.encoder.layer")
+        yield from linear_pairs(f"{ours}.embedding.projection", f"{theirs}.embeddings_project")
+    yield from encoder_layer_pairs(shape, f"{ours}.stack.blocks", f"{theirs}.encoder.layer")
 
 
-def generator_shape(shape: Shape) -> Shape:
+def generator_shape(shape: CheckpointSpec) -> CheckpointSpec:
     """The same for the generator, which has sizes of its own."""
     config = system_module(Electra.systems[0]).Config(**shape.settings)
-    return replace(shape, settings=resolved(asdict(config.generator)))
+    return replace(shape, settings=resolve_settings(asdict(config.generator)))
 
 
 FAMILY = Electra()

@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lmlab.interop.hf.family import Family, Shape, blocks
-from lmlab.interop.hf.settings import Setting, activation
-from lmlab.interop.hf.tables import TRANSPOSED, Pair, linear, pair
+from lmlab.interop.hf.config_fields import (
+    ConfigField,
+    activation_field,
+)
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec, layer_names
+from lmlab.interop.hf.weight_mapping import (
+    TRANSPOSE,
+    WeightPair,
+    linear_pairs,
+    weight_pair,
+)
 
 
-class Gpt2(Family):
+class Gpt2(CheckpointFamily):
     model_type = "gpt2"
     systems = ("gpt",)
     settings = (
-        Setting("width", "n_embd", 768),
-        Setting("layers", "n_layer", 12),
-        Setting("heads", "n_head", 12),
-        Setting("inner", "n_inner", 0),
-        Setting("length", "n_positions", 1024),
-        Setting("dropout", "resid_pdrop", 0.1),
-        Setting("attention_dropout", "attn_pdrop", 0.1),
-        Setting("norm_epsilon", "layer_norm_epsilon", 1e-5),
-        Setting("tied", "tie_word_embeddings", True),
-        activation("activation_function", "gelu_new"),
+        ConfigField("width", "n_embd", 768),
+        ConfigField("layers", "n_layer", 12),
+        ConfigField("heads", "n_head", 12),
+        ConfigField("inner", "n_inner", 0),
+        ConfigField("length", "n_positions", 1024),
+        ConfigField("dropout", "resid_pdrop", 0.1),
+        ConfigField("attention_dropout", "attn_pdrop", 0.1),
+        ConfigField("norm_epsilon", "layer_norm_epsilon", 1e-5),
+        ConfigField("tied", "tie_word_embeddings", True),
+        activation_field("activation_function", "gelu_new"),
     )
     required = {
         "scale_attn_weights": True,
@@ -34,26 +42,30 @@ class Gpt2(Family):
     fixed = {"objective": "next-token"}
     prefix = "transformer."
     # Causal masks, which old versions kept beside the weights.
-    ignored = (r"\.attn\.(bias|masked_bias)$",)
+    ignored_weights = (r"\.attn\.(bias|masked_bias)$",)
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
-        yield pair("backbone.embedding.tokens.weight", "transformer.wte.weight", shape.token_rows)
-        yield pair("backbone.embedding.positions.table.weight", "transformer.wpe.weight")
-        for ours, theirs in blocks(shape, "backbone.stack.blocks", "transformer.h"):
-            yield from linear(f"{ours}.attention.project", f"{theirs}.attn.c_attn", TRANSPOSED)
-            yield from linear(f"{ours}.attention.output", f"{theirs}.attn.c_proj", TRANSPOSED)
-            yield from linear(f"{ours}.feed_forward.widen", f"{theirs}.mlp.c_fc", TRANSPOSED)
-            yield from linear(f"{ours}.feed_forward.narrow", f"{theirs}.mlp.c_proj", TRANSPOSED)
-            yield from linear(f"{ours}.around_attention.norm", f"{theirs}.ln_1")
-            yield from linear(f"{ours}.around_feed_forward.norm", f"{theirs}.ln_2")
-        yield from linear("backbone.stack.norm", "transformer.ln_f")
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
+        yield weight_pair(
+            "backbone.embedding.tokens.weight", "transformer.wte.weight", shape.token_row_transform
+        )
+        yield weight_pair("backbone.embedding.positions.table.weight", "transformer.wpe.weight")
+        for ours, theirs in layer_names(shape, "backbone.stack.blocks", "transformer.h"):
+            yield from linear_pairs(f"{ours}.attention.project", f"{theirs}.attn.c_attn", TRANSPOSE)
+            yield from linear_pairs(f"{ours}.attention.output", f"{theirs}.attn.c_proj", TRANSPOSE)
+            yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.mlp.c_fc", TRANSPOSE)
+            yield from linear_pairs(
+                f"{ours}.feed_forward.narrow", f"{theirs}.mlp.c_proj", TRANSPOSE
+            )
+            yield from linear_pairs(f"{ours}.self_attention_residual.norm", f"{theirs}.ln_1")
+            yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.ln_2")
+        yield from linear_pairs("backbone.stack.norm", "transformer.ln_f")
         if not shape.settings["tied"]:
-            yield pair("emission.weight", "lm_head.weight", shape.token_rows)
+            yield weight_pair("emission.weight", "lm_head.weight", shape.token_row_transform)
 
-    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         return super().our_copies(shape) if shape.settings["tied"] else {}
 
-    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         return {"lm_head.weight": "transformer.wte.weight"} if shape.settings["tied"] else {}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
@@ -62,7 +74,7 @@ class Gpt2(Family):
     def framing(self, settings: Mapping[str, Any]) -> str:
         return "start text"
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         return {"embd_pdrop": shape.settings["dropout"]}
 
 

@@ -10,64 +10,77 @@ from lmlab.interop.hf.bert_like import (
     ENCODER_FIXED,
     ENCODER_REQUIRED,
     ENCODER_SETTINGS,
-    MaskedFamily,
+    MaskedLMFamily,
     with_defaults,
 )
-from lmlab.interop.hf.family import Shape, blocks
-from lmlab.interop.hf.settings import number
-from lmlab.interop.hf.tables import Pair, Rows, Way, joined, linear, pair
+from lmlab.interop.hf.config_fields import read_whole_number
+from lmlab.interop.hf.family import CheckpointSpec, layer_names
+from lmlab.interop.hf.weight_mapping import (
+    ResizeRows,
+    TensorMapping,
+    WeightPair,
+    concatenated_pairs,
+    linear_pairs,
+    weight_pair,
+)
 
-PAD = 1
+PADDING_ID = 1
 """The id that their code takes for padding, whatever config.json says."""
-FIRST = PAD + 1
+POSITION_OFFSET = PADDING_ID + 1
 """The row of position 0."""
-BUCKETS = {"buckets": 32, "furthest": 128}
+BUCKET_SETTINGS = {"buckets": 32, "max_distance": 128}
 
 
-class MpNet(MaskedFamily):
+class MpNet(MaskedLMFamily):
     model_type = "mpnet"
     systems = ("mpnet",)
     settings = tuple(with_defaults(ENCODER_SETTINGS, {}))
-    told_more = frozenset({"length"})
+    derived_settings = frozenset({"length"})
     # The head's activation is gelu whatever the layers' is, and ours are the same; how distances
     # fall into buckets is a constant of their code.
-    fixed = {**ENCODER_FIXED, "activation": "gelu", **BUCKETS, "segments": 0}
+    fixed = {**ENCODER_FIXED, "activation": "gelu", **BUCKET_SETTINGS, "segments": 0}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu", "relative_attention_num_buckets": 32}
-    free = MaskedFamily.free - BUCKETS.keys()
-    pad = PAD
+    free = MaskedLMFamily.free - BUCKET_SETTINGS.keys()
+    pad = PADDING_ID
     prefix = "mpnet."
-    optional = {r"^mpnet\.pooler\.": "the pooler"}
+    optional_weights = {r"^mpnet\.pooler\.": "the pooler"}
     base = "mpnet"
     dense, norm, bias = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
     output_bias = bias
     decoder = "lm_head.decoder"
 
-    def position_rows(self, shape: Shape) -> Way:
+    def position_rows(self, shape: CheckpointSpec) -> TensorMapping:
         length = shape.settings["length"]
-        return Rows(ours=length, theirs=length + FIRST, first=FIRST)
+        return ResizeRows(ours=length, theirs=length + POSITION_OFFSET, first=POSITION_OFFSET)
 
-    def layers(self, shape: Shape) -> Iterator[Pair]:
+    def layers(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         bias = "mpnet.encoder.relative_attention_bias.weight"
-        yield pair("backbone.stack.bias.table.weight", bias)
-        for ours, theirs in blocks(shape, "backbone.stack.blocks", "mpnet.encoder.layer"):
+        yield weight_pair("backbone.stack.bias.table.weight", bias)
+        for ours, theirs in layer_names(shape, "backbone.stack.blocks", "mpnet.encoder.layer"):
             parts = [f"{theirs}.attention.attn.{name}" for name in ("q", "k", "v")]
-            yield from joined(f"{ours}.attention.project", parts)
-            yield from linear(f"{ours}.attention.output", f"{theirs}.attention.attn.o")
-            yield from linear(f"{ours}.around_attention.norm", f"{theirs}.attention.LayerNorm")
-            yield from linear(f"{ours}.feed_forward.widen", f"{theirs}.intermediate.dense")
-            yield from linear(f"{ours}.feed_forward.narrow", f"{theirs}.output.dense")
-            yield from linear(f"{ours}.around_feed_forward.norm", f"{theirs}.output.LayerNorm")
+            yield from concatenated_pairs(f"{ours}.attention.project", parts)
+            yield from linear_pairs(f"{ours}.attention.output", f"{theirs}.attention.attn.o")
+            yield from linear_pairs(
+                f"{ours}.self_attention_residual.norm", f"{theirs}.attention.LayerNorm"
+            )
+            yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.intermediate.dense")
+            yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{theirs}.output.dense")
+            yield from linear_pairs(
+                f"{ours}.feed_forward_residual.norm", f"{theirs}.output.LayerNorm"
+            )
 
-    def fillers(self, shape: Shape) -> Mapping[str, Any]:
+    def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Any]:
         return {}
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        return {"length": number(config, "max_position_embeddings", 512) - FIRST}
+        return {
+            "length": read_whole_number(config, "max_position_embeddings", 512) - POSITION_OFFSET
+        }
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
-        return {"max_position_embeddings": shape.settings["length"] + FIRST}
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
+        return {"max_position_embeddings": shape.settings["length"] + POSITION_OFFSET}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "MPNetForMaskedLM"

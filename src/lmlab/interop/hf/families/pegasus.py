@@ -10,19 +10,25 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.encoder_decoders import SIDES, RestoringFamily
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.tables import Pair, linear
-from lmlab.layers.positions import SinusoidalPositions
+from lmlab.interop.hf.bart_like import (
+    SIDES,
+    DenoisingSeq2SeqFamily,
+)
+from lmlab.interop.hf.family import CheckpointSpec
+from lmlab.interop.hf.weight_mapping import (
+    WeightPair,
+    linear_pairs,
+)
+from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
 
-GAP = "<mask_1>"
+GAP_SENTENCE_TOKEN = "<mask_1>"
 """What stands for a gap sentence in the published tokenisers; they have no other mask symbol."""
 
-ROUNDED = 0.01
+POSITION_TOLERANCE = 0.01
 """By how much a stored sine may differ: bfloat16 keeps eight binary digits."""
 
 
-class Pegasus(RestoringFamily):
+class Pegasus(DenoisingSeq2SeqFamily):
     model_type = "pegasus"
     systems = ("pegasus",)
     fixed = {
@@ -31,39 +37,42 @@ class Pegasus(RestoringFamily):
         "positions": "sinusoidal",
         "norm_epsilon": 1e-5,
     }
-    free = RestoringFamily.free | {"choice", "stretch"}
-    ignored = (*RestoringFamily.ignored, r"\.embed_positions\.weight$")
+    free = DenoisingSeq2SeqFamily.free | {"choice", "stretch"}
+    ignored_weights = (*DenoisingSeq2SeqFamily.ignored_weights, r"\.embed_positions\.weight$")
     begins_with_start = False
 
-    def side_pairs(self, shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
-        yield from linear(f"{ours}.stack.norm", f"{theirs}.layer_norm")
+    def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
+        yield from linear_pairs(f"{ours}.stack.norm", f"{theirs}.layer_norm")
 
-    def fillers(self, shape: Shape) -> Mapping[str, Tensor]:
-        waves = SinusoidalPositions(shape.settings["width"]).waves(
+    def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
+        sinusoid_table = SinusoidalPositionalEmbedding(shape.settings["width"]).sinusoid_table(
             torch.arange(shape.settings["length"])
         )
-        return {f"model.{side}.embed_positions.weight": waves for side in SIDES}
+        return {f"model.{side}.embed_positions.weight": sinusoid_table for side in SIDES}
 
-    def check_ignored(self, shape: Shape, weights: Mapping[str, Tensor]) -> None:
+    def check_ignored(self, shape: CheckpointSpec, weights: Mapping[str, Tensor]) -> None:
         """Stored positions must be the sines, which are made anew here."""
-        for name, waves in self.fillers(shape).items():
+        for name, sinusoid_table in self.filler_weights(shape).items():
             stored = weights.get(name)
             if stored is None:
                 continue
-            rows = min(len(stored), len(waves))
-            fits = stored.shape[1:] == waves.shape[1:]
-            if not fits or (stored[:rows].float() - waves[:rows]).abs().max() > ROUNDED:
+            rows = min(len(stored), len(sinusoid_table))
+            fits = stored.shape[1:] == sinusoid_table.shape[1:]
+            if (
+                not fits
+                or (stored[:rows].float() - sinusoid_table[:rows]).abs().max() > POSITION_TOLERANCE
+            ):
                 raise UserError(
                     f"the checkpoint's {name} are not PEGASUS' sines and cosines of positions, and "
                     "lmlab's pegasus has no others; it can't be imported."
                 )
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        gap = tokenizer.id(GAP)
+        gap = tokenizer.id(GAP_SENTENCE_TOKEN)
         told = {} if gap is None else {"mask": gap}
-        return {**super().read_more(config, names, tokenizer), **told}
+        return {**super().import_settings(config, names, tokenizer), **told}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "PegasusForConditionalGeneration"

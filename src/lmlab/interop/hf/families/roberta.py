@@ -12,40 +12,43 @@ from lmlab.interop.hf.bert_like import (
     ENCODER_REQUIRED,
     ENCODER_SETTINGS,
     SEGMENTS,
-    MaskedFamily,
+    MaskedLMFamily,
     with_defaults,
 )
-from lmlab.interop.hf.family import Shape
-from lmlab.interop.hf.settings import number
-from lmlab.interop.hf.tables import Rows, Way
+from lmlab.interop.hf.config_fields import read_whole_number
+from lmlab.interop.hf.family import CheckpointSpec
+from lmlab.interop.hf.weight_mapping import (
+    ResizeRows,
+    TensorMapping,
+)
 
 
-class Roberta(MaskedFamily):
+class Roberta(MaskedLMFamily):
     model_type = "roberta"
     systems = ("roberta",)
     settings = (*with_defaults(ENCODER_SETTINGS, {}), SEGMENTS)
-    told_more = frozenset({"length"})
+    derived_settings = frozenset({"length"})
     # The head's activation is gelu whatever the layers' is, and ours are the same.
     fixed = {**ENCODER_FIXED, "activation": "gelu", "pairs": "none"}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
     prefix = "roberta."
-    optional = {r"^roberta\.pooler\.": "the pooler"}
+    optional_weights = {r"^roberta\.pooler\.": "the pooler"}
     base = "roberta"
     dense, norm, bias = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
     output_bias = bias
     decoder = "lm_head.decoder"
 
-    def position_rows(self, shape: Shape) -> Way:
+    def position_rows(self, shape: CheckpointSpec) -> TensorMapping:
         length, first = shape.settings["length"], first_position(shape.vocabulary)
-        return Rows(ours=length, theirs=length + first, first=first)
+        return ResizeRows(ours=length, theirs=length + first, first=first)
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
         first = first_position(tokenizer.vocabulary)
-        return {"length": number(config, "max_position_embeddings", 512) - first}
+        return {"length": read_whole_number(config, "max_position_embeddings", 512) - first}
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         first = first_position(shape.vocabulary)
         return {"max_position_embeddings": shape.settings["length"] + first}
 

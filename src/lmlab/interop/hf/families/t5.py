@@ -9,31 +9,41 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.encoder_decoders import SIDES
-from lmlab.interop.hf.family import Family, Shape
-from lmlab.interop.hf.settings import ACTIVATIONS, Setting, number, our_activation
-from lmlab.interop.hf.tables import Pair, joined, linear, pair
-from lmlab.sampling.gaps import SENTINEL
+from lmlab.interop.hf.bart_like import SIDES
+from lmlab.interop.hf.config_fields import (
+    ACTIVATIONS,
+    ConfigField,
+    from_hf_activation,
+    read_whole_number,
+)
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
+from lmlab.interop.hf.weight_mapping import (
+    WeightPair,
+    concatenated_pairs,
+    linear_pairs,
+    weight_pair,
+)
+from lmlab.sampling.masked_text import SENTINEL
 
-GATED = "gated-"
+GATED_PREFIX = "gated-"
 
 
-class T5(Family):
+class T5(CheckpointFamily):
     model_type = "t5"
     systems = ("t5",)
     settings = (
-        Setting("width", "d_model", 512),
-        Setting("layers", "num_layers", 6),
-        Setting("heads", "num_heads", 8),
-        Setting("inner", "d_ff", 2048),
-        Setting("length", "n_positions", 512),
-        Setting("dropout", "dropout_rate", 0.1),
-        Setting("attention_dropout", "dropout_rate", 0.1),
-        Setting("buckets", "relative_attention_num_buckets", 32),
-        Setting("furthest", "relative_attention_max_distance", 128),
-        Setting("norm_epsilon", "layer_norm_epsilon", 1e-6),
+        ConfigField("width", "d_model", 512),
+        ConfigField("layers", "num_layers", 6),
+        ConfigField("heads", "num_heads", 8),
+        ConfigField("inner", "d_ff", 2048),
+        ConfigField("length", "n_positions", 512),
+        ConfigField("dropout", "dropout_rate", 0.1),
+        ConfigField("attention_dropout", "dropout_rate", 0.1),
+        ConfigField("buckets", "relative_attention_num_buckets", 32),
+        ConfigField("max_distance", "relative_attention_max_distance", 128),
+        ConfigField("norm_epsilon", "layer_norm_epsilon", 1e-6),
     )
-    told_more = frozenset(
+    derived_settings = frozenset(
         {
             "head_width",
             "activation",
@@ -54,7 +64,7 @@ class T5(Family):
         "embedding_norm": False,
     }
     required = {"is_encoder_decoder": True}
-    free = Family.free | {
+    free = CheckpointFamily.free | {
         "objective",
         "rate",
         "span_length",
@@ -64,28 +74,28 @@ class T5(Family):
         "final_sentinel",
     }
     # A table that the first versions kept, and no layer reads.
-    ignored = (r"EncDecAttention\.relative_attention_bias\.weight$",)
+    ignored_weights = (r"EncDecAttention\.relative_attention_bias\.weight$",)
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         tokens = "backbone.encoder.embedding.tokens.weight"
-        yield pair(tokens, "shared.weight", shape.token_rows)
+        yield weight_pair(tokens, "shared.weight", shape.token_row_transform)
         for side in SIDES:
             bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            yield pair(f"backbone.{side}.stack.bias.table.weight", bias)
+            yield weight_pair(f"backbone.{side}.stack.bias.table.weight", bias)
             for layer in range(shape.layers):
                 ours = f"backbone.{side}.stack.blocks.{layer}"
                 yield from _layer(shape, ours, f"{side}.block.{layer}.layer", side == "decoder")
             norm = f"{side}.final_layer_norm"
-            yield from linear(f"backbone.{side}.stack.norm", norm, bias=False)
+            yield from linear_pairs(f"backbone.{side}.stack.norm", norm, bias=False)
         if not shape.settings["tied"]:
-            yield pair("emission.weight", "lm_head.weight", shape.token_rows)
+            yield weight_pair("emission.weight", "lm_head.weight", shape.token_row_transform)
 
-    def our_copies(self, shape: Shape) -> Mapping[str, str]:
+    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         tokens = "backbone.encoder.embedding.tokens.weight"
         shared = {"backbone.decoder.embedding.tokens.weight": tokens}
         return {**shared, "emission.weight": tokens} if shape.settings["tied"] else shared
 
-    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         again = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
         again += ["lm_head.weight"] if shape.settings["tied"] else []
         return dict.fromkeys(again, "shared.weight")
@@ -101,35 +111,41 @@ class T5(Family):
             return ()
         return tuple(SENTINEL.format(which) for which in range(settings["sentinels"]))
 
-    def read_more(
+    def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        layers = number(config, "num_layers", 6)
-        if number(config, "num_decoder_layers", layers) != layers:
+        layers = read_whole_number(config, "num_layers", 6)
+        if read_whole_number(config, "num_decoder_layers", layers) != layers:
             raise UserError(
                 f"the checkpoint's encoder has {layers} layers and its decoder "
                 f"{config['num_decoder_layers']}, and lmlab's t5 has as many in both."
             )
         units = str(config.get("feed_forward_proj", "relu"))
-        gated = units.startswith(GATED)
+        gated = units.startswith(GATED_PREFIX)
         # Their gelu, if gated, is the approximation by tanh.
-        name = "gelu_new" if units == f"{GATED}gelu" else units.removeprefix(GATED)
-        begin = number(config, "decoder_start_token_id", number(config, "pad_token_id", 0))
+        name = "gelu_new" if units == f"{GATED_PREFIX}gelu" else units.removeprefix(GATED_PREFIX)
+        begin = read_whole_number(
+            config, "decoder_start_token_id", read_whole_number(config, "pad_token_id", 0)
+        )
         return {
-            "head_width": number(config, "d_kv", 64),
+            "head_width": read_whole_number(config, "d_kv", 64),
             "gated": gated,
-            "activation": our_activation(name),
+            "activation": from_hf_activation(name),
             "tied": _is_tied(config, names),
             "decoder_start": begin,
             **_sentinels(tokenizer),
         }
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         settings, vocabulary = shape.settings, shape.vocabulary
         units, begin = ACTIVATIONS[settings["activation"]], settings["decoder_start"]
         if settings["gated"]:
-            units = f"{GATED}gelu" if settings["activation"] == "gelu-tanh" else f"{GATED}{units}"
-        if units == f"{GATED}gelu" and settings["activation"] == "gelu":
+            units = (
+                f"{GATED_PREFIX}gelu"
+                if settings["activation"] == "gelu-tanh"
+                else f"{GATED_PREFIX}{units}"
+            )
+        if units == f"{GATED_PREFIX}gelu" and settings["activation"] == "gelu":
             raise UserError(
                 "the run's gated units have the exact gelu, and a t5 checkpoint's gated-gelu means "
                 "the one by tanh; it can't be exported."
@@ -174,29 +190,35 @@ def _sentinels(tokenizer: Tokenizer) -> dict[str, int]:
     return {"sentinels": len(ids), "first_sentinel": ids[0], "sentinel_step": step}
 
 
-def _layer(shape: Shape, ours: str, theirs: str, reads_source: bool) -> Iterator[Pair]:
+def _layer(
+    shape: CheckpointSpec, ours: str, theirs: str, reads_source: bool
+) -> Iterator[WeightPair]:
     """One layer; theirs counts sublayers, each with the norm before it."""
     yield from _attention(f"{ours}.attention", f"{theirs}.0.SelfAttention")
-    yield from linear(f"{ours}.around_attention.norm", f"{theirs}.0.layer_norm", bias=False)
+    yield from linear_pairs(
+        f"{ours}.self_attention_residual.norm", f"{theirs}.0.layer_norm", bias=False
+    )
     last = 1
     if reads_source:
         last = 2
-        yield from _attention(f"{ours}.source_attention", f"{theirs}.1.EncDecAttention")
-        yield from linear(f"{ours}.around_source.norm", f"{theirs}.1.layer_norm", bias=False)
+        yield from _attention(f"{ours}.cross_attention", f"{theirs}.1.EncDecAttention")
+        yield from linear_pairs(
+            f"{ours}.cross_attention_residual.norm", f"{theirs}.1.layer_norm", bias=False
+        )
     dense, gated = f"{theirs}.{last}.DenseReluDense", shape.settings["gated"]
     widen = f"{dense}.wi_0" if gated else f"{dense}.wi"
-    yield from linear(f"{ours}.feed_forward.widen", widen, bias=False)
+    yield from linear_pairs(f"{ours}.feed_forward.widen", widen, bias=False)
     if gated:
-        yield from linear(f"{ours}.feed_forward.gate", f"{dense}.wi_1", bias=False)
-    yield from linear(f"{ours}.feed_forward.narrow", f"{dense}.wo", bias=False)
+        yield from linear_pairs(f"{ours}.feed_forward.gate", f"{dense}.wi_1", bias=False)
+    yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{dense}.wo", bias=False)
     norm = f"{theirs}.{last}.layer_norm"
-    yield from linear(f"{ours}.around_feed_forward.norm", norm, bias=False)
+    yield from linear_pairs(f"{ours}.feed_forward_residual.norm", norm, bias=False)
 
 
-def _attention(ours: str, theirs: str) -> Iterator[Pair]:
+def _attention(ours: str, theirs: str) -> Iterator[WeightPair]:
     names = [f"{theirs}.{name}" for name in ("q", "k", "v")]
-    yield from joined(f"{ours}.project", names, bias=False)
-    yield from linear(f"{ours}.output", f"{theirs}.o", bias=False)
+    yield from concatenated_pairs(f"{ours}.project", names, bias=False)
+    yield from linear_pairs(f"{ours}.output", f"{theirs}.o", bias=False)
 
 
 FAMILY = T5()

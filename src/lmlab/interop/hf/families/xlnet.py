@@ -5,25 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lmlab.interop.hf.family import Family, Shape, blocks
-from lmlab.interop.hf.settings import Setting, activation
-from lmlab.interop.hf.tables import Each, Pair, Reshaped, linear, pair
+from lmlab.interop.hf.config_fields import (
+    ConfigField,
+    activation_field,
+)
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec, layer_names
+from lmlab.interop.hf.weight_mapping import (
+    ConcatenateMapped,
+    Reshape,
+    WeightPair,
+    linear_pairs,
+    weight_pair,
+)
 
 
-class XlNet(Family):
+class XlNet(CheckpointFamily):
     model_type = "xlnet"
     systems = ("xlnet",)
     settings = (
-        Setting("width", "d_model", 1024),
-        Setting("layers", "n_layer", 24),
-        Setting("heads", "n_head", 16),
-        Setting("inner", "d_inner", 4096),
-        Setting("dropout", "dropout", 0.1),
-        Setting("attention_dropout", "dropout", 0.1),
-        Setting("norm_epsilon", "layer_norm_eps", 1e-12),
-        Setting("clip_distance", "clamp_len", -1, lambda far: max(0, far), lambda far: far or -1),
-        Setting("memory", "mem_len", 0, write=lambda places: places or None),
-        activation("ff_activation", "gelu"),
+        ConfigField("width", "d_model", 1024),
+        ConfigField("layers", "n_layer", 24),
+        ConfigField("heads", "n_head", 16),
+        ConfigField("inner", "d_inner", 4096),
+        ConfigField("dropout", "dropout", 0.1),
+        ConfigField("attention_dropout", "dropout", 0.1),
+        ConfigField("norm_epsilon", "layer_norm_eps", 1e-12),
+        ConfigField(
+            "clip_distance", "clamp_len", -1, lambda far: max(0, far), lambda far: far or -1
+        ),
+        ConfigField("memory", "mem_len", 0, write=lambda places: places or None),
+        activation_field("ff_activation", "gelu"),
     )
     fixed = {
         "positions": "transformer-xl",
@@ -41,49 +52,51 @@ class XlNet(Family):
         "tie_word_embeddings": True,
     }
     # How much is read at once is not told: attention knows distances alone.
-    free = Family.free | {"one_in", "left_to_right", "length"}
+    free = CheckpointFamily.free | {"one_in", "left_to_right", "length"}
     prefix = "transformer."
     output_bias = "lm_loss.bias"
     inputs = ("input_ids", "token_type_ids", "attention_mask")
 
-    def pairs(self, shape: Shape) -> Iterator[Pair]:
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         width = shape.settings["width"]
         tokens = "transformer.word_embedding.weight"
-        yield pair("backbone.embedding.tokens.weight", tokens, shape.token_rows)
-        query = Reshaped(ours=(width,), theirs=(1, 1, width))
-        yield pair("backbone.start.weight", "transformer.mask_emb", query)
-        for ours, theirs in blocks(shape, "backbone.stack.blocks", "transformer.layer"):
+        yield weight_pair("backbone.embedding.tokens.weight", tokens, shape.token_row_transform)
+        query = Reshape(ours=(width,), theirs=(1, 1, width))
+        yield weight_pair("backbone.start.weight", "transformer.mask_emb", query)
+        for ours, theirs in layer_names(shape, "backbone.stack.blocks", "transformer.layer"):
             yield from _attention(shape, f"{ours}.attention", f"{theirs}.rel_attn")
-            yield from linear(f"{ours}.around_attention.norm", f"{theirs}.rel_attn.layer_norm")
-            yield from linear(f"{ours}.feed_forward.widen", f"{theirs}.ff.layer_1")
-            yield from linear(f"{ours}.feed_forward.narrow", f"{theirs}.ff.layer_2")
-            yield from linear(f"{ours}.around_feed_forward.norm", f"{theirs}.ff.layer_norm")
-        yield pair("emission.bias", "lm_loss.bias", shape.token_rows)
+            yield from linear_pairs(
+                f"{ours}.self_attention_residual.norm", f"{theirs}.rel_attn.layer_norm"
+            )
+            yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.ff.layer_1")
+            yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{theirs}.ff.layer_2")
+            yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.ff.layer_norm")
+        yield weight_pair("emission.bias", "lm_loss.bias", shape.token_row_transform)
 
-    def their_copies(self, shape: Shape) -> Mapping[str, str]:
+    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
         return {"lm_loss.weight": "transformer.word_embedding.weight"}
 
-    def tell_more(self, shape: Shape) -> dict[str, Any]:
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         return {"dropout": shape.settings["dropout"]}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "XLNetLMHeadModel"
 
 
-def _attention(shape: Shape, ours: str, theirs: str) -> Iterator[Pair]:
+def _attention(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
     width, heads = shape.settings["width"], shape.settings["heads"]
     by_head = (width, heads, width // heads)
-    mapped = Reshaped(ours=(width, width), theirs=by_head, order=(1, 2, 0))
+    mapped = Reshape(ours=(width, width), theirs=by_head, order=(1, 2, 0))
     names = tuple(f"{theirs}.{name}" for name in ("q", "k", "v"))
-    yield Pair(f"{ours}.project.weight", names, Each(mapped))
-    yield pair(
-        f"{ours}.output.weight", f"{theirs}.o", Reshaped(ours=(width, width), theirs=by_head)
+    yield WeightPair(f"{ours}.project.weight", names, ConcatenateMapped(mapped))
+    yield weight_pair(
+        f"{ours}.output.weight", f"{theirs}.o", Reshape(ours=(width, width), theirs=by_head)
     )
-    yield pair(f"{ours}.positions.project.weight", f"{theirs}.r", mapped)
-    yield pair(f"{ours}.positions.content_bias", f"{theirs}.r_w_bias")
-    yield pair(f"{ours}.positions.position_bias", f"{theirs}.r_r_bias")
-    yield pair(f"{ours}.positions.segment_bias", f"{theirs}.r_s_bias")
-    yield pair(f"{ours}.positions.segments", f"{theirs}.seg_embed")
+    yield weight_pair(f"{ours}.positions.project.weight", f"{theirs}.r", mapped)
+    yield weight_pair(f"{ours}.positions.content_bias", f"{theirs}.r_w_bias")
+    yield weight_pair(f"{ours}.positions.position_bias", f"{theirs}.r_r_bias")
+    yield weight_pair(f"{ours}.positions.segment_bias", f"{theirs}.r_s_bias")
+    yield weight_pair(f"{ours}.positions.segments", f"{theirs}.seg_embed")
 
 
 FAMILY = XlNet()

@@ -1,0 +1,90 @@
+"""What backbones with a latent choice share: memory, stretches of text, the choice explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import CausalMask
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone, Predictions
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+
+
+class LatentChoiceBackbone(Backbone):
+    """A backbone whose places each make a choice that nobody sees, and that is summed out."""
+
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
+
+    def initial_state(self, rows: int) -> TensorState:
+        device = next(self.parameters()).device
+        return TensorState({"tokens": torch.zeros(rows, 0, dtype=torch.int64, device=device)})
+
+    def explain(self, posterior: Tensor) -> dict[str, Capture]:
+        """The posterior (B, T, M) over components or sources, told by what they stand for."""
+        return {
+            "posterior": Capture(
+                values=posterior,
+                axes=("batch", "time", "choice"),
+                reading="P(choice | all tokens up to and including the predicted one).",
+                sums_to_one="choice",
+            )
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class TokenContext:
+    """The tokens that the places of a view may look at."""
+
+    ids: Tensor
+    """(B, S) those remembered, then the view's inputs: S = before + T."""
+    before: int
+    """How many of them are remembered; the first input is at place `before`, or later."""
+    state: TensorState
+    """The last of them, for what comes after the view."""
+
+    @property
+    def time(self) -> int:
+        """T, the inputs of the view."""
+        return self.ids.shape[1] - self.before
+
+
+def token_context(view: View, state: State | None, *, keep: int | None) -> TokenContext:
+    """The inputs behind what is remembered; at most `keep` tokens are carried on, all for None.
+
+    A memory that is not full tells the place by its size, so nothing is counted beside it; once
+    it is full, what reads it treats all places alike.
+    """
+    ids, before = view.inputs, 0
+    if state is not None:
+        assert isinstance(state, TensorState)
+        before = state["tokens"].shape[1]
+        ids = torch.cat([state["tokens"].to(ids.device), ids], dim=1)
+    first = 0 if keep is None else max(0, ids.shape[1] - keep)
+    return TokenContext(ids, before, TensorState({"tokens": ids[:, first:]}))
+
+
+def split_view(view: View, longest: int) -> Iterator[View]:
+    """A left-to-right view in pieces of at most `longest` places, to be read one after another."""
+    for first in range(0, view.inputs.shape[1], longest):
+        here = slice(first, first + longest)
+        yield replace(
+            view,
+            inputs=view.inputs[:, here],
+            lengths=(view.lengths - first).clamp(0, longest),
+            targets=None if view.targets is None else view.targets[:, here],
+            weights=None if view.weights is None else view.weights[:, here],
+            clean_positions=None if view.clean_positions is None else view.clean_positions[:, here],
+        )
+
+
+def concatenate_predictions(parts: Sequence[Predictions]) -> Predictions:
+    """The predictions of stretches as those of the view they were cut from."""
+    places = torch.cat([part.places for part in parts], dim=1)
+    spread = torch.cat([part.spread() for part in parts], dim=1)
+    return Predictions(log_probs=spread[places], places=places, state=parts[-1].state)

@@ -1,0 +1,202 @@
+"""Latent parents: each token comes from one of the tokens before it, and nobody says which."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.backbones.latent_choice import (
+    LatentChoiceBackbone,
+    token_context,
+)
+from lmlab.core.capture import Capture
+from lmlab.core.parts import HiddenStates
+from lmlab.core.state import State
+from lmlab.core.view import View
+
+
+class ParentPrior(nn.Module):
+    """P(a | i): which of the tokens so far a place looks at, before it is known what came."""
+
+    reach: int | None
+    """How many tokens back it looks at most, the newest counted; None is no limit."""
+
+    @property
+    def keep(self) -> int | None:
+        """Tokens to remember for the next place."""
+        return None if self.reach is None else self.reach - 1
+
+    def scores(self, place: Tensor, back: Tensor) -> Tensor:
+        """(T, S) unnormalised log-weights of the tokens `back` places (T, S) before the newest.
+
+        `place` (T, 1) counts from 0. What lies outside the reach or in the future is not asked,
+        and any finite number will do there.
+        """
+        raise TypeError(f"{type(self).__name__} does not define scores")
+
+    def forward(self, before: int, time: int, like: Tensor) -> Tensor:
+        """(T, S) log P(a | i) of T places over S = before + T tokens, -inf where it is zero."""
+        place = torch.arange(before, before + time, device=like.device)[:, None]
+        back = place - torch.arange(before + time, device=like.device)
+        seen = back >= 0 if self.reach is None else (back >= 0) & (back < self.reach)
+        scores = self.scores(place, back).to(like.dtype)
+        return F.log_softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
+
+
+class UniformPrior(ParentPrior):
+    """All of the last `reach` tokens alike, or all tokens so far where it is None.
+
+    Without a reach the memory of a text that goes on grows with the text.
+    """
+
+    def __init__(self, reach: int | None = 5) -> None:
+        super().__init__()
+        self.reach = reach
+
+    def scores(self, place: Tensor, back: Tensor) -> Tensor:
+        return torch.zeros(back.shape, device=back.device)
+
+
+PRIOR_SCALE = 8.0
+"""What an entry of a learned prior counts. A step of Adam moves a number by the learning rate at
+most, and a prior has several nats to go before it looks at one token: so a unit is worth eight."""
+
+
+class LearnedPrior(ParentPrior):
+    """A learned table P(a | i) = softmax_a(8 t_{i,a}), uniform at the start (003, DLM5).
+
+    The first L places have a row each, of one weight for every token so far: L (L + 1) / 2
+    numbers. At later places the last row serves, shifted along, over the last L tokens. So every
+    length of text is defined and the memory is bounded.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.reach = length
+        # The rows one after another, without the half of the square that is the future.
+        self.table = nn.Parameter(torch.zeros(length * (length + 1) // 2))
+
+    def scores(self, place: Tensor, back: Tensor) -> Tensor:
+        assert self.reach is not None
+        row = place.clamp(max=self.reach - 1)
+        inside = (row - back).clamp(min=0).minimum(row)
+        return PRIOR_SCALE * self.table[row * (row + 1) // 2 + inside]
+
+
+class TypedTransitions(nn.Module):
+    """R matrices that turn a parent into what it predicts, the kind r latent with share π_r.
+
+    (003, DLM6 and DLM8.) Vectors (B, S, W) become (B, S · R, W), the kinds of a token together.
+    """
+
+    def __init__(self, width: int, types: int = 1) -> None:
+        super().__init__()
+        self.types = types
+        self.turn = nn.Linear(width, types * width, bias=False)
+        if types > 1:
+            self.shares = nn.Parameter(torch.zeros(types))
+
+    def log_shares(self) -> Tensor:
+        """(R,) log π."""
+        if self.types == 1:  # a single share is 1 and can't be learned
+            return self.turn.weight.new_zeros(1)
+        return F.log_softmax(self.shares, dim=0)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        turned: Tensor = self.turn(vectors)
+        return turned.reshape(len(vectors), -1, vectors.shape[-1])
+
+
+class LatentParents(LatentChoiceBackbone):
+    """h of source (a, r) is W_r e(s_a), with the weight P(a | i) π_r at place i.
+
+    (003, DLM2, DLM5, DLM6.) Without `transitions` the source is the token's own vector. The token
+    that place i predicts follows inputs 0 … i, and each of them may be its parent. Inputs (B, T),
+    sources (B, S · R, W) with S the tokens looked at; each is normalised by the emission once,
+    however many places look at it, so R of them a token cost what R bigrams do.
+    """
+
+    yields: ClassVar[str] = "sources"
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        prior: ParentPrior,
+        transitions: TypedTransitions | None = None,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.prior = prior
+        self.transitions = transitions
+        self.dropout = nn.Dropout(dropout)
+        self.width = embedding.embedding_dim
+
+    @property
+    def types(self) -> int:
+        """R, sources of one token."""
+        return 1 if self.transitions is None else self.transitions.types
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        recalled = token_context(view, state, keep=self.prior.keep)
+        values = self.dropout(self.embedding(recalled.ids))
+        weights = self.prior(recalled.before, recalled.time, values)
+        if self.transitions is not None:
+            values = self.transitions(values)
+            weights = (weights[..., None] + self.transitions.log_shares()).flatten(-2)
+        return HiddenStates(
+            values=values,
+            log_weights=weights.expand(len(values), -1, -1),
+            state=recalled.state,
+        )
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        captures = {"parent prior": capture_prior(self.prior, view, self.embedding.weight)}
+        if self.transitions is not None and self.types > 1:
+            captures["type shares"] = Capture(
+                values=self.transitions.log_shares().exp(),
+                axes=("choice",),
+                reading="P(type of transition), before anything is seen.",
+                sums_to_one="choice",
+            )
+        return captures
+
+    def explain(self, posterior: Tensor) -> dict[str, Capture]:
+        by_type = posterior.unflatten(-1, (-1, self.types))
+        captures = {
+            "posterior": Capture(
+                values=by_type.sum(-1),
+                axes=("batch", "time", "source"),
+                reading="For each predicted token, the posterior over the earlier token that it "
+                "follows from (its parent).",
+                sums_to_one="source",
+            )
+        }
+        if self.types > 1:
+            captures["type posterior"] = Capture(
+                values=by_type.sum(-2),
+                axes=("batch", "time", "choice"),
+                reading="For each predicted token, P(type of transition | tokens), summed over its "
+                "possible parents.",
+                sums_to_one="choice",
+            )
+        return captures
+
+
+def capture_prior(prior: ParentPrior, view: View, like: Tensor) -> Capture:
+    """The prior over the view's places, or over all rows that are learned."""
+    time = view.inputs.shape[1]
+    if isinstance(prior, LearnedPrior):
+        assert prior.reach is not None
+        time = prior.reach
+    return Capture(
+        values=prior(0, time, like).exp(),
+        axes=("time", "source"),
+        reading="The prior over the parent of each position, before the token is seen: the "
+        "diagonal is the previous token, input 0 the start symbol.",
+        sums_to_one="source",
+    )

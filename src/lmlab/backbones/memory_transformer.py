@@ -1,0 +1,92 @@
+"""A Transformer encoder with memories between its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from lmlab.backbones.transformer import (
+    Transformer,
+    TransformerStack,
+    capture_hidden,
+    full_attention_context,
+    position_ids,
+)
+from lmlab.core.attention_mask import (
+    ExplicitMask,
+    FullMask,
+    NoContextMask,
+)
+from lmlab.core.capture import Capture
+from lmlab.core.hidden_memory import (
+    HiddenMemory,
+    MemoryOutput,
+)
+from lmlab.core.parts import Backbone, HiddenStates
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.layers.input_embedding import InputEmbedding
+
+
+class MemoryTransformer(Transformer):
+    """h^l = memory_l(block_l(h^{l-1})) after the layers that have a memory; all places at once.
+
+    `memories` by the number of the layer that they stand after, counted from 1; 0 is the embedding.
+    What each of them found is in `HiddenStates.recalled`, by the same number; mentions that one of them
+    detects itself are those of the memories after it. A memory stands behind a silent layer too.
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask, NoContextMask, ExplicitMask)
+
+    def __init__(
+        self,
+        embedding: InputEmbedding,
+        stack: TransformerStack,
+        memories: Mapping[int, HiddenMemory],
+        *,
+        width: int,
+    ) -> None:
+        super().__init__(embedding, stack, width=width)
+        self.memories = nn.ModuleDict({str(layer): part for layer, part in memories.items()})
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        assert state is None, "a memory between layers looks at whole texts"
+        return self._recall(view, None)
+
+    def at(self, view: View, places: Tensor) -> Tensor:
+        # Memories look at mentions, which stand anywhere: no layer can be made for some places.
+        return Backbone.at(self, view, places)
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        """Every layer's attention, its sublayers' outputs and its hidden states."""
+        record: dict[str, Capture] = {}
+        self._recall(view, record)
+        return record
+
+    def _recall(self, view: View, record: dict[str, Capture] | None) -> HiddenStates:
+        scope = self.stack.biased(full_attention_context(view, record))
+        values = self.embedding(view.inputs, position_ids(view), view.segments)
+        recalled: dict[int, dict[str, Tensor]] = {}
+        values, view = self._after(0, values, view, recalled)
+        blocks = dict(self.stack.layers())
+        for layer in range(1, self.stack.depth + 1):
+            inside = self.stack.within(scope, layer)
+            if layer in blocks:
+                values = blocks[layer](values, inside)
+            values, view = self._after(layer, values, view, recalled)
+            if layer in blocks:
+                capture_hidden(inside, values)
+        return HiddenStates(values=self.stack.finish(values), recalled=recalled)
+
+    def _after(
+        self, layer: int, values: Tensor, view: View, recalled: dict[int, dict[str, Tensor]]
+    ) -> tuple[Tensor, View]:
+        """The hidden states with what is remembered there, and the view with what was looked up."""
+        if str(layer) not in self.memories:
+            return values, view
+        found: MemoryOutput = self.memories[str(layer)](values, view)
+        recalled[layer] = found.found
+        return found.values, view if found.spans is None else replace(view, spans=found.spans)

@@ -1,0 +1,125 @@
+"""Encoder-decoders of which both ends are asked: what was read, and what is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lmlab.backbones.backbone_interfaces import CopyHiddenStates
+from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
+from lmlab.backbones.transformer import Transformer
+from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.parts import HiddenStates
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.pointer import CopyDistribution, Pointer
+
+
+class TwoOutputEncoderDecoder(TransformerEncoderDecoder):
+    """An encoder-decoder that gives its encoder's hidden states beside its decoder's.
+
+    For objectives that predict at both (PALM); the source is read once.
+    """
+
+    def both(self, view: View) -> tuple[HiddenStates, Tensor]:
+        """The decoder's hidden states (B, T, W), and the encoder's (B, S, W)."""
+        assert view.decoder is not None
+        source = self.encode(view)
+        return HiddenStates(values=self.decoder.read(view.decoder, source=source)), source.values
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PointerState:
+    """A decoder's state with the source that it copies from."""
+
+    inner: State
+    read: Tensor
+    """(B, S, W) what the encoder made of the source."""
+    source: Tensor
+    """(B, S) its tokens."""
+    copyable: Tensor
+    """(B, S) bool: those that may be copied."""
+    copies: CopyDistribution
+    """What may be copied next; of no place before the first input."""
+
+    def select(self, rows: Tensor) -> PointerState:
+        return PointerState(
+            inner=self.inner.select(rows),
+            read=self.read[rows],
+            source=self.source[rows],
+            copyable=self.copyable[rows],
+            copies=self.copies.select(rows),
+        )
+
+    def detach(self) -> PointerState:
+        return replace(
+            self,
+            inner=self.inner.detach(),
+            read=self.read.detach(),
+            copies=self.copies.detach(),
+        )
+
+
+class PointerEncoderDecoder(TwoOutputEncoderDecoder):
+    """The same with a pointer on top, which says what of the source is copied (Bi et al. 2020).
+
+    Words can be copied, symbols (the ends of the source, masks) can't. Cost: one head of attention
+    more.
+    """
+
+    never: Tensor
+
+    def __init__(
+        self, encoder: Transformer, decoder: Transformer, pointer: Pointer, vocabulary: Vocabulary
+    ) -> None:
+        super().__init__(encoder, decoder)
+        self.pointer = pointer
+        symbols = [*vocabulary.unpredictable, *([] if vocabulary.end is None else [vocabulary.end])]
+        self.register_buffer("never", torch.tensor(symbols), persistent=False)
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        if state is None:
+            return self.both(view)[0]
+        assert isinstance(state, PointerState)
+        hidden = self.decoder(view, state.inner)
+        assert hidden.state is not None
+        copies = self.pointer(hidden.values, state.read, state.source, state.copyable)
+        after = replace(state, inner=hidden.state, copies=copies)
+        return CopyHiddenStates(values=hidden.values, copies=copies, state=after)
+
+    def both(self, view: View) -> tuple[HiddenStates, Tensor]:
+        hidden, read = super().both(view)
+        copies = self.pointer(hidden.values, read, view.inputs, self.copyable(view))
+        return CopyHiddenStates(values=hidden.values, copies=copies), read
+
+    def begin(self, view: View) -> PointerState:  # type: ignore[override]
+        source = self.encode(view)
+        inner = self.decoder.initial_state(len(view.inputs), source)
+        copyable, nothing = self.copyable(view), source.values[:, :0]
+        return PointerState(
+            inner=inner,
+            read=source.values,
+            source=view.inputs,
+            copyable=copyable,
+            copies=self.pointer(nothing, source.values, view.inputs, copyable),
+        )
+
+    def copyable(self, view: View) -> Tensor:
+        """(B, S) bool: the words of a source."""
+        place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
+        return (place < view.lengths[:, None]) & ~torch.isin(view.inputs, self.never)
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        hidden, _ = self.both(view)
+        assert isinstance(hidden, CopyHiddenStates) and isinstance(hidden.copies, CopyDistribution)
+        copied = Capture(
+            values=hidden.copies.copied.detach(),
+            axes=("batch", "time", "source"),
+            reading="For each output token, the probability that it is a copy of each source "
+            "token; what is missing to 1 is the probability that it was generated.",
+            bounds=UNIT_INTERVAL,
+        )
+        return {**super().capture_internals(view), "copied": copied}

@@ -1,0 +1,58 @@
+"""A Transformer that begins with the weights of a trained one, as pre-trained encoders do."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmlab.backbones.transformer import Transformer
+from lmlab.core.errors import UserError
+from lmlab.core.system import Assembly, System
+
+COMPARED_TYPES = (bool, int, float, str, tuple, frozenset, FunctionType, BuiltinFunctionType)
+"""Kinds of values by which two parts of one class differ."""
+IGNORED_SETTINGS = frozenset({"training", "p", "dropout"})
+"""Such values that may differ: what is dropped is no part of what was learnt."""
+
+
+@torch.no_grad()
+def copy_encoder_weights(own: Transformer, encoder: System) -> None:
+    """Copy the weights of the encoder's backbone, which must be built like `own` part by part.
+
+    Whatever the encoder looked at in its training, `own` looks as its own objective says: so one
+    that read from left to right will do too.
+    """
+    given = encoder.backbone if isinstance(encoder, Assembly) else None
+    if not isinstance(given, Transformer):
+        raise UserError(
+            "an encoder must be a Transformer that reads texts by themselves, and this run is "
+            "none; train one first (lmlab train roberta …) and give its folder by --encoder."
+        )
+    ours, theirs = _build(own), _build(given)
+    for name in sorted(ours.keys() | theirs.keys()):
+        here, there = ours.get(name, "missing"), theirs.get(name, "missing")
+        if here != there:
+            raise UserError(
+                f"the encoder is built otherwise ({name} is {there} there and {here} here); leave "
+                "settings of the encoder out of --set, or train one that has them."
+            )
+    for parameter, learnt in zip(own.parameters(), given.parameters(), strict=True):
+        parameter.copy_(learnt)
+
+
+def _build(module: nn.Module) -> dict[str, Any]:
+    """How a network is built: the shapes of its parameters, its parts' classes and settings."""
+    found: dict[str, Any] = {k: tuple(p.shape) for k, p in module.named_parameters()}
+    for path, part in module.named_modules():
+        found[f"{path} itself".lstrip()] = type(part).__name__
+        for name, value in vars(part).items():
+            if (
+                isinstance(value, COMPARED_TYPES)
+                and name not in IGNORED_SETTINGS
+                and name[0] != "_"
+            ):
+                found[f"{path}.{name}".lstrip(".")] = getattr(value, "__name__", value)
+    return found

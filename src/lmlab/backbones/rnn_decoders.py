@@ -1,0 +1,197 @@
+"""Recurrent writers: a text token by token beside a source that was read, in three forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.state import TensorState
+from lmlab.layers.recurrent_cells import (
+    CellState,
+    RecurrentCell,
+)
+from lmlab.layers.rnn_attention import DotAttention
+
+
+class RNNDecoder(nn.Module):
+    """Stacked cells that begin at the reader's last states (Sutskever et al. 2014).
+
+    With `everywhere` the reader's last output also joins every input (Cho et al. 2014), which the
+    first cell must be wide enough for. Tokens (B, T) and a state to hidden (B, T, W).
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        cells: Sequence[RecurrentCell],
+        *,
+        dropout: float = 0.0,
+        everywhere: bool = False,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.cells = nn.ModuleList(cells)
+        self.dropout = nn.Dropout(dropout)
+        self.everywhere = everywhere
+        self.width = cells[-1].width
+
+    def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
+        """The state before the first token, given what was read (B, S, W) and the last states."""
+        tensors = {
+            name: part
+            for (layer, cell), state in zip(self._layers(), last, strict=True)
+            for name, part in zip(_names(layer, cell), state, strict=True)
+        }
+        if self.everywhere:
+            tensors["summary"] = last[-1][0]
+        return TensorState(tensors)
+
+    def free_state_widths(self) -> dict[str, int]:
+        """The cells' own tensors in a state, each with its width."""
+        return {name: cell.width for layer, cell in self._layers() for name in _names(layer, cell)}
+
+    def forward(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
+        """Hidden states of some more tokens, and the state after them."""
+        inputs = self.dropout(self.embedding(tokens))
+        if self.everywhere:
+            summary = state["summary"][:, None].expand(-1, tokens.shape[1], -1)
+            inputs = torch.cat([inputs, summary], -1)
+        values, after = self._run(inputs, state)
+        return self.dropout(values), after
+
+    def _run(self, inputs: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
+        """The cells over inputs (B, T, D); other tensors of the state stay."""
+        tensors = dict(state.tensors)
+        values = inputs
+        for layer, cell in self._layers():
+            names = _names(layer, cell)
+            values = values if layer == 0 else self.dropout(values)
+            values, parts = cell(values, tuple(state[name] for name in names))
+            tensors.update(zip(names, parts, strict=True))
+        return values, TensorState(tensors)
+
+    def _layers(self) -> Iterator[tuple[int, RecurrentCell]]:
+        for layer, cell in enumerate(self.cells):
+            assert isinstance(cell, RecurrentCell)
+            yield layer, cell
+
+
+class AttentionDecoder(RNNDecoder):
+    """A writer that glances at the whole source; what it is asked of is h and the context c,
+
+    o_t = tanh(A [h_t, c_t] + b). The source, its keys and what stands behind it are in the state.
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        cells: Sequence[RecurrentCell],
+        glance: DotAttention,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(embedding, cells, dropout=dropout)
+        self.glance = glance
+        self.combine = nn.Linear(2 * self.width, self.width)
+
+    def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
+        place = torch.arange(values.shape[1], device=values.device)
+        return TensorState(
+            {
+                **super().begin(values, lengths, last).tensors,
+                "source": values,
+                "keys": self.glance.keys(values),
+                "behind": place >= lengths[:, None],
+            }
+        )
+
+    def forward(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
+        values, _, after = self.looking(tokens, state)
+        return values, after
+
+    def looking(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
+        """Hidden (B, T, W), the weights of the glances (B, T, S), and the state after them."""
+        raise TypeError(f"{type(self).__name__} does not define looking")
+
+    def _attend(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = self.glance(
+            queries, state["keys"], state["source"], state["behind"]
+        )
+        return found
+
+    def _combined(self, values: Tensor, contexts: Tensor) -> Tensor:
+        combined = self.combine(torch.cat([values, contexts], -1)).tanh()
+        dropped: Tensor = self.dropout(combined)
+        return dropped
+
+
+class BahdanauDecoder(AttentionDecoder):
+    """002's: h_{t-1} asks, and the context joins the input, h_t = cell([e(s_{t-1}), c_t], h_{t-1}).
+
+    p_i = softmax_i(score(h_{t-1}, k_i)) (Bahdanau et al. 2015). One step after another.
+    """
+
+    def looking(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
+        top = _names(len(self.cells) - 1, self.cells[-1])[0]  # type: ignore[arg-type]
+        inputs = self.dropout(self.embedding(tokens))
+        hidden, contexts, weights = [], [], []
+        for vector in inputs.split(1, dim=1):
+            context, weight = self._attend(state[top][:, None], state)
+            value, state = self._run(torch.cat([vector, context], -1), state)
+            hidden.append(value)
+            contexts.append(context)
+            weights.append(weight)
+        values = self._combined(torch.cat(hidden, 1), torch.cat(contexts, 1))
+        return values, torch.cat(weights, 1), state
+
+
+class LuongDecoder(AttentionDecoder):
+    """Luong's: h_t = cell(e(s_{t-1}), h_{t-1}) asks, and the context meets it after the cell.
+
+    With `input_feeding` o_{t-1} joins the input too, so that it knows where it has looked (input feeding,
+    Luong et al. 2015), and steps go one after another; without, all glances are made at once.
+    """
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        cells: Sequence[RecurrentCell],
+        glance: DotAttention,
+        *,
+        dropout: float = 0.0,
+        input_feeding: bool = False,
+    ) -> None:
+        super().__init__(embedding, cells, glance, dropout=dropout)
+        self.input_feeding = input_feeding
+
+    def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
+        state = super().begin(values, lengths, last)
+        if not self.input_feeding:
+            return state
+        return TensorState({**state.tensors, "fed": torch.zeros_like(last[-1][0])})
+
+    def looking(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
+        inputs = self.dropout(self.embedding(tokens))
+        if not self.input_feeding:
+            return self._decode_segment(inputs, state)
+        hidden, weights = [], []
+        for vector in inputs.split(1, dim=1):
+            joined = torch.cat([vector, state["fed"][:, None]], -1)
+            value, weight, state = self._decode_segment(joined, state)
+            state = TensorState({**state.tensors, "fed": value[:, 0]})
+            hidden.append(value)
+            weights.append(weight)
+        return torch.cat(hidden, 1), torch.cat(weights, 1), state
+
+    def _decode_segment(
+        self, inputs: Tensor, state: TensorState
+    ) -> tuple[Tensor, Tensor, TensorState]:
+        values, state = self._run(inputs, state)
+        contexts, weights = self._attend(values, state)
+        return self._combined(values, contexts), weights, state
+
+
+def _names(layer: int, cell: RecurrentCell) -> list[str]:
+    return [f"{layer}.{name}" for name in cell.names]

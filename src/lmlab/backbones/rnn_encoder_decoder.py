@@ -1,0 +1,73 @@
+"""Two recurrent networks: one reads a source, the other writes beside it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from lmlab.backbones.backbone_interfaces import EncoderDecoderBackbone
+from lmlab.backbones.rnn_decoders import (
+    AttentionDecoder,
+    RNNDecoder,
+)
+from lmlab.backbones.rnn_encoder import RNNEncoder
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
+from lmlab.core.capture import Capture
+from lmlab.core.parts import HiddenStates
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+
+
+class RNNEncoderDecoder(EncoderDecoderBackbone):
+    """h = Writer(target, Reader(source)) (Sutskever et al. 2014; Cho et al. 2014).
+
+    The view is the reader's, its `decoder` the writer's own; hidden states are the writer's. Given
+    a state, which `begin` makes of a source, the view is of further inputs to the writer.
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
+
+    def __init__(self, reader: RNNEncoder, writer: RNNDecoder) -> None:
+        super().__init__()
+        assert reader.width == writer.width, "the writer begins where the reader ends"
+        self.reader = reader
+        self.writer = writer
+        self.width = writer.width
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        if state is None:
+            assert view.decoder is not None, "a reader and a writer need a view of both"
+            state, view = self.begin(view), view.decoder
+        assert isinstance(state, TensorState)
+        values, after = self.writer(view.inputs, state)
+        return HiddenStates(values=values, state=after)
+
+    def run_encoder(self, view: View) -> Tensor:
+        values: Tensor = self.reader(view.inputs, view.lengths)[0]
+        return values
+
+    def begin(self, view: View) -> TensorState:
+        values, last = self.reader(view.inputs, view.lengths)
+        return self.writer.begin(values, view.lengths, last)
+
+    def free_state_widths(self) -> dict[str, int]:
+        """Tensors of the writer's first state that a latent variable may move, with widths."""
+        return self.writer.free_state_widths()
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        """Where in the source the writer looks, where it looks at all."""
+        if not isinstance(self.writer, AttentionDecoder) or view.decoder is None:
+            return {}
+        _, weights, _ = self.writer.looking(view.decoder.inputs, self.begin(view))
+        return {
+            "attention": Capture(
+                values=weights,
+                axes=("batch", "time", "source"),
+                reading="How each output token divides its attention over the source tokens.",
+                sums_to_one="source",
+            )
+        }

@@ -1,0 +1,92 @@
+"""Encoders: a sentence to one vector, by a cell that reads it or by layers over all its places."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.backbones.backbone_interfaces import SentenceEncoder
+from lmlab.layers.recurrent_cells import (
+    CellState,
+    RecurrentCell,
+)
+
+
+class ReverseRNNEncoder(SentenceEncoder):
+    """The last output of a cell that reads from the end of the sentence to its beginning.
+
+    So the words that a decoder writes first are those read last (Sutskever et al. 2014). It starts
+    from zeros, or from learned numbers where the cell could not leave zero. Tokens (B, T) to
+    (B, W), T steps; padding is never read before a token.
+    """
+
+    def __init__(
+        self, embedding: nn.Embedding, cell: RecurrentCell, *, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.cell = cell
+        self.dropout = nn.Dropout(dropout)
+        self.width = cell.width
+        learned = None if cell.can_leave_zero else torch.randn(len(cell.free), cell.width)
+        self.first = None if learned is None else nn.Parameter(learned)
+
+    def _start(self, rows: int, like: Tensor) -> CellState:
+        if self.first is None:
+            return self.cell.start(rows, like)
+        return self.cell.begin(tuple(part.expand(rows, -1) for part in self.first))
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        last = (lengths - 1).clamp(min=0)[:, None]
+        # Row by row back to front; what lies behind the front is padding, read after the rest.
+        backwards = tokens.gather(1, (last - place).clamp(min=0))
+        values = self.dropout(self.embedding(backwards))
+        outputs, _ = self.cell(values, self._start(len(tokens), values))
+        read = last[..., None].expand(-1, 1, outputs.shape[-1])
+        return self.dropout(outputs.gather(1, read).squeeze(1))
+
+
+class FlattenedEncoder(SentenceEncoder):
+    """A network over the embeddings of all places side by side: z = f([e(s_1), …, e(s_n)]).
+
+    Behind the sentence are zeros, so that there are always `places` of them; `network` reads
+    places · D numbers. With one linear layer this is 003's DLM55. Tokens (B, T) to (B, W).
+    """
+
+    longest: int
+
+    def __init__(
+        self, embedding: nn.Embedding, network: nn.Module, *, places: int, width: int
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.network = network
+        self.longest = places
+        self.width = width
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        place = torch.arange(tokens.shape[1], device=tokens.device)
+        inside = (place < lengths[:, None])[..., None]
+        values = self.embedding(tokens) * inside
+        missing = self.longest - tokens.shape[1]
+        assert missing >= 0 or not inside[:, self.longest :].any(), "check_length comes first"
+        padded = F.pad(values, (0, 0, 0, missing))
+        result: Tensor = self.network(padded.flatten(1))
+        return result
+
+
+class ProjectedEncoder(SentenceEncoder):
+    """An encoder followed by a network, as by the layer that makes a latent of its vector."""
+
+    def __init__(self, encoder: SentenceEncoder, network: nn.Module, *, width: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.network = network
+        self.longest = encoder.longest
+        self.width = width
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        result: Tensor = self.network(self.encoder(tokens, lengths))
+        return result

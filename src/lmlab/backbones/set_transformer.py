@@ -1,0 +1,73 @@
+"""The Set Transformer backbone: places that know of each other by inducing points alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.transformer import capture_hidden, position_ids
+from lmlab.core.attention_mask import FullMask, LayerMask
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone, HiddenStates
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.inducing_points import InducedSetAttentionBlock
+from lmlab.layers.input_embedding import InputEmbedding
+
+
+class SetTransformer(Backbone):
+    """h = ISAB(… ISAB(e)) (Lee et al. 2019); `norm` stands after the last layer, where given.
+
+    Where the embedding tells no positions, permuting the inputs permutes the hidden states and
+    nothing else. Inputs (B, T), hidden (B, T, W); cost O(T · M · W + (T + M) · W²) a layer of M
+    inducing points.
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
+
+    def __init__(
+        self,
+        embedding: InputEmbedding,
+        layers: Sequence[InducedSetAttentionBlock],
+        *,
+        width: int,
+        norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.points = max(len(layer.points) for layer in layers)
+        self.norm = norm
+        self.width = width
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        return HiddenStates(values=self.read(view))
+
+    def read(self, view: View, *, record: dict[str, Capture] | None = None) -> Tensor:
+        """(B, T, W) all places at once; inner values go into `record` where it is given."""
+        positions = position_ids(view)
+        values: Tensor = self.embedding(view.inputs, positions, view.segments)
+        real = torch.arange(values.shape[1], device=values.device) < view.lengths[:, None]
+        scope = AttentionContext(query_positions=positions, key_positions=positions, record=record)
+        for number, layer in enumerate(self.layers, start=1):
+            inside = scope.named(f"layer {number}")
+            values = layer(values, real, inside)
+            capture_hidden(inside, values)
+        return values if self.norm is None else self.norm(values)
+
+    def layer_mask(self, length: int) -> LayerMask:
+        """The points look at all words, and a word at itself and at them; as one they stand here,
+        for all of them do alike."""
+        allowed = torch.eye(length + 1, dtype=torch.bool)
+        allowed[:, length] = allowed[length] = True
+        return LayerMask(allowed=allowed, auxiliary_nodes=(f"{self.points} points",))
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        """How points divide their attention over places, and places theirs over points."""
+        record: dict[str, Capture] = {}
+        self.read(view, record=record)
+        return record

@@ -1,0 +1,120 @@
+"""The Star-Transformer backbone: words on a ring around one relay, at a cost linear in length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.transformer import capture_hidden, position_ids
+from lmlab.core.attention_mask import FullMask, LayerMask
+from lmlab.core.capture import Capture
+from lmlab.core.parts import Backbone, HiddenStates
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.star_attention import (
+    RelayAttention,
+    RingAttention,
+    ring_slots,
+)
+
+
+class StarLayer(nn.Module):
+    """h ← norm(relu(ring(h, e, s))), then s ← norm(relu(relay(s, h))) with the new words.
+
+    A layer without a relay of its own leaves it as it is: the last one's would be read by no word.
+    """
+
+    def __init__(
+        self,
+        ring: RingAttention,
+        norm: nn.Module,
+        *,
+        relay: RelayAttention | None = None,
+        relay_norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.ring = ring
+        self.norm = norm
+        self.relay = relay
+        self.relay_norm = relay_norm
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        values: Tensor,
+        inputs: Tensor,
+        relay: Tensor,
+        lengths: Tensor,
+        scope: AttentionContext,
+    ) -> tuple[Tensor, Tensor]:
+        """The words (B, T, W) and the relay (B, 1, W) after the layer."""
+        values = self.norm(self.dropout(self.ring(values, inputs, relay, lengths, scope)).relu())
+        if self.relay is not None:
+            assert self.relay_norm is not None
+            relay = self.relay_norm(self.dropout(self.relay(relay, values, scope)).relu())
+        return values, relay
+
+
+class StarTransformer(Backbone):
+    """h⁰ = e, s⁰ = mean(e), and layers that update words and relay in turn (Guo et al. 2019).
+
+    Any two words are two steps apart, over the relay, and neighbours one. Inputs (B, T), hidden
+    (B, T, W); cost O(T · W²) a layer.
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
+
+    def __init__(
+        self, embedding: InputEmbedding, layers: Sequence[StarLayer], *, width: int
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.layers = nn.ModuleList(layers)
+        self.reach = max(layer.ring.reach for layer in layers)
+        self.width = width
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        return HiddenStates(values=self.read(view))
+
+    def read(self, view: View, *, record: dict[str, Capture] | None = None) -> Tensor:
+        """(B, T, W) all places at once; inner values go into `record` where it is given."""
+        positions, lengths = position_ids(view), view.lengths
+        inputs = self.embedding(view.inputs, positions, view.segments)
+        real = torch.arange(inputs.shape[1], device=lengths.device) < lengths[:, None]
+        relay = (inputs * real[..., None]).sum(1, keepdim=True) / lengths.clamp(min=1)[
+            :, None, None
+        ]
+        itself_and_words = torch.cat([torch.ones_like(real[:, :1]), real], dim=1)
+        scope = AttentionContext(
+            mask=itself_and_words[:, None, None],
+            query_positions=positions,
+            key_positions=positions,
+            record=record,
+        )
+        values = inputs
+        for number, layer in enumerate(self.layers, start=1):
+            inside = replace(scope, name=f"layer {number}")
+            values, relay = layer(values, inputs, relay, lengths, inside)
+            capture_hidden(inside, values)
+        return values
+
+    def layer_mask(self, length: int) -> LayerMask:
+        """A word looks at itself, its neighbours on the ring and the relay; the relay at all."""
+        near = ring_slots(torch.tensor([length]), length, self.reach)[0, :, : 2 * self.reach + 1]
+        allowed = torch.zeros(length + 1, length + 1, dtype=torch.bool)
+        allowed[:length].scatter_(1, near, True)
+        allowed[:, length] = allowed[length] = True
+        return LayerMask(allowed=allowed, auxiliary_nodes=("the relay",))
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        """How words divide their attention in each layer, and the relay its own."""
+        record: dict[str, Capture] = {}
+        self.read(view, record=record)
+        return record

@@ -1,0 +1,316 @@
+"""The two-stream Transformer: content, and beside it queries that know where but not what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.backbone_interfaces import TwoStreamBackbone
+from lmlab.backbones.transformer import TransformerStack, capture_hidden, position_ids
+from lmlab.core.attention_mask import (
+    CausalMask,
+    ExplicitMask,
+    FullMask,
+    NoContextMask,
+)
+from lmlab.core.capture import Capture
+from lmlab.core.parts import HiddenStates, prediction_mask
+from lmlab.core.state import State, TensorState
+from lmlab.core.view import View
+from lmlab.layers.attention_context import (
+    AttentionContext,
+    attention_mask_tensor,
+)
+from lmlab.layers.input_embedding import InputEmbedding
+from lmlab.layers.kv_cache import KVCache
+from lmlab.layers.position_subset import PositionSubset
+from lmlab.layers.transformer_block import BlockCache, TransformerBlock
+
+
+class QueryVector(nn.Module):
+    """The one learned vector that every query starts as: it knows nothing yet (XLNet's w)."""
+
+    def __init__(self, width: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width) * 0.02)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, rows: int, time: int) -> Tensor:
+        """(B, T, W)"""
+        vectors: Tensor = self.dropout(self.weight.expand(rows, time, -1))
+        return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class TwoStreamCache:
+    """What is remembered while a text is written: content alone, all rows of one length."""
+
+    layers: tuple[BlockCache, ...]
+    positions: Tensor
+    """(B, n) of the places that are remembered."""
+    segments: Tensor
+    """(B, n)"""
+    count: int = 0
+    """Places so far, which is the position of the next."""
+
+    def select(self, rows: Tensor) -> TwoStreamCache:
+        layers = tuple(layer.select(rows) for layer in self.layers)
+        return TwoStreamCache(layers, self.positions[rows], self.segments[rows], self.count)
+
+    def detach(self) -> TwoStreamCache:
+        return replace(self, layers=tuple(layer.detach() for layer in self.layers))
+
+
+class TwoStreamTransformer(TwoStreamBackbone):
+    """Content h and queries g through the same layers (Yang et al. 2019, XLNet).
+
+        h_i ← Layer(query = h_i, keys and values = h_j that `attention_mask` shows to i)
+        g_i ← Layer(query = g_i, keys and values = h_j that `query_attention_mask` shows to i)
+
+    Where the view has a `query_attention_mask`, hidden states are those of the queries at the targets;
+    else those of the content, as in fine-tuning. Queries start as `start`, or, where it is None,
+    as the inputs at their places, which then hide the token (MPNet). `memory` is how many places
+    of the text before are remembered for text that goes on: their hidden states below each layer,
+    which all places see; None carries nothing. Inputs (B, T), hidden (B, T, W); cost
+    O((T + M) T W + (T + M) W²) a layer, for M queries.
+
+    To step, `step` adds content and `ask` looks from a query at the next place. After every
+    `stretch` places it forgets all but the memory, as text that is read in such stretches does.
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (
+        CausalMask,
+        FullMask,
+        NoContextMask,
+        ExplicitMask,
+    )
+
+    def __init__(
+        self,
+        embedding: InputEmbedding,
+        stack: TransformerStack,
+        *,
+        width: int,
+        start: QueryVector | None = None,
+        memory: int | None = None,
+        stretch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.stack = stack
+        self.width = width
+        self.start = start
+        self.memory = memory
+        self.stretch = stretch
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        """Hidden states of a view; `state` is the memory of the text before, if there is any."""
+        assert state is None or isinstance(state, TensorState)
+        return self._read(view, state)
+
+    def _read(
+        self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
+    ) -> HiddenStates:
+        asked = (
+            None if view.query_attention_mask is None else PositionSubset.of(prediction_mask(view))
+        )
+        scope = self._scope(view, asked, memory)
+        values = self.embedding(view.inputs, position_ids(view), view.segments)
+        time = values.shape[1]
+        if asked is not None:
+            # Both streams look at the same keys, so they go through a layer side by side.
+            values = torch.cat([values, self._first(values, asked)], 1)
+        if record is not None:
+            scope = scope.with_captures(record)
+        values, below = self._through(values, scope, time, memory)
+        found = values if asked is None else asked.put_back(values[:, time:], time)
+        return HiddenStates(values=found, state=self._remember(view, below, memory))
+
+    def _first(self, content: Tensor, asked: PositionSubset) -> Tensor:
+        """(B, M, W) what the queries start as."""
+        if self.start is None:
+            return asked.rows_of(content)
+        vectors: Tensor = self.start(*asked.places.shape)
+        return vectors
+
+    def _through(
+        self, values: Tensor, scope: AttentionContext, time: int, memory: TensorState | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(B, T + M, W) both streams after the last layer, and the content (B, T, W) below each."""
+        scope, below = self.stack.biased(scope), {}
+        for layer, block in self.stack.layers():
+            inside, content = self.stack.within(scope, layer), values[:, :time]
+            below[_name(layer)] = content
+            if memory is not None:
+                content = torch.cat([memory[_name(layer)], content], 1)
+            alone = content.shape[1] == values.shape[1] == time
+            values = block(values, inside, content=None if alone else content)
+            capture_hidden(inside, values)
+        return self.stack.finish(values), below
+
+    # Who sees what ------------------------------------------------------------------------------
+
+    def _scope(
+        self, view: View, asked: PositionSubset | None, memory: TensorState | None
+    ) -> AttentionContext:
+        """Content and, behind it, queries look at the memory and, behind it, the content."""
+        places = position_ids(view)
+        mask, queries, keys = _mask(view, asked, memory), places, places
+        query_segments = key_segments = view.segments
+        if asked is not None:
+            queries = torch.cat(
+                [queries.expand(len(asked.places), -1), asked.gather_entries(queries)], 1
+            )
+            if query_segments is not None:
+                beside = asked.gather_entries(query_segments)
+                query_segments = torch.cat([query_segments, beside], 1)
+        if memory is not None:
+            past = memory["positions"]
+            keys = torch.cat([past, keys.expand(len(past), -1)], 1)
+            if key_segments is not None:
+                # The published code counts all that is remembered as the first segment.
+                key_segments = torch.cat([torch.zeros_like(past), key_segments], 1)
+        return AttentionContext(
+            mask=mask,
+            query_positions=queries,
+            key_positions=keys,
+            query_segments=query_segments,
+            key_segments=key_segments,
+        )
+
+    # Text that goes on --------------------------------------------------------------------------
+
+    def _remember(
+        self, view: View, below: dict[str, Tensor], before: TensorState | None
+    ) -> TensorState | None:
+        """The last `memory` places before the last one, which the next stretch begins with.
+
+        `positions` counts back from there: -1 is the place just before; 0 marks what is not there.
+        """
+        if self.memory is None:
+            return None
+        rows, time = view.inputs.shape[:2]
+        step = (view.lengths - 1).clamp(min=0)[:, None]
+        place = torch.arange(time, device=step.device).expand(rows, -1)
+        positions = (place - step).clamp(max=0)
+        if before is not None:
+            past = before["positions"]
+            positions = torch.cat([past.where(past == 0, past - step), positions], 1)
+            below = {name: torch.cat([before[name], new], 1) for name, new in below.items()}
+        # The real places of each row in their order, at its end, and the last of them kept.
+        real = positions < 0
+        count = min(self.memory, int(real.sum(1).max()))
+        kept = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
+        layers = {
+            name: each.gather(1, kept[..., None].expand(-1, -1, each.shape[-1]))
+            for name, each in below.items()
+        }
+        return TensorState({"positions": positions.gather(1, kept), **layers})
+
+    # Token by token -----------------------------------------------------------------------------
+
+    def initial_state(self, rows: int) -> TwoStreamCache:
+        layers = tuple(block.begin(rows) for _, block in self.stack.layers())
+        device = next(self.parameters()).device
+        nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
+        return TwoStreamCache(layers, nothing, nothing)
+
+    def step(self, state: State, tokens: Tensor, segments: Tensor) -> TwoStreamCache:
+        """The state after one more token of content in each row; both are (B,)."""
+        assert isinstance(state, TwoStreamCache)
+        if self.stretch and state.count and state.count % self.stretch == 0:
+            state = _shortened(state, self.memory or 0)
+        here = torch.full_like(tokens, state.count)[:, None]
+        positions = torch.cat([state.positions, here], 1)
+        kinds = torch.cat([state.segments, segments[:, None]], 1)
+        scope = AttentionContext(
+            query_positions=here,
+            key_positions=positions,
+            query_segments=segments[:, None],
+            key_segments=kinds,
+        )
+        values = self.embedding(tokens[:, None], here, segments[:, None])
+        _, layers = self.stack.step(values, scope, state.layers, here)
+        return TwoStreamCache(layers, positions, kinds, state.count + 1)
+
+    def ask(self, state: State, segments: Tensor) -> Tensor:
+        """(B, W) the query at the next place, which is of the given segment (B,)."""
+        assert isinstance(state, TwoStreamCache)
+        assert self.start is not None, "queries that start as inputs have none at the next place"
+        here = torch.full_like(segments, state.count)[:, None]
+        scope = AttentionContext(
+            query_positions=here,
+            key_positions=state.positions,
+            query_segments=segments[:, None],
+            key_segments=state.segments,
+        )
+        scope, values = self.stack.biased(scope), self.start(len(segments), 1)
+        for cache, (layer, block) in zip(state.layers, self.stack.layers(), strict=True):
+            values = _look(block, values, self.stack.within(scope, layer), cache)
+        return self.stack.finish(values)[:, 0]
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        """Every layer's attention, its sublayers' outputs and its hidden states, by stream."""
+        record: dict[str, Capture] = {}
+        self._read(view, None, record)
+        if view.query_attention_mask is None:
+            return record
+        return _by_stream(record, view.inputs.shape[1], PositionSubset.of(prediction_mask(view)))
+
+
+def _name(layer: int) -> str:
+    return f"layer.{layer}"
+
+
+def _mask(view: View, asked: PositionSubset | None, memory: TensorState | None) -> Tensor | None:
+    """(B, 1, T + M, past + T); None where everything may be seen."""
+    time = view.inputs.shape[1]
+    if asked is None and memory is None and not isinstance(view.attention_mask, CausalMask):
+        return attention_mask_tensor(view.attention_mask, view.lengths, time)[0]
+    mask = view.attention_mask.mask(view.lengths, time)
+    if asked is not None:
+        assert view.query_attention_mask is not None
+        queries = view.query_attention_mask.mask(view.lengths, time)
+        mask = torch.cat([mask, asked.rows_of(queries)], 1)
+    if memory is not None:
+        past = (memory["positions"] < 0)[:, None].expand(-1, mask.shape[1], -1)
+        mask = torch.cat([past, mask], 2)
+    return mask[:, None]
+
+
+def _shortened(state: TwoStreamCache, memory: int) -> TwoStreamCache:
+    """The last places alone, as a memory: of the first segment, like the text before."""
+    first = max(0, state.positions.shape[1] - memory)
+    layers = tuple(
+        BlockCache(KVCache.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
+        for layer in state.layers
+    )
+    segments = torch.zeros_like(state.segments[:, first:])
+    return TwoStreamCache(layers, state.positions[:, first:], segments, state.count)
+
+
+def _look(
+    block: TransformerBlock, values: Tensor, scope: AttentionContext, cache: BlockCache
+) -> Tensor:
+    """(B, 1, W) one layer of a query that reads what is remembered and leaves nothing there."""
+    around = block.self_attention_residual
+    output = block.attention.look(around.enter(values), scope, cache.own)
+    values = around.sublayer_output(values, output)
+    around = block.feed_forward_residual
+    return around.sublayer_output(values, block.feed_forward(around.enter(values)))
+
+
+def _by_stream(record: dict[str, Capture], time: int, asked: PositionSubset) -> dict[str, Capture]:
+    """Captures over both streams taken apart; the queries' are zero where nothing is asked."""
+    found = {}
+    for name, capture in record.items():
+        axis = capture.axes.index("time")
+        both = capture.values.movedim(axis, 1)
+        content, queries = both[:, :time], both[:, time:]
+        spread = asked.put_back(queries.flatten(2), time).view_as(content)
+        found[name] = replace(capture, values=content.movedim(1, axis))
+        found[f"query {name}"] = replace(capture, values=spread.movedim(1, axis))
+    return found

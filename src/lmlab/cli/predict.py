@@ -1,0 +1,60 @@
+"""Rows that a fine-tuned run answers: JSON objects, one a line, or texts, one a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lmlab.cli.text_inputs import read_texts
+from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
+from lmlab.data.readers import Example
+
+SINGLE_FIELD_TASKS = {"classify": "text", "tag": "words", "generate": "source", "hops": "question"}
+"""Tasks whose rows have one text, and the field that it is."""
+TaskRow = dict[str, Any]
+NumberedRow = tuple[int, TaskRow | None]
+"""A line's number and its row; None of a line without text."""
+
+
+def read_input_rows(
+    task: str, file: str | None, texts: list[str], errors: str
+) -> list[NumberedRow]:
+    """The rows of a file, of standard input (also where nothing is given) or of `--text`.
+
+    A file holds JSON objects if its first line with text begins with `{`, else texts.
+    """
+    if file is None and not texts:
+        file = "-"
+    found = read_texts(file, texts, errors, instead="--text", plain=True)
+    lines = list(found.lines)
+    first = next((line.text for line in lines if line.text), "")
+    if not texts and first.startswith("{"):
+        return [(line.line or 0, _json_row(line, found.name)) for line in lines]
+    if task not in SINGLE_FIELD_TASKS:
+        raise UserError(
+            f"a row of {task} has several texts; give JSON objects, one a line, in a file."
+        )
+    return [(line.line or 0, _text_row(line.text, task)) for line in lines]
+
+
+def _json_row(line: Example, name: str) -> TaskRow | None:
+    if not line.text:
+        return None
+    try:
+        row = parse_json(line.text)
+    except ValueError as error:
+        reason = getattr(error, "msg", error)
+        raise UserError(
+            f"{name}, line {line.line}: expected a JSON object, but {reason}."
+        ) from error
+    if not isinstance(row, dict):
+        raise UserError(
+            f"{name}, line {line.line}: expected a JSON object, got {type(row).__name__}."
+        )
+    return row
+
+
+def _text_row(text: str, task: str) -> TaskRow | None:
+    if not text:
+        return None
+    return {SINGLE_FIELD_TASKS[task]: text.split() if task == "tag" else text}

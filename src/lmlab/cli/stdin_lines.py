@@ -1,0 +1,77 @@
+"""Lines of a pipe or of standard input, handed on as soon as they are there."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from io import UnsupportedOperation
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.core.limits import limit, limit_exceeded_error
+from lmlab.data.lines import BYTE_ORDER_MARK, ReadingReport
+
+MAX_CHUNK_LINES = 256
+"""Lines that are handed on together at most."""
+BLOCK_BYTES = 65536
+
+
+def read_stdin_lines(
+    stream: Any, name: str, report: ReadingReport, errors: str
+) -> Iterator[list[tuple[int, str]]]:
+    """Number and text of the lines of a binary stream, some at a time, UTF-8 checked.
+
+    No more is waited for than is there: a line is handed on before the next one comes.
+    """
+    for raw in _raw_lines(stream, name):
+        lines = []
+        for line in raw:
+            report.lines += 1
+            report.bytes_read += len(line) + 1
+            text = _decoded(line, name, report.lines, errors)
+            report.empty_lines += not text.strip()
+            lines.append((report.lines, text))
+        yield lines
+
+
+def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
+    """Lines as they come: all that are there, and no more than are gathered at once."""
+    begun: list[bytes] = []
+    lines: list[bytes] = []
+    most = limit("line")
+    while block := stream.read1(BLOCK_BYTES):
+        first, *others = block.split(b"\n")
+        begun.append(first)
+        if others:
+            # Joined once for each line, so that one of any length takes linear time.
+            lines += [b"".join(begun), *others[:-1]]
+            begun = [others[-1]]
+        elif sum(map(len, begun)) > most:
+            raise limit_exceeded_error("line", f"{name}: the bytes of a line must be")
+        more = _has_more(stream)
+        while len(lines) >= MAX_CHUNK_LINES or (lines and not more):
+            yield lines[:MAX_CHUNK_LINES]
+            lines = lines[MAX_CHUNK_LINES:]
+    if any(begun):
+        lines.append(b"".join(begun))
+    for place in range(0, len(lines), MAX_CHUNK_LINES):
+        yield lines[place : place + MAX_CHUNK_LINES]
+
+
+def _has_more(stream: Any) -> bool:
+    """Whether the stream can be read without waiting; yes where that can't be known."""
+    try:
+        return bool(select.select([stream.fileno()], [], [], 0)[0])
+    except (UnsupportedOperation, OSError, ValueError):
+        return True
+
+
+def _decoded(line: bytes, name: str, number: int, errors: str) -> str:
+    line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+    try:
+        return line.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}, line {number}: byte 0x{line[error.start]:02x} at place {error.start + 1} is "
+            "not UTF-8; convert it, or replace bad bytes with --errors replace."
+        ) from None

@@ -1,0 +1,349 @@
+"""Texts that a verb works on: a FILE of any format, `-` for standard input, or texts themselves.
+
+Every line has its number, also where lines before it are empty. Verbs that print a line for each
+line of a file take `lines`; verbs that print a table take `examples`, and `warn_empty_lines` says what
+has no row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from lmlab.cli.arguments import is_file
+from lmlab.cli.output import print, warn
+from lmlab.cli.stdin_lines import (
+    MAX_CHUNK_LINES,
+    read_stdin_lines,
+)
+from lmlab.core.errors import UserError
+from lmlab.data.lines import ReadingReport, check_errors, is_gzip, numbered_lines
+from lmlab.data.readers import Example, ExampleReader, Fasta, PlainText, TabSeparated
+from lmlab.data.unknown_words import UnknownWords
+
+STDIN = "standard input"
+ONE_OF = "give exactly one of: a FILE, - for standard input, texts, --text, --file."
+FILE_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".tsv", ".csv", ".fasta", ".fa", ".gz")
+
+TextOption = Annotated[
+    list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
+]
+TextsOrFileArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE | - | TEXT...]",
+        help="A file with a text a line, - for standard input, or texts themselves.",
+    ),
+]
+FileOption = Annotated[
+    str | None, typer.Option("--file", metavar="FILE", help="The same as FILE before.")
+]
+
+Result = TypeVar("Result")
+
+
+@dataclass(kw_only=True)
+class TextInput:
+    """The lines of one input, read as they are asked for."""
+
+    name: str
+    reader: Iterator[Example]
+    """Gives every line with its number; one without text is `Example("", line=n)`."""
+    unit: str = "line"
+    """What is numbered: the lines of a file, or texts of the command line."""
+    size: int | None = None
+    """Bytes in all, where that is known."""
+    report: ReadingReport = field(default_factory=ReadingReport)
+    """How far the reader is, and what it met."""
+    has_more: Callable[[], bool] = lambda: True
+    """Whether the next line can be read without waiting for whoever writes into a pipe."""
+    count: int = 0
+    """Lines handed out so far."""
+    empty: int = 0
+    """Those of them that have no text."""
+    references: int = 0
+    """Lines whose second column was left out."""
+    unknown: tuple[UnknownWords, ...] = ()
+    """Counts the unknown words of the texts, and of what they are given, once `watch` is called."""
+
+    @property
+    def lines(self) -> Iterator[Example]:
+        """Every line, those without text too; a UserError where there is none."""
+        for line in self.reader:
+            self.count += 1
+            self.empty += not line.text
+            self.report.examples += bool(line.text)
+            for counter, text in zip(self.unknown, (line.text, line.condition), strict=False):
+                counter.add(text or "")
+            yield line
+        if not self.count:
+            raise UserError(f"{self.name} holds no text; give at least one line.")
+
+    def chunks(self, size: int = MAX_CHUNK_LINES) -> Iterator[list[Example]]:
+        """The lines some at a time; from a pipe no more are waited for than are there."""
+        chunk: list[Example] = []
+        for line in self.lines:
+            chunk.append(line)
+            if len(chunk) == size or not self.has_more():
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
+
+    @property
+    def examples(self) -> Iterator[Example]:
+        """The lines that have text, with what each is given; a UserError where there is none."""
+        for line in self.lines:
+            if line.text:
+                yield line
+        if self.empty == self.count:
+            raise UserError(
+                f"{self.name} holds no text, only {_counted(self.count, f'empty {self.unit}')}; "
+                "give at least one word."
+            )
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """The texts of `examples` alone; a UserError where they are pairs."""
+        return (require_single_text(example, self.name) for example in self.examples)
+
+    def watch(self, tokenizer: Any, source_tokenizer: Any = None) -> None:
+        """Count unknown words from now on: of the texts, and of their sources."""
+        self.unknown = tuple(
+            UnknownWords(each or tokenizer) for each in (tokenizer, source_tokenizer)
+        )
+
+    def warn_unknown_words(self) -> None:
+        """Warn on standard error where more than a few per cent of the words are unknown."""
+        for counter in self.unknown:
+            if sentence := counter.warning():
+                warn(sentence)
+
+    def warn_empty_lines(self) -> None:
+        """Say on standard error how many lines have no row in a table."""
+        if self.empty:
+            print(
+                f"{self.name}: {self.empty:,} of {_counted(self.count, self.unit)} "
+                f"{'is' if self.empty == 1 else 'are'} empty: no row, and the numbering counts "
+                f"{'it' if self.empty == 1 else 'them'}.",
+                file=sys.stderr,
+            )
+
+    def warn_references(self) -> None:
+        """Say on standard error that only the first column was read, where there were two."""
+        if self.references:
+            print(
+                f"{self.name}: the first column is the source; the second, of "
+                f"{_counted(self.references, self.unit)}, was not read.",
+                file=sys.stderr,
+            )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def require_single_text(example: Example, name: str) -> str:
+    """The text of an example that is given nothing; a UserError for a pair."""
+    if example.condition is not None:
+        raise UserError(f"{name} holds pairs; give a file with a text a line.")
+    return example.text
+
+
+def process_lines(
+    lines: Iterable[Example], process: Callable[[Iterator[Example]], Iterable[Result]]
+) -> Iterator[tuple[Example, Result | None]]:
+    """Each line with its result, in order; None for a line without text, which is not processed.
+
+    `process` gives one result for each example, in order, and may read ahead.
+    """
+    waiting: deque[Example] = deque()
+
+    def with_text() -> Iterator[Example]:
+        for line in lines:
+            waiting.append(line)
+            if line.text:
+                yield line
+
+    yield from align_results(process(with_text()), waiting)
+
+
+def align_results(
+    results: Iterable[Result], waiting: deque[Example]
+) -> Iterator[tuple[Example, Result | None]]:
+    """Results, each with the next waiting line that has text; None with those before it."""
+    for result in results:
+        while not waiting[0].text:
+            yield waiting.popleft(), None
+        yield waiting.popleft(), result
+    while waiting:
+        yield waiting.popleft(), None
+
+
+def read_texts(
+    file: str | None,
+    given: Sequence[str],
+    errors: str,
+    *,
+    instead: str | None = None,
+    sources: bool = False,
+    plain: bool = False,
+) -> TextInput:
+    """The texts of `FILE`, `-` or the command line; exactly one of these.
+
+    `instead` is the command's option that takes a text, where it has one, to name in advice. With
+    `sources` a pair (two columns, or source and target in JSON) counts as its source alone. With
+    `plain` the lines of a file are not parsed, whatever its name.
+    """
+    check_errors(errors)
+    if (file is None) == (not given):
+        raise UserError(ONE_OF)
+    if file is None:
+        return texts_from_options(given)
+    if file == "-":
+        found = _from_stream(sys.stdin.buffer, STDIN, errors, sources)
+    else:
+        path = _existing(Path(file), instead)
+        found = _from_file(path, errors, sources=sources, plain=plain)
+    if sources:
+        _only_sources(found)
+    return found
+
+
+def read_text_arguments(
+    arguments: Sequence[str], given: Sequence[str], file: str | None, errors: str
+) -> TextInput:
+    """The same from what `file_or_texts` takes, where a single word is a text."""
+    file, texts = file_or_texts(arguments, given, file, word_is_file=False)
+    return read_texts(file, texts, errors, instead="--text")
+
+
+def file_or_texts(
+    arguments: Sequence[str] | None,
+    given: Sequence[str] | None,
+    file: str | None,
+    *,
+    word_is_file: bool = True,
+) -> tuple[str | None, list[str]]:
+    """A file, or texts: from the arguments [FILE | - | TEXT...], `--text` and `--file`.
+
+    One argument that is a file, or looks like its name, is that file; else arguments are texts.
+    With `word_is_file` a single ASCII word without a space is a file's name as well, so that a
+    mistyped one is not scored as a text. Nothing at all where nothing was given.
+    """
+    if sum((bool(arguments), bool(given), file is not None)) > 1:
+        raise UserError(ONE_OF)
+    if not arguments:
+        return file, list(given or ())
+    files = [each for each in arguments if each == "-" or _names_file(each)]
+    if len(arguments) == 1:
+        [only] = arguments
+        a_word = word_is_file and only.isascii() and len(only.split()) == 1
+        return (only, []) if files or a_word else (None, [only])
+    if files:
+        raise UserError(
+            f"a file is given alone, got {files[0]} among {len(arguments)} arguments; give one "
+            "FILE, or texts by --text."
+        )
+    return None, list(arguments)
+
+
+def _names_file(argument: str) -> bool:
+    """Whether an argument is a file, or looks like the name of one."""
+    looks = argument.lower().endswith(FILE_SUFFIXES) or "/" in argument
+    return is_file(argument) or (looks and not any(map(str.isspace, argument)))
+
+
+def texts_from_options(given: Sequence[str], name: str = "the command line") -> TextInput:
+    """Texts of the command line, numbered in their order."""
+    lines = (
+        Example(text if text.strip() else "", line=number) for number, text in enumerate(given, 1)
+    )
+    return TextInput(name=name, reader=lines, unit="text")
+
+
+def _existing(path: Path, instead: str | None) -> Path:
+    if not path.exists():
+        or_text = "" if instead is None else f", or give a text by {instead}"
+        raise UserError(f"there is no file {path}; check the path{or_text}.")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file with a text a line.")
+    return path
+
+
+def _from_file(path: Path, errors: str, *, sources: bool, plain: bool) -> TextInput:
+    if not path.is_file():  # a named pipe, /dev/fd/63: it can be read only once
+        return _from_stream(path.open("rb"), str(path), errors, sources)
+    from lmlab.data.load_corpus import reader_for
+
+    checked, report = check_errors(errors), ReadingReport()
+    reader = PlainText(path=path, errors=checked) if plain else reader_for(path, checked)
+    lines: Iterator[Example]
+    if sources and isinstance(reader, (PlainText, TabSeparated)):
+        numbered = numbered_lines(path, report, checked, around=" \r\n")
+        lines = (Example(text, line=number) for number, text in numbered)
+    else:
+        lines = _all_lines(reader, report)
+    size = None if is_gzip(path) else path.stat().st_size
+    return TextInput(name=path.name, reader=lines, size=size, report=report)
+
+
+def _all_lines(reader: ExampleReader, report: ReadingReport) -> Iterator[Example]:
+    """What a reader gives, with the lines between that it skips as examples without text."""
+    if isinstance(reader, Fasta):  # a sequence has several lines: none is between two of them
+        yield from reader.read(report)
+        return
+    done = 0
+    for example in reader.read(report):
+        assert example.line is not None, "readers of files number their lines"
+        yield from (Example("", line=number) for number in range(done + 1, example.line))
+        yield example
+        done = example.line
+    yield from (Example("", line=number) for number in range(done + 1, report.lines + 1))
+
+
+def _from_stream(stream: Any, name: str, errors: str, sources: bool) -> TextInput:
+    """The lines of a pipe; with `sources` a tab at an end is kept: it says which side is empty."""
+    report = ReadingReport()
+    around = " \r\n" if sources else None
+    waiting: deque[tuple[int, str]] = deque()
+
+    def lines() -> Iterator[Example]:
+        for chunk in read_stdin_lines(stream, name, report, errors):
+            waiting.extend(chunk)
+            while waiting:
+                number, text = waiting.popleft()
+                yield Example(text.strip(around), line=number)
+
+    return TextInput(name=name, reader=lines(), report=report, has_more=lambda: bool(waiting))
+
+
+def _only_sources(texts: TextInput) -> None:
+    """Let the texts be the sources of pairs; how many references are left out is counted."""
+
+    def sources(lines: Iterator[Example]) -> Iterator[Example]:
+        for line in lines:
+            source, reference = _columns(line, texts.name)
+            texts.references += reference is not None
+            yield Example(source, line=line.line)
+
+    texts.reader = sources(texts.reader)
+
+
+def _columns(line: Example, name: str) -> tuple[str, str | None]:
+    """Source and reference of a line, which need not have the second."""
+    if line.condition is not None:
+        return line.condition, line.text
+    columns = [column.strip() for column in line.text.split("\t")]
+    if len(columns) > 2:
+        raise UserError(
+            f"{name}, line {line.line}: expected a source, or a source, a tab and a reference, got "
+            f"{len(columns)} columns; keep the first, as in cut -f1."
+        )
+    return columns[0], columns[1] if len(columns) == 2 else None

@@ -1,0 +1,25 @@
+"""A trained system that another one uses and does not change."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Self
+
+from torch import nn
+
+from lmlab.core.system import System
+
+
+class FrozenSystem(nn.Module):
+    """A copy of a system without gradients, always in evaluation mode.
+
+    It is saved and moved with whatever owns it, and gets no gradient of its training.
+    """
+
+    def __init__(self, system: System) -> None:
+        super().__init__()
+        self.system = deepcopy(system).requires_grad_(False)
+        self.train(False)
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(False)

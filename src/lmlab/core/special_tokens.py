@@ -1,0 +1,97 @@
+"""Texts of any length between their start and end symbols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+
+
+def content_lengths(batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    """(B,) tokens of each text without what stands at place 0, and without an end symbol."""
+    last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
+    ended = (last == vocabulary.end) & (batch.lengths > 1)
+    return (batch.lengths - 1 - ended.long()).clamp(min=0)
+
+
+def segment_ids(tokens: Tensor, vocabulary: Vocabulary) -> Tensor | None:
+    """(B, T) 0 up to a first end symbol and 1 behind it: which of two texts each place is of.
+
+    None where texts have no end symbol.
+    """
+    if vocabulary.end is None:
+        return None
+    ended = (tokens == vocabulary.end).long()
+    return (ended.cumsum(1) - ended).clamp(max=1)
+
+
+def add_special_tokens(
+    tokens: Tensor, lengths: Tensor, vocabulary: Vocabulary, *, rows: Tensor | None = None
+) -> Batch:
+    """Texts (M, L) of `lengths` (M,) between a start and, where there is one, an end symbol."""
+    ends = int(vocabulary.end is not None)
+    padded = F.pad(tokens, (1, ends), value=vocabulary.pad)
+    padded[:, 0] = vocabulary.opening
+    if vocabulary.end is not None:
+        padded.scatter_(1, (lengths + 1)[:, None], vocabulary.end)
+    if rows is None:
+        rows = torch.arange(len(tokens), device=tokens.device)
+    return Batch(tokens=padded, lengths=lengths + 1 + ends, rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentinelTokens:
+    """Symbols X_0, X_1 … that stand for hidden stretches, and before them in what is written.
+
+    A stretch ends where the writer names the next one or ends: with whichever of these symbols. So
+    the probability that it ends is the sum of theirs, and nothing needs to be renormalised.
+    """
+
+    ids: tuple[int, ...]
+    """X_0, X_1 …; none where nothing is ever hidden."""
+    end: int
+    """What ends all writing."""
+
+    @classmethod
+    def of(
+        cls, vocabulary: Vocabulary, count: int, *, first: int = -1, step: int = 1
+    ) -> tuple[SentinelTokens, Vocabulary]:
+        """`count` sentinels, and the vocabulary that they are in.
+
+        They are ids appended to the given one, or those from `first` on where it has them.
+        """
+        if vocabulary.end is None:
+            raise UserError(
+                "a system with sentinels ends what it writes by an end symbol, and this tokeniser "
+                "has none; give one with </s>."
+            )
+        written = vocabulary if first >= 0 else vocabulary.extended(count)
+        start, step = (first, step) if first >= 0 else (vocabulary.size, 1)
+        ids = tuple(start + step * number for number in range(count))
+        if step == 0 or not 0 <= min(ids) <= max(ids) < written.size:
+            raise UserError(
+                f"{count} sentinels from {first} on by steps of {step} are not ids of a vocabulary "
+                f"of {written.size}; mend first_sentinel, sentinel_step or sentinels."
+            )
+        return cls(ids=ids, end=vocabulary.end), written
+
+    @property
+    def span_end_tokens(self) -> list[int]:
+        """All symbols with which a stretch can end."""
+        return [self.end, *self.ids]
+
+    def log_span_end(self, log_probs: Tensor) -> Tensor:
+        """(…) log-probability that the stretch ends, given the next token's (…, V)."""
+        return log_probs[..., self.span_end_tokens].logsumexp(-1)
+
+    def merge_span_ends(self, symbol: Tensor, log_probs: Tensor) -> Tensor:
+        """(rows, V) the same, with all that ends the stretch gathered at `symbol` (rows,)."""
+        gathered = log_probs.clone()
+        gathered[:, self.span_end_tokens] = float("-inf")
+        return gathered.scatter(1, symbol[:, None], self.log_span_end(log_probs)[:, None])

@@ -1,0 +1,228 @@
+"""Protocols: corpora of the literature, each read exactly as its figures were made.
+
+A protocol fixes which files, how they are split, where sequences are cut and which words the
+vocabulary holds, so that figures compare. `NAME:PATH` opens one, where PATH is the dataset's folder
+or the folder above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.data.babi import Babi
+from lmlab.data.corpus import Corpus, Layout, Split
+from lmlab.data.lines import Errors
+from lmlab.data.readers import Fasta, ParallelFiles, PlainText
+from lmlab.data.splitting import (
+    ShuffledExamples,
+    split_every_fifth,
+)
+
+NO_VALIDATION = "The protocol has no validation split: validation is the test split."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolFiles:
+    """Where the files of a dataset are, and how strictly they are read."""
+
+    root: Path
+    folder: str
+    protocol: str
+    errors: Errors
+    seed: int
+
+    def file(self, *names: str) -> Path:
+        """The first of the names that exists, in the folder, plain or gzipped."""
+        for base in (self.root / self.folder, self.root):
+            for name in names:
+                for candidate in (base / name, base / f"{name}.gz"):
+                    if candidate.is_file():
+                        return candidate
+        raise UserError(
+            f"the protocol {self.protocol} needs {names[0]}, which is neither in {self.root} nor "
+            f"in {self.root / self.folder}."
+        )
+
+    def text(self, *names: str) -> PlainText:
+        """A reader of that file, a sentence a line."""
+        return PlainText(path=self.file(*names), errors=self.errors)
+
+
+@dataclass(frozen=True)
+class CorpusProtocol:
+    """A named way to read a dataset."""
+
+    folder: str
+    """Name of the dataset's folder."""
+    description: str
+    build: Callable[[ProtocolFiles, str], Corpus]
+    """From the source and the description to the corpus."""
+
+
+def open_protocol(name: str, root: Path, *, errors: Errors = "strict", seed: int = 0) -> Corpus:
+    """The corpus of a protocol, whose data is in `root` or in its dataset's folder below it."""
+    if name not in CORPUS_PROTOCOLS:
+        raise unknown_name("protocol", name, CORPUS_PROTOCOLS)
+    protocol = CORPUS_PROTOCOLS[name]
+    source = ProtocolFiles(
+        root=root, folder=protocol.folder, protocol=name, errors=errors, seed=seed
+    )
+    return protocol.build(source, protocol.description)
+
+
+def _multi30k_l20(source: ProtocolFiles, description: str) -> Corpus:
+    reader = source.text("train.en")
+    return Corpus(
+        name=source.protocol,
+        splits={
+            "train": Split(ShuffledExamples(reader, source.seed, 0.0, 0.8), name="train"),
+            "test": Split(ShuffledExamples(reader, source.seed, 0.8, 1.0), name="test"),
+        },
+        layout=Layout(cut=20),
+        vocabulary_from=("train", "test"),
+        description=f"{description} Shuffled by seed {source.seed}. {NO_VALIDATION}",
+    )
+
+
+def _multi30k(source: ProtocolFiles, description: str) -> Corpus:
+    files = {"train": "train.en", "validation": "val.en", "test": "test_2016_flickr.en"}
+    return Corpus(
+        name=source.protocol,
+        splits={part: Split(source.text(file), name=part) for part, file in files.items()},
+        min_count=2,
+        description=description,
+    )
+
+
+def _multi30k_char(source: ProtocolFiles, description: str) -> Corpus:
+    reader = source.text("train.en")
+    return Corpus(
+        name=source.protocol,
+        splits={
+            part: Split(split_every_fifth(reader, part), name=part) for part in ("train", "test")
+        },
+        layout=Layout(cut=100, end=False),
+        tokenizer="char",
+        description=f"{description} {NO_VALIDATION}",
+    )
+
+
+def _cath(cut: int) -> Callable[[ProtocolFiles, str], Corpus]:
+    def build(source: ProtocolFiles, description: str) -> Corpus:
+        reader = Fasta(path=source.file("cath-domain-seqs-S35.fa"), errors=source.errors)
+        return Corpus(
+            name=source.protocol,
+            splits={p: Split(split_every_fifth(reader, p), name=p) for p in ("train", "test")},
+            layout=Layout(cut=cut, end=False),
+            tokenizer="char",
+            description=f"{description} {NO_VALIDATION}",
+        )
+
+    return build
+
+
+def _ptb(layout: Layout) -> Callable[[ProtocolFiles, str], Corpus]:
+    files = {
+        "train": ("train.txt", "ptb.train.txt"),
+        "validation": ("valid.txt", "ptb.valid.txt"),
+        "test": ("test.txt", "ptb.test.txt"),
+    }
+
+    def build(source: ProtocolFiles, description: str) -> Corpus:
+        return Corpus(
+            name=source.protocol,
+            splits={part: Split(source.text(*names), name=part) for part, names in files.items()},
+            layout=layout,
+            description=description,
+        )
+
+    return build
+
+
+def _babi(task: int) -> Callable[[ProtocolFiles, str], Corpus]:
+    files = {"train": "train", "validation": "valid", "test": "test"}
+
+    def build(source: ProtocolFiles, description: str) -> Corpus:
+        readers = {
+            part: Babi(path=source.file(f"qa{task}_{end}.txt"), errors=source.errors)
+            for part, end in files.items()
+        }
+        return Corpus(
+            name=source.protocol,
+            splits={part: Split(reader, name=part) for part, reader in readers.items()},
+            description=description,
+        )
+
+    return build
+
+
+def _multi30k_pairs(source: ProtocolFiles, description: str) -> Corpus:
+    files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
+    readers = {
+        part: ParallelFiles(
+            source=source.file(f"{stem}.de"),
+            target=source.file(f"{stem}.en"),
+            errors=source.errors,
+        )
+        for part, stem in files.items()
+    }
+    return Corpus(
+        name=source.protocol,
+        splits={part: Split(reader, name=part) for part, reader in readers.items()},
+        layout=Layout(kind="pairs"),
+        min_count=2,
+        description=description,
+    )
+
+
+_LETTERS = "as letters, a start symbol and no end, cut at {} in all; every fifth sequence is test."
+
+CORPUS_PROTOCOLS: dict[str, CorpusProtocol] = {
+    "multi30k-l20": CorpusProtocol(
+        "multi30k",
+        "Captions, <s> first and </s> last, cut at 20 tokens in all, every word of the file in the "
+        "vocabulary, shuffled once and split 80/20.",
+        _multi30k_l20,
+    ),
+    "multi30k": CorpusProtocol(
+        "multi30k",
+        "Captions: train.en, val.en, test_2016_flickr.en; every token and the end of sentence is "
+        "predicted; words seen once in training become <unk>.",
+        _multi30k,
+    ),
+    "multi30k-char-l100": CorpusProtocol(
+        "multi30k",
+        "Captions as characters, a start symbol and no end, cut at 100 in all; every fifth line is "
+        "test.",
+        _multi30k_char,
+    ),
+    "cath-l100": CorpusProtocol("cath", f"Protein domains {_LETTERS.format(100)}", _cath(100)),
+    "cath-l20": CorpusProtocol("cath", f"Protein domains {_LETTERS.format(20)}", _cath(20)),
+    "ptb-contiguous": CorpusProtocol(
+        "ptb",
+        "Penn Treebank, Mikolov's split, end of line a token, state carried over lines.",
+        _ptb(Layout(kind="contiguous")),
+    ),
+    "ptb-sentence": CorpusProtocol(
+        "ptb",
+        "Penn Treebank, Mikolov's split, end of line a token, each line started afresh.",
+        _ptb(Layout()),
+    ),
+    **{
+        f"babi-{task}": CorpusProtocol(
+            "babi",
+            f"bAbI task {task} (en-valid-10k): story, question and answer as one text a question.",
+            _babi(task),
+        )
+        for task in (1, 2, 5, 15)
+    },
+    "multi30k-de-en": CorpusProtocol(
+        "multi30k",
+        "Captions, English given German: train, val, test_2016_flickr; words seen once in training "
+        "become <unk>. BLEU is by sacreBLEU with tokenize=none.",
+        _multi30k_pairs,
+    ),
+}

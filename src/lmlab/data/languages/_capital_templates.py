@@ -1,0 +1,54 @@
+"""What the Chinese and the English `capitals` share: templates filled with countries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+from lmlab.data.countries import (
+    Country,
+    country_distribution,
+    country_table,
+)
+from lmlab.data.languages._finite import FiniteTruth
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceTemplate:
+    """A sentence with fields of `Country` left open, and how often it is used."""
+
+    text: str
+    probability: float
+
+    @property
+    def names_city(self) -> bool:
+        """Whether it speaks of a city, so that only the countries with one can fill it."""
+        return "{city" in self.text
+
+    def fill(self, country: Country) -> str:
+        """The sentence about this country."""
+        return self.text.format(**asdict(country))
+
+
+def filled_templates(template: SentenceTemplate) -> Iterator[tuple[str, float]]:
+    """Every sentence of the template with its probability, given the template."""
+    fitting = [
+        (country, weight)
+        for country, weight in zip(country_table(), country_distribution(), strict=True)
+        if country.city_en or not template.names_city
+    ]
+    mass = sum(weight for _, weight in fitting)
+    for country, weight in fitting:
+        yield template.fill(country), weight / mass
+
+
+def capitals_truth(
+    templates: tuple[SentenceTemplate, ...], *, count_tokens: Callable[[str], int]
+) -> FiniteTruth:
+    """p(text) = Σ p(template) p(country | template) over the pairs that say it."""
+    ways = (
+        (text, template.probability * probability)
+        for template in templates
+        for text, probability in filled_templates(template)
+    )
+    return FiniteTruth(ways, count_tokens=count_tokens)

@@ -1,0 +1,54 @@
+"""Pairs of absurd lengths: a translation of forty words for a source of one is a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus, Split
+from lmlab.data.lines import ReadingReport
+from lmlab.data.readers import Example, ExampleReader
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthRatioFilter:
+    """The pairs of a reader of which neither side has more than `most` times the other's words."""
+
+    reader: ExampleReader
+    most: float
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for example in self.reader.read(report):
+            if within_length_ratio(example.text, example.condition or "", self.most):
+                yield example
+            else:
+                report.uneven_pairs += 1
+
+    def identity(self) -> str:
+        return f"{self.reader.identity()}:ratio={self.most:g}"
+
+    def files(self) -> Sequence[Path]:
+        return self.reader.files()
+
+
+def within_length_ratio(text: str, source: str, most: float) -> bool:
+    """Whether neither side of a pair has more than `most` times the words of the other."""
+    counts = [len(text.split()), len(source.split())]
+    if min(counts) <= 1:
+        # Text without spaces is counted by its characters, or all of it would be one word.
+        counts = [len(text), len(source)]
+    return max(counts) <= most * max(min(counts), 1)
+
+
+def filter_by_length_ratio(corpus: Corpus, most: float) -> Corpus:
+    """The corpus without those pairs of its training split; what is held out stays as it is."""
+    if corpus.layout.kind != "pairs":
+        raise UserError(
+            f"a ratio of lengths is for pairs of texts, and {corpus.name} holds single ones; leave "
+            "most_ratio out."
+        )
+    train = corpus.splits["train"]
+    kept = Split(LengthRatioFilter(reader=train.reader, most=most), name=train.name)
+    return replace(corpus, splits={**corpus.splits, "train": kept})

@@ -1,0 +1,101 @@
+"""Parts of what a reader gives: how a single file becomes train, validation and test."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lmlab.data.lines import ReadingReport
+from lmlab.data.readers import Example, ExampleReader
+
+SPLIT_BLOCK = 20
+"""Of each 20 examples in a row one is validation and one is test: 90/5/5 exactly."""
+
+
+@dataclass(frozen=True)
+class SelectedExamples:
+    """The examples whose index (from 0) a rule keeps, in the order of the file."""
+
+    reader: ExampleReader
+    keeps: Callable[[int], bool]
+    rule: str
+    """The rule in words; it is part of the identity, so it must say all that decides it."""
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        for index, example in enumerate(self.reader.read(report)):
+            if self.keeps(index):
+                yield example
+
+    def identity(self) -> str:
+        return f"selected:{self.rule}:{self.reader.identity()}"
+
+    def files(self) -> Sequence[Path]:
+        return self.reader.files()
+
+
+def split_by_block(reader: ExampleReader, part: str, seed: int) -> SelectedExamples:
+    """Train, validation or test part of a file, 90/5/5, by a hash of block number and seed.
+
+    The choice is made inside each block of 20 examples, so that a pass needs no count of the whole,
+    the proportions are exact, and text that drifts along a file is represented in each part.
+    """
+    return SelectedExamples(
+        reader, lambda index: split_of_index(index, seed) == part, f"{part} of 90/5/5, seed {seed}"
+    )
+
+
+def split_of_index(index: int, seed: int) -> str:
+    """Whether an example of a file that is divided by block is train, validation or test."""
+    block, place = divmod(index, SPLIT_BLOCK)
+    validation, test = _held_out_places(block, seed)
+    return {validation: "validation", test: "test"}.get(place, "train")
+
+
+def _held_out_places(block: int, seed: int) -> tuple[int, int]:
+    digest = hashlib.blake2b(f"{seed}:{block}".encode(), digest_size=8).digest()
+    number = int.from_bytes(digest, "little")
+    validation = number % SPLIT_BLOCK
+    test = (validation + 1 + number // SPLIT_BLOCK % (SPLIT_BLOCK - 1)) % SPLIT_BLOCK
+    return validation, test
+
+
+def split_every_fifth(reader: ExampleReader, part: str) -> SelectedExamples:
+    """Test: the fifth, tenth, … example; train: the others."""
+    if part == "test":
+        return SelectedExamples(reader, lambda index: index % 5 == 4, "every fifth")
+    return SelectedExamples(reader, lambda index: index % 5 != 4, "all but every fifth")
+
+
+def split_by_position(reader: ExampleReader, part: str, total: int) -> SelectedExamples:
+    """The first 90 %, next 5 % or last 5 % of a contiguous text, whose order must be kept."""
+    first, second = total * 90 // 100, total * 95 // 100
+    low, high = {"train": (0, first), "validation": (first, second), "test": (second, total)}[part]
+    return SelectedExamples(reader, lambda index: low <= index < high, f"{low} to {high}")
+
+
+@dataclass(frozen=True)
+class ShuffledExamples:
+    """A share of the examples, shuffled once by seed; they are all held in memory for it."""
+
+    reader: ExampleReader
+    seed: int
+    low: float
+    """Start of the share, as a fraction of all."""
+    high: float
+    """End of the share."""
+
+    def read(self, report: ReadingReport) -> Iterator[Example]:
+        examples = list(self.reader.read(report))
+        order = np.random.default_rng(self.seed).permutation(len(examples))
+        for index in order[round(self.low * len(order)) : round(self.high * len(order))]:
+            yield examples[index]
+
+    def identity(self) -> str:
+        return f"shuffled:{self.seed}:{self.low}:{self.high}:{self.reader.identity()}"
+
+    def files(self) -> Sequence[Path]:
+        return self.reader.files()

@@ -1,0 +1,125 @@
+"""The compact file: a line for each synset, then one for each irregular form, packed by gzip.
+
+    lmlab-wordnet 1
+    02084071-n . 5 ⇥ dog 1 42 0|domestic_dog 1 … ⇥ @ 02083346-n|… ⇥ definition ⇥ example ⇥ example
+                                                      (an empty line)
+    n ⇥ wolves ⇥ wolf
+
+After the id stands `s` for a satellite adjective, else a dot, and the number of its file. A sense
+is its lemma, number, count, lex_id and marker; a relation its symbol, target, word and target's
+word, without the words where the whole synsets are meant. The same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.data.wordnet.synsets import (
+    RELATIONS,
+    Relation,
+    Sense,
+    Synset,
+)
+
+FILE_HEADER = "lmlab-wordnet 1"
+
+Exceptions = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""Irregular forms by part of speech: `exceptions["n"]["wolves"] == ("wolf",)`."""
+
+_SYMBOLS = {name: symbol for symbol, name in RELATIONS.items()}
+
+
+def encode_synset(synset: Synset) -> str:
+    """The line of a synset."""
+    head = f"{synset.id} {'s' if synset.satellite else '.'} {synset.file}"
+    senses = "|".join(map(_encode_sense, synset.senses))
+    relations = "|".join(map(_encode_relation, synset.relations))
+    return "\t".join([head, senses, relations, synset.definition, *synset.examples])
+
+
+def decode_synset(line: str) -> Synset:
+    """The synset of a line, `decode(encode(synset)) == synset`."""
+    head, senses, relations, definition, *examples = line.split("\t")
+    name, satellite, file = head.split(" ")
+    return Synset(
+        id=name,
+        satellite=satellite == "s",
+        file=int(file),
+        senses=decode_senses(senses),
+        definition=definition,
+        examples=tuple(examples),
+        relations=tuple(map(_decode_relation, relations.split("|"))) if relations else (),
+    )
+
+
+def decode_numbers(column: str) -> list[tuple[str, int]]:
+    """Lemma and sense number of each sense in the second column of a line, and nothing else."""
+    fields = (text.split(" ", 2) for text in column.split("|"))
+    return [(lemma.replace("_", " "), int(number)) for lemma, number, _ in fields]
+
+
+def decode_senses(column: str) -> tuple[Sense, ...]:
+    """The senses in the second column of a line."""
+    return tuple(map(_decode_sense, column.split("|")))
+
+
+def decode_targets(column: str) -> list[tuple[str, str]]:
+    """Symbol and target of each relation in the third column of a line, and nothing else."""
+    if not column:
+        return []
+    fields = (text.split(" ", 2) for text in column.split("|"))
+    return [(field[0], field[1]) for field in fields]
+
+
+def write_compact(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:
+    """Write the file, with nothing in it that tells when or where."""
+    lines = [FILE_HEADER, *map(encode_synset, synsets), ""]
+    for part, forms in exceptions.items():
+        lines += ["\t".join([part, form, *lemmas]) for form, lemmas in forms.items()]
+    text = "\n".join(lines) + "\n"
+    path.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
+
+
+def read_compact(data: bytes) -> tuple[dict[str, str], Exceptions]:
+    """The lines of the synsets by id, not decoded yet, and the irregular forms."""
+    text = gzip.decompress(data).decode()
+    header, _, body = text.partition("\n")
+    if header != FILE_HEADER:
+        raise UserError(f"expected a file that begins with {FILE_HEADER!r}, got {header[:40]!r}.")
+    synsets, _, forms = body.partition("\n\n")
+    exceptions: dict[str, dict[str, tuple[str, ...]]] = {}
+    for line in forms.splitlines():
+        part, form, *lemmas = line.split("\t")
+        exceptions.setdefault(part, {})[form] = tuple(lemmas)
+    return {line[: line.index(" ")]: line for line in synsets.split("\n")}, exceptions
+
+
+def _encode_sense(sense: Sense) -> str:
+    marker = f" {sense.marker}" if sense.marker else ""
+    lemma = sense.lemma.replace(" ", "_")
+    return f"{lemma} {sense.number} {sense.count} {sense.lex_id}{marker}"
+
+
+def _decode_sense(text: str) -> Sense:
+    lemma, number, count, lex_id, *marker = text.split(" ")
+    return Sense(
+        lemma=lemma.replace("_", " "),
+        number=int(number),
+        count=int(count),
+        lex_id=int(lex_id),
+        marker=marker[0] if marker else "",
+    )
+
+
+def _encode_relation(relation: Relation) -> str:
+    words = f" {relation.word} {relation.target_word}" if relation.word else ""
+    return f"{_SYMBOLS[relation.kind]} {relation.target}{words}"
+
+
+def _decode_relation(text: str) -> Relation:
+    symbol, target, *words = text.split(" ")
+    word, target_word = map(int, words) if words else (0, 0)
+    return Relation(kind=RELATIONS[symbol], target=target, word=word, target_word=target_word)

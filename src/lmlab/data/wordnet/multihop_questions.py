@@ -1,0 +1,386 @@
+"""Questions over several hops made from WordNet's relations, with paragraphs that answer them.
+
+An entity is a noun; its paragraph tells what it is related to, in sentences of their own and in an
+order that tells nothing, and then its gloss:
+
+    axle is a kind of shaft . the whole of it is wheel . a shaft on which a wheel rotates .
+
+    two and three hops   what is the kind of the whole of axle ?
+    alternative          which is a kind of shaft , axle or spoke ?
+    yes or no            are axle and driveshaft both a kind of shaft ?
+
+Every paragraph on the way has a fact of another relation too, so that the question must say which
+is to be followed. Where a relation leads to several entities, all of them are worth a look, and the
+answer is the same whichever of them leads on. A network that sees the difference of two entities
+alone can't tell "both" from "neither", so of a question with "both" at least one is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from lmlab.data.name_matching import (
+    find_entity_name,
+    sentence_around,
+)
+from lmlab.data.wordnet.database import (
+    WordNet,
+    load_wordnet,
+)
+from lmlab.data.wordnet.glosses import tokenize_gloss
+from lmlab.data.wordnet.synsets import Synset
+
+Row = dict[str, Any]
+Edge = tuple[str, str]
+
+RELATION_SENTENCES = {
+    "kind": ("hypernym", "{subject} is a kind of {object} ."),
+    "example": ("hyponym", "an example of {subject} is {object} ."),
+    "whole": ("part holonym", "the whole of {subject} is {object} ."),
+    "part": ("part meronym", "a part of {subject} is {object} ."),
+    "group": ("member holonym", "the group of {subject} is {object} ."),
+    "member": ("member meronym", "a member of {subject} is {object} ."),
+    "field": ("topic", "the field of {subject} is {object} ."),
+    "substance": ("substance meronym", "a substance of {subject} is {object} ."),
+}
+"""The word of a question for a relation, WordNet's name of it, and the sentence that tells it."""
+QUESTION_COUNTS = {"train": 6000, "validation": 500, "test": 1000}
+"""Questions of each split."""
+QUESTION_SHARES = {"two-hop": 0.5, "three-hop": 0.25, "alternative": 0.125, "yes-no": 0.125}
+"""Share of each sort of question."""
+MAX_OBJECTS = 3
+"""A relation that leads to more entities is not told."""
+MAX_FACTS = 7
+MAX_NAME_WORDS = 3
+"""Words of an entity's name at most."""
+MAX_GLOSS_WORDS = 8
+MAX_HOPS = 5
+"""Entities between the first and the answer at most."""
+MAX_SHARE_ALIKE = 0.125
+"""Share of the questions of a sort that may ask for the same relations in the same order."""
+
+
+def split_of_entity(name: str) -> str:
+    """The split of questions that read an entity's paragraph: 50 % train, 20 % validation, 30 %
+    test, by a hash of its name. What is only named, as an answer, may come in several."""
+    place = zlib.crc32(b"hops " + name.encode()) % 10
+    return "train" if place < 5 else "validation" if place < 7 else "test"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is told of an entity."""
+
+    facts: Mapping[str, tuple[str, ...]]
+    paragraph: str
+
+
+class WordNetEntities(Mapping[str, str]):
+    """The paragraph of every entity by its name, made when it is asked for."""
+
+    def __init__(self, wordnet: WordNet) -> None:
+        self._wordnet = wordnet
+        self._known: dict[str, _Known] = {}
+
+    @cached_property
+    def _synsets(self) -> dict[str, str]:
+        """Names of nouns with the synset of which each is the most frequent sense."""
+        found: dict[str, str] = {}
+        for synset, senses in self._wordnet.senses("n"):
+            for sense in senses:
+                name = tokenize_gloss(sense.lemma)
+                fits = name and len(name.split()) <= MAX_NAME_WORDS and name not in found
+                if sense.number == 1 and fits:
+                    found[name] = synset
+                    break
+        return found
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return {synset: name for name, synset in self._synsets.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._synsets)
+
+    def __len__(self) -> int:
+        return len(self._synsets)
+
+    def __getitem__(self, name: str) -> str:
+        return self._know(name).paragraph
+
+    def facts(self, name: str) -> Mapping[str, tuple[str, ...]]:
+        """What an entity's paragraph tells: entities by the relation's word, in its order."""
+        return self._know(name).facts
+
+    def _know(self, name: str) -> _Known:
+        if name not in self._known:
+            synset = self._wordnet[self._synsets[name]]
+            facts = self._told(synset, seed=zlib.crc32(name.encode()))
+            pairs = [(word, target) for word, targets in facts.items() for target in targets]
+            sentences = [
+                RELATION_SENTENCES[word][1].format(subject="it" if place else name, object=target)
+                for place, (word, target) in enumerate(pairs)
+            ]
+            gloss = tokenize_gloss(synset.definition).split()[:MAX_GLOSS_WORDS]
+            self._known[name] = _Known(facts, " ".join([*sentences, *gloss, "."]))
+        return self._known[name]
+
+    def _told(self, synset: Synset, *, seed: int) -> dict[str, tuple[str, ...]]:
+        words, told, count = list(RELATION_SENTENCES), {}, 0
+        Random(seed).shuffle(words)
+        for word in words:
+            targets = dict.fromkeys(synset.related(RELATION_SENTENCES[word][0]))
+            named = tuple(self._names[each] for each in targets if each in self._names)
+            if 1 <= len(named) <= MAX_OBJECTS and count + len(named) <= MAX_FACTS:
+                told[word] = named
+                count += len(named)
+        return told
+
+    def tells(self, name: str, word: str, target: str) -> bool:
+        """Whether the first mention of the target in the paragraph is where this fact is told."""
+        paragraph, ending = self[name], RELATION_SENTENCES[word][1].rpartition("{subject}")[2]
+        found = find_entity_name(paragraph, target)
+        told = ending.format(object=target).strip()
+        return found is not None and sentence_around(paragraph, *found).endswith(told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationPath:
+    """Where some relations lead, one after another."""
+
+    answer: str
+    path: tuple[Edge, ...]
+    """Steps from the start to the answer."""
+    hops: tuple[Edge, ...]
+    """Steps to entities that the next relation does not lead on from."""
+
+
+def relation_chains(
+    world: WordNetEntities, start: str, hops: int, split: str
+) -> Iterator[tuple[str, ...]]:
+    """Words of relations that lead from an entity to one answer, over entities of the split."""
+
+    def walk(level: frozenset[str], words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        left = hops - len(words)
+        for word in dict.fromkeys(word for name in sorted(level) for word in world.facts(name)):
+            # After a hop the clue tells the relation that led there, so that two hops by the same
+            # one before the last could not be told apart.
+            if left > 1 and word in words[-1:]:
+                continue
+            onward = _led_to(world, level, word)
+            if left == 1 and len(onward) == 1:
+                yield (*words, word)
+            elif left > 1 and all(split_of_entity(name) == split for name in onward):
+                yield from walk(onward, (*words, word))
+
+    yield from walk(frozenset([start]), ())
+
+
+def _led_to(world: WordNetEntities, level: Iterable[str], word: str) -> frozenset[str]:
+    return frozenset(target for name in level for target in world.facts(name).get(word, ()))
+
+
+def follow_relations(
+    world: WordNetEntities, start: str, words: Sequence[str]
+) -> RelationPath | None:
+    """Where the relations of these words lead, the first first; None where that is not one answer,
+    or no good question: every entity on the way must have other facts too."""
+    levels, edges = [frozenset([start])], []
+    for word in words:
+        edges.append([(a, b) for a in sorted(levels[-1]) for b in world.facts(a).get(word, ())])
+        levels.append(frozenset(b for _, b in edges[-1]))
+    everything = [name for level in levels for name in level]
+    if len(levels[-1]) != 1 or len(set(everything)) != len(everything):
+        return None
+    path: list[Edge] = []
+    hops: list[Edge] = []
+    alive = levels[-1]
+    for steps in reversed(edges):
+        path = [step for step in steps if step[1] in alive] + path
+        hops = [step for step in steps if step[1] not in alive] + hops
+        alive = frozenset(a for a, b in steps if b in alive)
+    if len(everything) > 2 + MAX_HOPS or any(len(world.facts(a)) < 2 for a, _ in path):
+        return None
+    told = zip(words, edges, strict=True)
+    if not all(world.tells(a, word, b) for word, steps in told for a, b in steps):
+        return None
+    [answer] = levels[-1]
+    return RelationPath(answer=answer, path=tuple(path), hops=tuple(hops))
+
+
+def chain_question(world: WordNetEntities, start: str, words: Sequence[str]) -> Row | None:
+    """The question after what some relations lead to, and all that belongs to it."""
+    ways = follow_relations(world, start, words)
+    if ways is None:
+        return None
+    asked = " of ".join(f"the {word}" for word in reversed(words))
+    return {
+        "question": f"what is {asked} of {start} ?",
+        "kind": {2: "two-hop", 3: "three-hop"}[len(words)],
+        "start": [start],
+        "answer": ways.answer,
+        "path": [list(edge) for edge in ways.path],
+        "hops": [list(edge) for edge in ways.hops],
+        "irrelevant": _irrelevant(world, [a for a, _ in ways.path], words),
+    }
+
+
+def _irrelevant(
+    world: WordNetEntities, read: Sequence[str], asked: Sequence[str]
+) -> list[list[str]]:
+    """Entities named in paragraphs by relations that are not asked for, at most three."""
+    found = [
+        [name, target]
+        for name in dict.fromkeys(read)
+        for word, targets in world.facts(name).items()
+        for target in targets[:1]
+        if word not in asked and target not in read and world.tells(name, word, target)
+    ]
+    return found[:: max(1, len(found) // 3)][:3]
+
+
+class _Drawing:
+    """Draws the questions of one split."""
+
+    def __init__(self, world: WordNetEntities, split: str, names: Sequence[str], seed: int) -> None:
+        self.world, self.split = world, split
+        self.generator = np.random.default_rng([seed, zlib.crc32(split.encode())])
+        order = self.generator.permutation(len(names))
+        self.names = [names[i] for i in order if split_of_entity(names[i]) == split]
+        self.alike: dict[tuple[str, ...], int] = {}
+
+    def rows(self, size: int) -> list[Row]:
+        wanted = {kind: round(size * share) for kind, share in QUESTION_SHARES.items()}
+        rows = self._chains(3, wanted["three-hop"]) + self._chains(2, wanted["two-hop"])
+        rows += self._comparisons(wanted["alternative"], wanted["yes-no"])
+        return [rows[i] for i in self.generator.permutation(len(rows))]
+
+    def _chains(self, hops: int, wanted: int) -> list[Row]:
+        rows: list[Row] = []
+        for start in self.names:
+            if len(rows) == wanted:
+                break
+            row = self._chain(start, hops, wanted)
+            rows += [] if row is None else [row]
+        return rows
+
+    def _chain(self, start: str, hops: int, wanted: int) -> Row | None:
+        if len(self.world.facts(start)) < 2:
+            return None
+        every = list(relation_chains(self.world, start, hops, self.split))
+        order = [every[i] for i in self.generator.permutation(len(every))]
+        # Where the first relation leads to several entities there is more to explore.
+        order.sort(key=lambda words: -len(self.world.facts(start)[words[0]]))
+        for words in order:
+            if self.alike.get(words, 0) >= max(1, MAX_SHARE_ALIKE * wanted):
+                continue
+            if (row := chain_question(self.world, start, words)) is not None:
+                self.alike[words] = self.alike.get(words, 0) + 1
+                return row
+        return None
+
+    def _comparisons(self, alternatives: int, decisions: int) -> list[Row]:
+        """Pairs of entities, of which at least one is of the kind that is asked for."""
+        siblings = self._siblings(8 * (alternatives + decisions))
+        kinds = [kind for kind, names in siblings.items() if len(names) >= 2]
+        rows: list[Row] = []
+        for _ in range(4 * (alternatives + decisions) if len(kinds) > 1 else 0):
+            if len(rows) == alternatives + decisions:
+                break
+            kind, other = (kinds[i] for i in self.generator.choice(len(kinds), 2, replace=False))
+            alternative = len(rows) < alternatives
+            both = not alternative and len(rows) % 2 == 0
+            first, second = self._pair(siblings[kind], siblings[kind if both else other])
+            if kind in (first, second) or (not both and find_entity_name(self.world[second], kind)):
+                continue
+            rows.append(self._compared(kind, first, second, alternative=alternative, both=both))
+        return rows
+
+    def _siblings(self, count: int) -> dict[str, list[str]]:
+        """Some entities that are of one kind alone, by that kind."""
+        siblings: dict[str, list[str]] = {}
+        for name in self.names[: max(count, 1000)]:
+            kinds = self.world.facts(name).get("kind", ())
+            if len(kinds) == 1 and self.world.tells(name, "kind", kinds[0]):
+                siblings.setdefault(kinds[0], []).append(name)
+        return siblings
+
+    def _pair(self, first: Sequence[str], second: Sequence[str]) -> tuple[str, str]:
+        if first is second:
+            a, b = self.generator.choice(len(first), 2, replace=False)
+            return first[a], first[b]
+        return (
+            first[int(self.generator.integers(len(first)))],
+            second[int(self.generator.integers(len(second)))],
+        )
+
+    def _compared(
+        self, kind: str, first: str, second: str, *, alternative: bool, both: bool
+    ) -> Row:
+        start = [first, second]
+        if self.generator.random() < 0.5:
+            start.reverse()
+        question = f"are {start[0]} and {start[1]} both a kind of {kind} ?"
+        if alternative:
+            question = f"which is a kind of {kind} , {start[0]} or {start[1]} ?"
+        return {
+            "question": question,
+            "kind": "alternative" if alternative else "yes-no",
+            "start": start,
+            "answer": first if alternative else "yes" if both else "no",
+            "path": [[name, kind] for name in (start if both else [first])],
+            "hops": [],
+            "irrelevant": [
+                edge for edge in _irrelevant(self.world, start, ["kind"]) if edge[1] != kind
+            ],
+        }
+
+
+@cache
+def wordnet_entities() -> WordNetEntities:
+    """WordNet's nouns as entities; opened once, then shared."""
+    return WordNetEntities(load_wordnet())
+
+
+def multihop_questions(
+    sizes: Mapping[str, int] | None = None, *, seed: int = 0
+) -> dict[str, list[Row]]:
+    """Questions by split, each with the paragraphs of all entities that it may lead to.
+
+    Entities whose paragraphs are read are of one split alone. The same seed gives the same rows.
+    Some fifteen seconds for the sizes of `QUESTION_COUNTS`.
+    """
+    here = wordnet_entities()
+    names = sorted(here)
+    splits = {
+        split: _Drawing(here, split, names, seed).rows(size)
+        for split, size in (sizes or QUESTION_COUNTS).items()
+    }
+    for rows in splits.values():
+        for row in rows:
+            row["paragraphs"] = question_paragraphs(here, row)
+    return splits
+
+
+def question_paragraphs(here: WordNetEntities, row: Row) -> dict[str, str]:
+    """Paragraphs of the entities of a row, and of those that the ones read name.
+
+    Of those that no step leads on from, one in eight has none: it is named, and that is all.
+    """
+    edges = [*row["path"], *row["hops"], *row["irrelevant"]]
+    read = dict.fromkeys([*row["start"], *(name for edge in edges for name in edge)])
+    told = {*row["start"], *(a for a, _ in edges), *(b for _, b in row["hops"])}
+    named = [t for name in row["start"] for told in here.facts(name).values() for t in told]
+    found = {}
+    for name in dict.fromkeys([*read, *named]):
+        known = name in told or zlib.crc32(f"known {name}".encode()) % 8
+        if name in here and known:
+            found[name] = here[name]
+    return found

@@ -1,0 +1,106 @@
+"""Losses that stand beside the curve: what knows nothing, words alone, two words, the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from lmlab.backbones.window import NgramContext
+from lmlab.core.batch import Batch
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Corpus
+from lmlab.data.dataset import TokenDataset
+from lmlab.diagnosis.findings import Baseline
+from lmlab.emissions.ngram_table import NgramTable
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.objectives.next_token import NextToken
+
+UNIFORM, UNIGRAM, ENTROPY = "uniform", "unigram", "entropy"
+BIGRAM, TRIGRAM = "bigram", "trigram"
+MAX_TOKENS = 3_000_000
+"""Training tokens that n-grams are counted on: a few seconds and some hundred megabytes at most."""
+BASELINE_MEANINGS = {
+    UNIFORM: "every token equally likely: a model that knows nothing",
+    UNIGRAM: "how frequent each token is in train, and no context",
+    BIGRAM: "one token of context, by counts in train (Kneser-Ney)",
+    TRIGRAM: "two tokens of context, by counts in train (Kneser-Ney)",
+    ENTROPY: "what the true distribution itself loses on this split: nothing honest is below",
+}
+
+
+def compute_baselines(
+    corpus: Corpus,
+    split: str,
+    train: TokenDataset,
+    held_out: TokenDataset,
+    batches: Iterable[Batch],
+    vocabulary: Vocabulary,
+) -> tuple[Baseline, ...]:
+    """The levels on a split, the highest first; `batches` are those of the split, in order."""
+    batches = list(batches)
+    values = {UNIFORM: math.log(vocabulary.size - len(vocabulary.unpredictable))}
+    for name, order in ((UNIGRAM, 1), (BIGRAM, 2), (TRIGRAM, 3)):
+        values[name] = kneser_ney_loss(train, batches, vocabulary, order=order)
+    floor = true_distribution_loss(corpus, split, held_out)
+    if floor is not None:
+        values[ENTROPY] = floor
+    counted = f"; the first {MAX_TOKENS:,} tokens" if train.total_tokens > MAX_TOKENS else ""
+    told = {n: m + (counted if "train" in m else "") for n, m in BASELINE_MEANINGS.items()}
+    return tuple(Baseline(name=n, value=v, meaning=told[n]) for n, v in values.items())
+
+
+def kneser_ney_loss(
+    train: TokenDataset, batches: Iterable[Batch], vocabulary: Vocabulary, *, order: int
+) -> float:
+    """Nats per token on the batches of the Kneser-Ney model of an order, fitted on train.
+
+    Of a long training text its first `MAX_TOKENS` are counted.
+    """
+    emission = NgramTable(order, vocabulary)
+    emission.fit(*leading_sequences(*flatten_dataset(train), MAX_TOKENS))
+    counted = AutoregressiveLM(
+        vocabulary=vocabulary,
+        backbone=NgramContext(order - 1),
+        emission=emission,
+        objective=NextToken(),
+    )
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for batch in batches:
+            # A batch of contiguous text brings the token before it along; a trigram loses the one
+            # before that at the first position of a row of thousands.
+            total -= float(counted.log_prob(batch).per_token.sum())
+            count += batch.count
+    return total / max(count, 1)
+
+
+def flatten_dataset(dataset: TokenDataset) -> tuple[np.ndarray, np.ndarray]:
+    """All ids in a row, and where sequences start and end; a stream is one sequence."""
+    if dataset.layout.kind == "contiguous":
+        return dataset.stream, np.array([0, len(dataset.stream)], dtype=np.int64)
+    return dataset.stream, dataset.offsets
+
+
+def leading_sequences(
+    tokens: np.ndarray, offsets: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sequences that the first `most` ids hold whole, at least one; a longer one is cut."""
+    if len(tokens) <= most:
+        return tokens, offsets
+    kept = offsets[: max(int(np.searchsorted(offsets, most, side="right")), 1)]
+    kept = kept if len(kept) > 1 else np.array([0, most], dtype=offsets.dtype)
+    return tokens[: int(kept[-1])], kept
+
+
+def true_distribution_loss(corpus: Corpus, split: str, dataset: TokenDataset) -> float | None:
+    """Nats per token that the truth gives the split; None where there is no truth to compare with.
+
+    A text cut short or with unknown words has another probability than the text itself.
+    """
+    if corpus.truth is None or dataset.layout.cut is not None or dataset.unknown:
+        return None
+    total = sum(corpus.truth.log_prob(text) for text in corpus.splits[split].texts())
+    return -total / max(dataset.total_tokens, 1)

@@ -1,0 +1,134 @@
+"""The text itself: repeated, leaking, unknown, too little, nothing held out."""
+
+from __future__ import annotations
+
+from lmlab.data.duplicates import DuplicateCounter
+from lmlab.diagnosis.findings import Finding
+from lmlab.diagnosis.measurements import unknown_token_rate
+from lmlab.diagnosis.run_evidence import (
+    NotApplicable,
+    RunEvidence,
+    TokenizedSplits,
+)
+
+MIN_CHARACTERS = 20
+"""Of a text whose repetition means something: short ones repeat by themselves."""
+MAX_LEAKED = 0.01
+"""Share of held-out texts that stand in train. Captions written by many people have 0.1 %."""
+MAX_REPEATED = 0.1
+"""Share of training texts that repeat an earlier one."""
+MAX_UNKNOWN = 0.08
+"""Share of unknown tokens in held-out text. The Penn Treebank, cut at 10,000 words, has 5 %."""
+MIN_TOKENS = 1000
+"""Of the training text: fewer, and even the frequencies of single words are a guess."""
+
+
+def leakage_between_splits(evidence: RunEvidence) -> Finding | None:
+    """Held-out texts that the model was trained on."""
+    texts = _drawn_by_nobody(evidence)
+    if texts.held_out is None or texts.split is None:
+        raise NotApplicable("nothing is held out")
+    train, _ = _counted(texts, "train")
+    held_out, total = _counted(texts, texts.split)
+    seen = held_out.seen_in(train)
+    share = seen / max(total, 1)
+    if share < MAX_LEAKED:
+        return None
+    return Finding(
+        name="leakage between splits",
+        severity="serious",
+        seen=f"{seen:,} of {total:,} {texts.split} texts ({share:.1%}) also stand in train",
+        why="the held-out loss is partly that of text learnt by heart, and too low",
+        tries=("remove from train what is held out", "remove duplicates before dividing"),
+        numbers={"share": share, "texts": float(seen)},
+    )
+
+
+def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
+    """Texts that come again and again in train."""
+    texts = _drawn_by_nobody(evidence)
+    counter, total = _counted(texts, "train")
+    share = counter.duplicates / max(total, 1)
+    if share < MAX_REPEATED:
+        return None
+    return Finding(
+        name="repeated training texts",
+        severity="mild",
+        seen=f"{counter.duplicates:,} of {total:,} training texts ({share:.0%}) repeat an earlier "
+        "one",
+        why="what is repeated is learnt by heart, and what is said of the corpus's size is less "
+        "than it seems",
+        tries=("keep each text once", "look for boilerplate: headers, footers, adverts"),
+        numbers={"share": share, "texts": float(counter.duplicates)},
+    )
+
+
+def _drawn_by_nobody(evidence: RunEvidence) -> TokenizedSplits:
+    """The texts, if they are real ones: in a generated language the likely ones must repeat."""
+    texts = evidence.texts
+    if texts.corpus.truth is not None:
+        raise NotApplicable("its texts are independent draws, of which the likely ones repeat")
+    return texts
+
+
+def _counted(texts: TokenizedSplits, split: str) -> tuple[DuplicateCounter, int]:
+    counter, total = DuplicateCounter(), 0
+    for example in texts.corpus.splits[split]:
+        if len(example.text) >= MIN_CHARACTERS:
+            counter.add(example)
+            total += 1
+    return counter, total
+
+
+def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
+    """Much of the held-out text is <unk>."""
+    texts = evidence.texts
+    dataset = texts.train if texts.held_out is None else texts.held_out
+    share = unknown_token_rate(dataset)
+    if share < MAX_UNKNOWN:
+        return None
+    split = texts.split or "train"
+    return Finding(
+        name="unknown words",
+        severity="serious" if share > 3 * MAX_UNKNOWN else "mild",
+        seen=f"{share:.1%} of the {split} tokens are unknown to the vocabulary of "
+        f"{evidence.config['vocabulary']['size']:,}",
+        why="guessing that a word is unknown is easy, so the loss looks better than the model is, "
+        "and figures compare with no other vocabulary's",
+        tries=(
+            "--tokenizer bpe, which knows no unknown words",
+            "a larger vocabulary (--set vocabulary_size=…, --set min_count=1)",
+            "more training text",
+        ),
+        numbers={"share": share},
+    )
+
+
+def tiny_corpus(evidence: RunEvidence) -> Finding | None:
+    """Too little text to learn a language from."""
+    tokens = evidence.texts.train.total_tokens
+    if tokens >= MIN_TOKENS:
+        return None
+    return Finding(
+        name="tiny corpus",
+        severity="mild",
+        seen=f"the training text has {tokens:,} tokens",
+        why="a model of it is a model of these few sentences; no figure of it says anything of "
+        "the language",
+        tries=("more text", "a smaller vocabulary: characters, or bpe"),
+        numbers={"tokens": float(tokens)},
+    )
+
+
+def nothing_held_out(evidence: RunEvidence) -> Finding | None:
+    """No split by which to tell learning from learning by heart."""
+    if evidence.texts.held_out is not None:
+        return None
+    return Finding(
+        name="nothing held out",
+        severity="mild",
+        seen="the corpus has neither a validation nor a test split",
+        why="the training loss falls for a model that learns by heart as well, and nothing else "
+        "was measured",
+        tries=("a folder with train*, valid* and test* files", "more lines: 20 are divided"),
+    )

@@ -1,0 +1,96 @@
+"""The tokens' vectors: do they speak by direction, or by length; do they drift."""
+
+from __future__ import annotations
+
+from lmlab.core.protocols import LogProb
+from lmlab.diagnosis.baselines import UNIGRAM
+from lmlab.diagnosis.findings import Finding
+from lmlab.diagnosis.measurements import (
+    epochs_seen,
+    norm_frequency_correlation,
+    sample_loss,
+    with_equal_norms,
+)
+from lmlab.diagnosis.run_evidence import (
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
+)
+from lmlab.training.weight_statistics import token_vectors
+
+NORM_COST_SHARE = 1.0
+"""Loss that equal lengths cost, over all that context has gained on the unigram model: beyond one
+the lengths say more than everything the model reads."""
+MIN_COST = 0.3
+"""Nats of such a cost that are worth a word; healthy runs of ours lose 0 to 0.2."""
+MIN_CORRELATION = 0.4
+"""Of length with log frequency, either way: without it the lengths say something of their own."""
+NORM_DRIFT = 1.25
+"""Growth of the mean length after the best held-out loss: a quarter longer, and nothing better."""
+
+
+def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
+    """Setting all vectors to one length ruins the model: length stands for what words mean."""
+    system = evidence.system
+    tables = token_vectors(system)
+    if not tables:
+        raise NotApplicable("it has no vector a token")
+    if not isinstance(system, LogProb) or not evidence.normalised:
+        raise NotApplicable("its losses are those of no distribution over texts")
+    # Frequencies are learnt first: early in the first pass there is little else.
+    if epochs_seen(evidence) < 1:
+        return None
+    unigram = evidence.levels[UNIGRAM].value
+    loss = sample_loss(system, evidence)
+    costs = {name: sample_loss(with_equal_norms(system, name), evidence) - loss for name in tables}
+    name = max(costs, key=lambda each: costs[each])
+    gained = unigram - loss
+    correlation = norm_frequency_correlation(tables[name].detach(), evidence.texts.train)
+    # A model that is worse than frequencies has other troubles.
+    if gained <= 0 or abs(correlation) < MIN_CORRELATION:
+        return None
+    if costs[name] <= max(MIN_COST, NORM_COST_SHARE * gained):
+        return None
+    return Finding(
+        name="vectors speak by length",
+        severity="mild",
+        seen=f"with all rows of {name} set to one length the loss rises by {costs[name]:.3f} nats, "
+        f"while context has gained {gained:.3f} over the unigram model; lengths correlate by "
+        f"{correlation:+.2f} with log frequency",
+        why="a vector's length can only say how frequent its token is, and what is said by length "
+        "is not said by direction",
+        tries=(
+            "an emission or embedding on the sphere, where only directions count",
+            "--set weight_decay=0.01",
+            "longer training: frequencies are learnt first",
+        ),
+        numbers={"cost": costs[name], "gain": gained, "correlation": correlation},
+    )
+
+
+def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
+    """Vectors grow on after the held-out loss has stopped falling."""
+    if not evidence.by_gradient:
+        raise NotApplicable("it was not trained by gradient")
+    history = evidence.history
+    best = history.best
+    if best is None:
+        raise MissingEvidence("no held-out text was looked at in training")
+    told = [window for window in history.train if window.vector_norms]
+    if not told:
+        raise MissingEvidence("its metrics do not tell how long the tokens' vectors are")
+    then = min(told, key=lambda window: abs(window.step - best.step)).vector_norms
+    now = told[-1].vector_norms
+    growth = {name: now[name] / then[name] for name in now if then.get(name)}
+    name = max(growth, key=lambda each: growth[each], default="")
+    if not name or growth[name] <= NORM_DRIFT:
+        return None
+    return Finding(
+        name="vector lengths drift",
+        severity="mild",
+        seen=f"since the best held-out loss at step {best.step} the rows of {name} grew from "
+        f"{then[name]:.2f} to {now[name]:.2f} in mean length, and the loss did not fall",
+        why="longer vectors make the model surer of what it says, not better",
+        tries=("--set weight_decay=0.01", "--set patience=3", "vectors on the sphere"),
+        numbers={"growth": growth[name], "then": then[name], "now": now[name]},
+    )

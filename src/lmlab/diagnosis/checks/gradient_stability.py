@@ -1,0 +1,158 @@
+"""Dead and exploding gradients: by layer, and by distance in time."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+from lmlab.diagnosis.findings import Finding
+from lmlab.diagnosis.measurements import trigram_gain
+from lmlab.diagnosis.run_evidence import (
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
+)
+from lmlab.inspection.gradient_flow import GradientByDistance
+
+VANISHED_RATIO = 1e-6
+"""Gradient of a tensor's numbers over that of the middle tensor: no optimiser notices a millionth,
+and single precision has seven digits."""
+EXPLODED_RATIO = 1e4
+"""The same, the other way: one tensor then takes the whole of a clipped step."""
+EXPLODED_NORM = 100.0
+"""Norm of the mean loss's gradient; healthy ones are around one, as a loss in nats per token is
+of the size of the scores it is made of."""
+VANISHING_FACTOR = 0.25
+"""What a step back leaves of the gradient: a quarter means a thousandth after five words. Healthy
+recurrent networks of ours keep 0.4 to 0.95."""
+EXPLODING_FACTOR = 1.2
+"""What a step back makes of the gradient: a fifth more means fortyfold after twenty words. Where
+the task is to remember, as in copying, healthy ones have up to 1.1."""
+DIRECT_CONNECTIONS = ("sources", "components")
+"""What a backbone yields that chooses among the words before: its gradient follows its choice."""
+MIN_DISTANCES = 6
+"""Distances with a gradient that a trend needs; a window of a few words has none."""
+MIN_TRIGRAM_GAIN = 0.03
+"""Nats that counts gain by a second word of context: with less, the text asks for no memory, and
+a gradient that fades is the right one. The Penn Treebank and captions have 0.2."""
+
+
+def vanishing_or_exploding_layers(evidence: RunEvidence) -> Finding | None:
+    """Tensors whose gradient is nothing, or all, beside the others."""
+    layers = evidence.parameter_gradients
+    sizes = {name: layer.root_mean_square for name, layer in layers.items()}
+    usual = median([size for size in sizes.values() if size > 0] or [0.0])
+    if not usual:
+        return _layer_finding("none of the tensors gets a gradient", sizes, list(sizes))
+    strange = [name for name, size in sizes.items() if not math.isfinite(size)]
+    dead = [name for name, size in sizes.items() if size < VANISHED_RATIO * usual]
+    huge = [name for name, size in sizes.items() if size > EXPLODED_RATIO * usual]
+    if not strange and not dead and not huge:
+        return None
+    said = [f"the gradient of {_listed(strange)} is no number"] if strange else []
+    said += [f"{_listed(dead)} gets less than a millionth of the usual gradient"] if dead else []
+    said += (
+        [f"{_listed(huge)} gets more than {EXPLODED_RATIO:,.0f} times the usual gradient"]
+        if huge
+        else []
+    )
+    return _layer_finding("; ".join(said), sizes, [*strange, *dead, *huge])
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _layer_finding(seen: str, sizes: dict[str, float], names: list[str]) -> Finding:
+    return Finding(
+        name="dead or exploding layers",
+        severity="serious",
+        seen=seen,
+        why="a layer without a gradient stays as it was drawn, and one that takes it all leaves "
+        "none for the rest",
+        tries=(
+            "smaller first weights, or a lower learning rate, so that nothing saturates",
+            "look whether that layer takes part in the loss at all",
+        ),
+        numbers={name: sizes[name] for name in names},
+    )
+
+
+def exploding_gradient(evidence: RunEvidence) -> Finding | None:
+    """Gradients in training far longer than healthy ones."""
+    if not evidence.by_gradient:
+        raise NotApplicable("it was not trained by gradient")
+    norms = [w.gradient_norm for w in evidence.history.train if w.gradient_norm is not None]
+    if not norms:
+        raise MissingEvidence("its metrics tell no gradient")
+    if median(norms) <= EXPLODED_NORM:
+        return None
+    return Finding(
+        name="exploding gradient",
+        severity="serious",
+        seen=f"half of the gradients in training were longer than {median(norms):.3g}, the longest "
+        f"{max(norms):.3g}",
+        why="a healthy gradient of a loss in nats per token has a length around one; here some "
+        "product of many factors has run away",
+        tries=("smaller first weights", "--set clip=1", "a gated cell, where it is recurrent"),
+        numbers={"median": median(norms), "largest": max(norms)},
+    )
+
+
+def gradient_vanishes_with_distance(evidence: RunEvidence) -> Finding | None:
+    """Words a little further back have no influence on what is learnt."""
+    found, factor = _trend(evidence)
+    if factor is None or factor >= VANISHING_FACTOR or trigram_gain(evidence) < MIN_TRIGRAM_GAIN:
+        return None
+    return Finding(
+        name="gradient fades with distance",
+        severity="mild",
+        seen=f"each word further back has {factor:.3f} of the gradient of the one after it: "
+        f"{_pair(found)}",
+        why="what lies a few words back cannot be learnt from, though the system carries it on",
+        tries=(
+            "a gated cell instead of a plain one",
+            "first recurrent weights with a spectral radius near one",
+            "a lower learning rate, if units are saturated",
+        ),
+        numbers={"factor": factor, "nearest": found.norms[0]},
+    )
+
+
+def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
+    """Words far back have more influence than near ones, without end."""
+    found, factor = _trend(evidence)
+    if factor is None or factor <= EXPLODING_FACTOR:
+        return None
+    return Finding(
+        name="gradient grows with distance",
+        severity="serious",
+        seen=f"each word further back has {factor:.2f} times the gradient of the one after it: "
+        f"{_pair(found)}",
+        why="the beginning of a long sentence drowns all the rest, and training is a matter of "
+        "luck",
+        tries=(
+            "first recurrent weights with a spectral radius of one or less",
+            "--set clip=1",
+            "a gated cell instead of a plain one",
+        ),
+        numbers={"factor": factor, "nearest": found.norms[0]},
+    )
+
+
+def _trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
+    backbone = getattr(evidence.system, "backbone", None)
+    if getattr(backbone, "yields", None) in DIRECT_CONNECTIONS:
+        raise NotApplicable("it looks at each word directly, not through what it carries on")
+    found = evidence.distance_gradients
+    felt = [norm for norm in found.norms if norm > 0 and math.isfinite(norm)]
+    return found, found.factor if len(felt) >= MIN_DISTANCES else None
+
+
+def _pair(found: GradientByDistance) -> str:
+    far = min(len(found.norms), MIN_DISTANCES) - 1
+    return (
+        f"{found.norms[0]:.1e} from 1 place away and {found.norms[far]:.1e} from "
+        f"{found.distances[far]}"
+    )

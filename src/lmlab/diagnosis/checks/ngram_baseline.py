@@ -1,0 +1,92 @@
+"""Is the model better than counting? Its held-out loss against an interpolated n-gram's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lmlab.core.protocols import LogProb
+from lmlab.diagnosis.baselines import (
+    BIGRAM,
+    TRIGRAM,
+)
+from lmlab.diagnosis.findings import Finding
+from lmlab.diagnosis.measurements import (
+    ngram_loss,
+    sample_loss,
+)
+from lmlab.diagnosis.run_evidence import (
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
+)
+
+TOLERANCE = 0.02
+"""Nats above the n-gram, 2 % of perplexity, within which both are as good."""
+COMPARABLE_KINDS = ("exact", "bound")
+"""Kinds of scores that an n-gram's loss compares with, and that are quick to measure."""
+
+
+class BaselineLosses(NamedTuple):
+    """Nats per token on the same held-out text, of the model and of two n-grams."""
+
+    model: float
+    bigram: float
+    trigram: float
+    where: str
+
+
+def worse_than_ngram(evidence: RunEvidence) -> Finding | None:
+    """The held-out loss exceeds that of a Kneser-Ney n-gram of the same training tokens."""
+    found = _losses(evidence)
+    best, name = min((found.bigram, BIGRAM), (found.trigram, TRIGRAM))
+    if found.model <= best + TOLERANCE:
+        return None
+    # Behind one token of context the network has learnt next to nothing of its own.
+    serious = found.model > found.bigram + TOLERANCE
+    return Finding(
+        name="worse than an n-gram",
+        severity="serious" if serious else "mild",
+        seen=f"{found.model:.3f} nats per token on {found.where}; an interpolated Kneser-Ney "
+        f"{name} fitted on the same training tokens has {best:.3f}"
+        + (f" (the bigram {found.bigram:.3f})" if name != BIGRAM else ""),
+        why="counts of two or three tokens predict the text better, so the network is not trained "
+        "enough, too small, or misconfigured",
+        tries=(
+            "longer training: compare the curve with the levels in the figure",
+            "a larger size, or another learning rate",
+            "the n-gram itself: lmlab train ngram",
+        ),
+        numbers={"loss": found.model, BIGRAM: found.bigram, TRIGRAM: found.trigram},
+    )
+
+
+def _losses(evidence: RunEvidence) -> BaselineLosses:
+    """Those of the curve's best point, or measured where the curve tells another number."""
+    kind = evidence.card.kind
+    if kind not in COMPARABLE_KINDS:
+        raise MissingEvidence(f"its score is of kind {kind}, which no n-gram's loss compares with")
+    if evidence.card.baseline == "uniform":
+        raise NotApplicable("it is built to see no context")
+    best = _best(evidence)
+    if best is not None and evidence.normalised:
+        levels = evidence.levels
+        split = evidence.history.split or "held-out text"
+        return BaselineLosses(best, levels[BIGRAM].value, levels[TRIGRAM].value, split)
+    if not isinstance(evidence.system, LogProb):
+        raise NotApplicable("it gives texts no log-probability")
+    sample = evidence.sample
+    two, three = (ngram_loss(evidence, sample, order) for order in (2, 3))
+    tokens = sum(batch.count for batch in sample)
+    name = evidence.texts.split or "train"
+    return BaselineLosses(
+        sample_loss(evidence.system, evidence), two, three, f"{tokens:,} {name} tokens"
+    )
+
+
+def _best(evidence: RunEvidence) -> float | None:
+    """The best loss of the curve; None where there is no curve."""
+    try:
+        best = evidence.history.best
+    except MissingEvidence:
+        return None
+    return None if best is None else best.loss

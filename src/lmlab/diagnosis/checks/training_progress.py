@@ -1,0 +1,219 @@
+"""The course of the training: did it end, learn, overfit; is it where it should be."""
+
+from __future__ import annotations
+
+from lmlab.diagnosis.baselines import (
+    ENTROPY,
+    UNIFORM,
+    UNIGRAM,
+)
+from lmlab.diagnosis.findings import Finding
+from lmlab.diagnosis.measurements import epochs_seen
+from lmlab.diagnosis.run_evidence import (
+    MissingEvidence,
+    NotApplicable,
+    RunEvidence,
+)
+
+MIN_EPOCHS = 2.0
+"""Passes over the text before a run may be expected to know more than frequencies."""
+MIN_GAIN = 0.05
+"""Nats below the trivial model that count as having learnt: 5 % of perplexity, beyond chance."""
+BAND_TOLERANCE = 0.5
+"""Of the band's width that a run may lie above it: other seeds and sizes than the reference's."""
+BAND_TOLERANCE_NATS = 0.05
+"""And so many nats in any case, where all reference runs end at the same loss."""
+BELOW_TRUTH = 0.02
+"""Nats below the truth's own loss that sampling error of a few thousand tokens may explain."""
+OVERFITTING_RISE = 0.05
+"""Nats from the best held-out loss to the last, 5 % of perplexity, that overfitting must reach;
+less than that comes and goes from one look to the next."""
+OVERFITTING_GAP = 0.5
+"""Nats between training and held-out loss, with training below; dropout makes it smaller."""
+
+
+def loss_not_finite(evidence: RunEvidence) -> Finding | None:
+    """The training blew up."""
+    history = evidence.history
+    if not history.not_finite:
+        return None
+    return Finding(
+        name="loss not finite",
+        severity="serious",
+        seen=f"training stopped after step {history.steps}, because the loss or the gradient was "
+        "no number any more",
+        why="the weights were on their way to infinity; those that are kept are of the last "
+        "validation before it, if there was one",
+        tries=_calmer(evidence),
+        numbers={"steps": float(history.steps)},
+    )
+
+
+def _calmer(evidence: RunEvidence) -> tuple[str, ...]:
+    rate = float(evidence.settings.get("learning_rate", 0.0))
+    clip = float(evidence.settings.get("clip", 0.0))
+    tries = [f"--set learning_rate={rate / 10:g}"]
+    tries += ["--set clip=1"] if not 0 < clip <= 1 else []
+    tries += ["--set warmup_steps=100"] if not evidence.settings.get("warmup_steps") else []
+    return tuple(tries)
+
+
+def stopped_early(evidence: RunEvidence) -> Finding | None:
+    """The budget was not used up, and no patience ended it."""
+    history = evidence.history
+    if history.not_finite or not evidence.by_gradient:
+        return None
+    share = _spent(evidence)
+    if share is None or share >= 1 or _out_of_patience(evidence):
+        return None
+    return Finding(
+        name="interrupted",
+        severity="mild",
+        seen=f"training ended at step {history.steps}, {share:.0%} of its budget",
+        why="it was stopped before its time, so its figures are not those of a finished run",
+        tries=("the same command with --resume",),
+        numbers={"steps": float(history.steps), "share": share},
+    )
+
+
+def _spent(evidence: RunEvidence) -> float | None:
+    """The share of the budget that the metrics show used; None where it was a time."""
+    settings, history = evidence.settings, evidence.history
+    if settings.get("minutes"):
+        return None
+    shares = [history.steps / float(settings["steps"])] if settings.get("steps") else []
+    if settings.get("epochs") and history.train:
+        shares.append(history.train[-1].epoch / float(settings["epochs"]))
+    return max(shares, default=None)
+
+
+def _out_of_patience(evidence: RunEvidence) -> bool:
+    patience, history = int(evidence.settings.get("patience") or 0), evidence.history
+    best = history.best
+    if not patience or best is None:
+        return False
+    return sum(look.step > best.step for look in history.held_out) >= patience
+
+
+def nothing_learned(evidence: RunEvidence) -> Finding | None:
+    """No better than a model without context."""
+    best, epochs = evidence.history.best, epochs_seen(evidence)
+    if best is None:
+        raise MissingEvidence("no held-out text was looked at in training")
+    if evidence.by_gradient and epochs < MIN_EPOCHS:
+        return None
+    level = evidence.levels[UNIFORM if evidence.card.baseline == "uniform" else UNIGRAM]
+    if best.loss < level.value - MIN_GAIN:
+        return None
+    return Finding(
+        name="nothing learnt from context",
+        severity="serious",
+        seen=f"the best held-out loss is {best.loss:.3f} nats after {epochs:.1f} epochs; the "
+        f"{level.name} model, which sees no context, has {level.value:.3f}",
+        why="all that it knows can be had by counting single tokens, or not even that",
+        tries=(
+            "ten times the learning rate, if the training loss falls too slowly; a tenth, if it "
+            "jumps",
+            "longer training",
+            "a few dozen sentences only: a system that can't learn those by heart has a mistake",
+        ),
+        numbers={"loss": best.loss, level.name: level.value, "epochs": epochs},
+    )
+
+
+def above_reference_band(evidence: RunEvidence) -> Finding | None:
+    """Above the band of reference runs on this corpus."""
+    band, history = evidence.band, evidence.history
+    if band is None or evidence.card.baseline == "uniform":
+        raise NotApplicable("there are no reference runs on this corpus with these tokens")
+    if not history.held_out:
+        raise MissingEvidence("no held-out text was looked at in training")
+    last = history.held_out[-1]
+    best = min(look.loss for look in history.held_out)
+    expected = band.at(last.tokens if evidence.by_gradient else band.points[-1][0])
+    if expected is None:
+        return None
+    low, high = expected
+    allowed = high + max(BAND_TOLERANCE * (high - low), BAND_TOLERANCE_NATS)
+    if best <= allowed:
+        return None
+    return Finding(
+        name="behind healthy runs",
+        severity="mild",
+        seen=f"{best:.3f} nats after {last.tokens:,.0f} tokens, where healthy runs on "
+        f"{band.corpus} ({', '.join(band.systems)}) have {low:.3f} to {high:.3f}",
+        why="at the same amount of text, systems of this kind are better by now",
+        tries=(
+            "the default learning rate and batch size",
+            "a larger size or width",
+            "longer training",
+        ),
+        numbers={"loss": best, "tokens": last.tokens, "low": low, "high": high},
+    )
+
+
+def below_true_entropy(evidence: RunEvidence) -> Finding | None:
+    """Better than the true distribution itself, which no honest model is."""
+    best = evidence.history.best
+    if best is None:
+        raise MissingEvidence("no held-out text was looked at in training")
+    if ENTROPY not in evidence.levels:
+        raise NotApplicable("the true distribution of this corpus is not known")
+    floor = evidence.levels[ENTROPY].value
+    if best.loss >= floor - BELOW_TRUTH:
+        return None
+    return Finding(
+        name="too good to be true",
+        severity="serious",
+        seen=f"{best.loss:.3f} nats on held-out text, to which the true distribution itself gives "
+        f"{floor:.3f}",
+        why="no model can do better than the truth but by seeing what it predicts, or by "
+        "probabilities that sum to more than one",
+        tries=(
+            "the conformance suite on this system: it tests both",
+            "look for held-out text in the training text",
+        ),
+        numbers={"loss": best.loss, "entropy": floor},
+    )
+
+
+def overfitting(evidence: RunEvidence) -> Finding | None:
+    """The held-out loss rises while the training loss falls."""
+    history = evidence.history
+    best = history.best
+    if best is None:
+        raise MissingEvidence("no held-out text was looked at in training")
+    last = history.held_out[-1]
+    then, now = _train_at(evidence, best.tokens), _train_at(evidence, last.tokens)
+    if then is None or now is None:
+        raise MissingEvidence("its metrics tell no training loss")
+    rise = last.loss - best.loss
+    gap = last.loss - now if evidence.losses_compare else 0.0
+    rising = rise > OVERFITTING_RISE and now < then
+    # A training loss that has not fallen is not that of text learnt by heart.
+    if now >= history.train[0].loss or (not rising and gap <= OVERFITTING_GAP):
+        return None
+    kept = "the weights of the best look are kept" if history.split == "validation" else ""
+    kept = kept or "the last weights are kept, as there is no validation split to choose by"
+    return Finding(
+        name="overfitting",
+        severity="mild"
+        if history.split == "validation" and gap <= 2 * OVERFITTING_GAP
+        else "serious",
+        seen=f"the {history.split} loss was best at step {best.step} ({best.loss:.3f}) and ended "
+        f"at {last.loss:.3f}, with {now:.3f} on the training text",
+        why=f"what it learns now is the training text itself; {kept}",
+        tries=(
+            f"--set patience=3, or about {max(best.tokens, 1):,.0f} tokens of training",
+            "more dropout or weight decay, where the system has them",
+            "more text, or a smaller size",
+        ),
+        numbers={"best": best.loss, "last": last.loss, "train": now, "rise": rise, "gap": gap},
+    )
+
+
+def _train_at(evidence: RunEvidence, tokens: float) -> float | None:
+    """The training loss around a moment: over the epoch, or the tenth of all, before it."""
+    history = evidence.history
+    span = max(history.tokens / 10, history.train[0].count if history.train else 0.0)
+    return history.train_loss(tokens - span, tokens)

@@ -1,0 +1,122 @@
+"""The curve with the levels and the band beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lmlab.core.atomic_files import (
+    telling_disk_errors,
+    write_bytes,
+    write_text,
+)
+from lmlab.diagnosis.findings import (
+    Examination,
+    ReferenceBand,
+)
+from lmlab.plotting.canvas import (
+    FOREGROUND_COLOUR,
+    abbreviate_count,
+    add_legend,
+    colour,
+    printable_name,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    render_figure,
+)
+
+CAPTION = (
+    "Thick: held-out loss; thin: training loss, with dropout where the system has it. A run that "
+    "reads its context ends below the unigram line, one that reads more than a word below the "
+    "bigram line; nothing honest ends below the entropy. Shaded: where healthy runs are."
+)
+BASELINE_DASH = (0, (2, 2))
+
+
+def loss_figure(examination: Examination) -> FigureSpec:
+    """Loss against training tokens, the levels as dashed lines, the band shaded."""
+    return FigureSpec(
+        name="doctor",
+        title="The curve beside what it can be held against",
+        reading=CAPTION,
+        draw=lambda figure: _draw(figure, examination),
+        height=3.8,
+    )
+
+
+def write_loss_figure(examination: Examination, folder: Path) -> list[Path]:
+    """Write doctor.svg and doctor.png into a folder; nothing where there is no curve."""
+    history = examination.history
+    if not history.train and not history.held_out:
+        return []
+    with telling_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    drawn = render_figure(loss_figure(examination))
+    write_text(folder / "doctor.svg", drawn.svg)
+    write_bytes(folder / "doctor.png", drawn.png)
+    return [folder / "doctor.svg", folder / "doctor.png"]
+
+
+def _draw(figure: Figure, examination: Examination) -> None:
+    axes = figure.subplots()
+    history = examination.history
+    longest = max(history.tokens, 1.0)
+    if examination.band is not None:
+        _draw_band(axes, examination.band, longest)
+    look: dict[str, Any] = {"color": colour(0)}
+    if history.train:
+        points = [(window.tokens, window.loss) for window in history.train]
+        name = "training" if examination.losses_compare else "training, a contrast"
+        axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **look)
+    if history.held_out:
+        points = [(each.tokens, each.loss) for each in history.held_out]
+        axes.plot(
+            *zip(*points, strict=True),
+            linewidth=2,
+            marker="o",
+            markersize=3,
+            label=printable_name(history.split or "held out"),
+            **look,
+        )
+    for place, level in enumerate(examination.levels):
+        words = f"{level.name} {level.value:.3f}"
+        axes.axhline(
+            level.value,
+            label=words,
+            color=colour(place + 1),
+            linewidth=1.2,
+            linestyle=BASELINE_DASH,
+        )
+    axes.set_ylim(*_limits(examination))
+    axes.set_xlim(0, longest * 1.02)
+    axes.set_xlabel("training tokens seen", color=FOREGROUND_COLOUR)
+    axes.set_ylabel(examination.unit, color=FOREGROUND_COLOUR)
+    axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
+    add_legend(axes)
+
+
+def _draw_band(axes: Axes, band: ReferenceBand, longest: float) -> None:
+    """To the end of the curve, level after the last reference point."""
+    inside = [point for point in band.points if point[0] <= longest]
+    end = band.at(longest)
+    points = [*inside, (longest, *end)] if end is not None else inside
+    if points:
+        tokens, low, high = zip(*points, strict=True)
+        axes.fill_between(tokens, low, high, color=colour(2), alpha=0.18, label="healthy runs")
+
+
+def _limits(examination: Examination) -> tuple[float, float]:
+    """From below everything to just above the highest level; a curve that is worse leaves at the
+    top, unless there is nothing else to see."""
+    history = examination.history
+    losses = [each.loss for each in history.held_out] or [each.loss for each in history.train]
+    levels = [level.value for level in examination.levels]
+    low = min([*losses, *levels, *(window.loss for window in history.train)])
+    high = max(levels) if levels else max(losses)
+    high = max(high, min(min(losses), 2 * high))
+    room = 0.06 * max(high - low, 0.1)
+    return max(0.0, low - room), high + room

@@ -1,0 +1,79 @@
+"""Measurements that several checks share."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.protocols import LogProb
+from lmlab.core.system import System
+from lmlab.data.dataset import TokenDataset
+from lmlab.diagnosis.baselines import (
+    BIGRAM,
+    TRIGRAM,
+    kneser_ney_loss,
+)
+from lmlab.diagnosis.run_evidence import RunEvidence
+
+
+def epochs_seen(evidence: RunEvidence) -> float:
+    """Passes over the training text, by the tokens seen."""
+    return evidence.history.tokens / max(evidence.texts.train.total_tokens, 1)
+
+
+def unknown_token_rate(dataset: TokenDataset) -> float:
+    """Unknown tokens among the predicted ones."""
+    return dataset.unknown / max(dataset.total_tokens, 1)
+
+
+def trigram_gain(evidence: RunEvidence) -> float:
+    """Nats that a counted model gains on held-out text by two words of context over one."""
+    if evidence.normalised:
+        return evidence.levels[BIGRAM].value - evidence.levels[TRIGRAM].value
+    one, two = (ngram_loss(evidence, evidence.watched, order) for order in (2, 3))
+    return one - two
+
+
+def ngram_loss(evidence: RunEvidence, batches: list[Batch], order: int) -> float:
+    """Nats per token of the Kneser-Ney n-gram of an order, fitted on the run's own tokens."""
+    return kneser_ney_loss(evidence.texts.train, batches, evidence.vocabulary, order=order)
+
+
+def sample_loss(system: System, evidence: RunEvidence) -> float:
+    """Nats per token of a system on the sample of held-out text."""
+    assert isinstance(system, LogProb)
+    total, count, device = 0.0, 0, device_of(system)
+    generator = torch.Generator(device=device).manual_seed(0)
+    with evaluation_mode(system):
+        for batch in evidence.sample:
+            total -= float(system.log_prob(batch.to(device), generator=generator).totals.sum())
+            count += batch.count
+    return total / max(count, 1)
+
+
+def with_equal_norms(system: System, name: str) -> System:
+    """A copy in which all rows of a table have the mean length; the system itself is left alone."""
+    changed = copy.deepcopy(system)
+    rows = changed.get_parameter(name)
+    with torch.no_grad():
+        lengths = rows.norm(dim=1, keepdim=True)
+        rows.mul_(lengths.mean() / lengths.clamp(min=1e-12))
+    return changed
+
+
+def norm_frequency_correlation(vectors: Tensor, train: TokenDataset) -> float:
+    """Pearson's correlation of length and log frequency, over the tokens seen in train."""
+    counts = np.bincount(np.asarray(train.stream, dtype=np.int64), minlength=len(vectors))
+    seen = counts > 0
+    lengths = vectors.norm(dim=1).double().cpu().numpy()[seen]
+    if seen.sum() < 3 or lengths.std() == 0:
+        return 0.0
+    return float(np.corrcoef(np.log(counts[seen]), lengths)[0, 1])

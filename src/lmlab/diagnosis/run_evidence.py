@@ -1,0 +1,272 @@
+"""What the doctor looks at: the run's files, its model, its corpus, each read when first asked for.
+
+A check takes an `RunEvidence` and uses what it needs. What is not to be had (a corpus that has moved,
+weights that were never saved) raises `MissingEvidence`, and the check is told as skipped, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.registry import find_system
+from lmlab.core.score_kind import NORMALISED_KINDS
+from lmlab.core.system import NATS_PER_TOKEN, System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.batches import LengthBatches, StreamBatches
+from lmlab.data.corpus import Corpus, Layout, open_corpus
+from lmlab.data.dataset import TokenDataset
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.diagnosis.baselines import compute_baselines
+from lmlab.diagnosis.findings import (
+    Baseline,
+    ReferenceBand,
+)
+from lmlab.diagnosis.reference_bands import find_reference_band
+from lmlab.diagnosis.training_history import (
+    TrainingHistory,
+    parse_training_history,
+)
+from lmlab.inspection.gradient_flow import (
+    GradientByDistance,
+    ParameterGradient,
+    measure_gradient_by_distance,
+    measure_parameter_gradients,
+)
+from lmlab.training.reporting import read_metrics
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+    load_run,
+)
+
+SAMPLE_TOKENS = 3000
+"""Held-out tokens on which the model itself is looked at: a second or two for a small one."""
+SAMPLE_BATCH = 512
+SAMPLE_STREAMS, SAMPLE_BPTT = 8, 64
+"""Rows and tokens of a batch of contiguous text in the sample."""
+
+
+class MissingEvidence(Exception):
+    """Something a check needs is not to be had; the message says what, as half a sentence."""
+
+
+class NotApplicable(Exception):
+    """The check has no meaning for this system or corpus: nothing is missing."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenizedSplits:
+    """A corpus as the run's own tokeniser and layout cut it."""
+
+    corpus: Corpus
+    train: TokenDataset
+    held_out: TokenDataset | None
+    split: str | None
+    """validation or test, as watched in training; None where nothing is held out."""
+
+
+class RunEvidence:
+    """A run and all that can be learnt of it."""
+
+    def __init__(self, run: Path | str, *, data: str | Path | Corpus | None = None) -> None:
+        self.folder = RunFolder(Path(run))
+        self.config: dict[str, Any] = self.folder.read_config()
+        self.folder.verify()
+        self.card: Card = find_system(self.config["system"])
+        self._data = data
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The training's settings."""
+        settings: Mapping[str, Any] = self.config["training"]
+        return settings
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the losses are those of a distribution, so that levels mean something.
+
+        What is watched of a contrast (data against made-up texts) is none of its score's kind.
+        """
+        return self.card.kind in NORMALISED_KINDS and self.unit == NATS_PER_TOKEN
+
+    @property
+    def unit(self) -> str:
+        """What the losses are counted in, as far as is known."""
+        try:
+            return self.system.unit
+        except MissingEvidence:
+            return NATS_PER_TOKEN
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether the run was trained in steps; the system's config may choose otherwise."""
+        fitting = self.config["system_config"].get("fitting", self.card.fitting)
+        return bool(fitting == "gradient")
+
+    @cached_property
+    def history(self) -> TrainingHistory:
+        """The course of the training."""
+        found = parse_training_history(read_metrics(self.folder.metrics))
+        if not found.train and not found.held_out:
+            raise MissingEvidence("its metrics.jsonl tells of no step")
+        return found
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        """The trained model."""
+        try:
+            return load_run(self.folder.path)
+        except UserError as error:
+            raise MissingEvidence(str(error).rstrip(".")) from error
+
+    @property
+    def system(self) -> System:
+        return self.model.system
+
+    @property
+    def losses_compare(self) -> bool:
+        """Whether training losses are of the same sort as held-out ones, as far as is known."""
+        try:
+            return self.system.loss_is_comparable
+        except MissingEvidence:
+            return True
+
+    @cached_property
+    def texts(self) -> TokenizedSplits:
+        """What it was trained on, tokenised as then."""
+        corpus = self._corpus()
+        try:
+            tokenizer = Tokenizer.load(self.folder.tokenizer)
+            layout = Layout(**self.config["layout"])
+            split = next((name for name in ("validation", "test") if name in corpus.splits), None)
+            built = {
+                name: TokenDataset.build(corpus.splits[name], tokenizer, layout, progress=False)
+                for name in ("train", split)
+                if name is not None
+            }
+        except UserError as error:
+            raise MissingEvidence(str(error).rstrip(".")) from error
+        held_out = None if split is None else built[split]
+        return TokenizedSplits(corpus=corpus, train=built["train"], held_out=held_out, split=split)
+
+    def _corpus(self) -> Corpus:
+        if isinstance(self._data, Corpus):
+            return self._data
+        trained = self.config["corpus"]
+        spec = trained["spec"] if self._data is None else str(self._data)
+        if not spec:
+            raise MissingEvidence("the model comes from elsewhere and does not know its corpus")
+        # Another spec is another place, not another division: the seed stays the run's.
+        how = {"errors": trained.get("errors", "strict"), "seed": int(trained["seed"])}
+        try:
+            corpus = open_corpus(spec, **how)
+        except UserError as error:
+            if self._data is not None:
+                raise
+            said = str(error).rstrip(".")
+            raise MissingEvidence(
+                f"its corpus can't be read ({said}); --data says where it is"
+            ) from error
+        if self._data is None and corpus.fingerprint() != trained["fingerprint"]:
+            raise MissingEvidence(
+                f"{spec} has changed since; --data says where what it was trained on is"
+            )
+        return corpus
+
+    @cached_property
+    def sample(self) -> list[Batch]:
+        """Some held-out text (of train where nothing is held out), in batches."""
+        texts = self.texts
+        dataset = texts.train if texts.held_out is None else texts.held_out
+        source: LengthBatches | StreamBatches
+        if dataset.layout.kind == "contiguous":
+            source = StreamBatches(dataset, lanes=SAMPLE_STREAMS, span=SAMPLE_BPTT)
+        else:
+            source = LengthBatches(dataset, tokens_per_batch=SAMPLE_BATCH, seed=0)
+        chosen: list[Batch] = []
+        tokens = 0
+        for batch in source.epoch(0):
+            chosen.append(replace(batch, carries=False))
+            tokens += batch.count
+            if tokens >= SAMPLE_TOKENS:
+                break
+        return chosen
+
+    @cached_property
+    def watched(self) -> list[Batch]:
+        """All of the split that was watched in training (of train where nothing is held out)."""
+        texts = self.texts
+        dataset = texts.train if texts.held_out is None else texts.held_out
+        if dataset.layout.kind == "contiguous":
+            return list(StreamBatches(dataset, lanes=1, span=4096).epoch(0))
+        return list(LengthBatches(dataset, tokens_per_batch=8192, shuffle=False).epoch(0))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(**self.config["vocabulary"])
+
+    @cached_property
+    def levels(self) -> dict[str, Baseline]:
+        """The losses to hold the run's own against, by name."""
+        if not self.normalised:
+            raise NotApplicable("its losses are those of no distribution over texts")
+        texts = self.texts
+        dataset = texts.train if texts.held_out is None else texts.held_out
+        split = texts.split or "train"
+        found = compute_baselines(
+            texts.corpus, split, texts.train, dataset, self.watched, self.vocabulary
+        )
+        return {level.name: level for level in found}
+
+    @cached_property
+    def band(self) -> ReferenceBand | None:
+        """Where healthy runs are, for built-in corpora."""
+        return find_reference_band(self.config, self.card.family) if self.normalised else None
+
+    @cached_property
+    def captures(self) -> dict[str, Tensor]:
+        """What the system reveals of itself and no single sentence: the mean over the sample.
+
+        By name; values with the axes of sequences or places are averaged over those.
+        """
+        sums: dict[str, Tensor] = {}
+        weight = 0.0
+        with evaluation_mode(self.system), torch.random.fork_rng():
+            torch.manual_seed(0)
+            for batch in self.sample:
+                weight += len(batch)
+                for name, capture in self.system.capture_internals(batch).items():
+                    over = [i for i, axis in enumerate(capture.axes) if axis in ("batch", "time")]
+                    values = capture.values.double().cpu()
+                    mean = values.mean(dim=over) if over else values
+                    if name not in sums:
+                        sums[name] = torch.zeros_like(mean)
+                    if sums[name].shape == mean.shape:
+                        sums[name] += mean * len(batch)
+        return {name: total / max(weight, 1.0) for name, total in sums.items()}
+
+    @cached_property
+    def distance_gradients(self) -> GradientByDistance:
+        """How the gradient fares back in time."""
+        try:
+            return measure_gradient_by_distance(self.system, self.sample)
+        except UserError as error:
+            raise NotApplicable(str(error).rstrip(".")) from error
+
+    @cached_property
+    def parameter_gradients(self) -> dict[str, ParameterGradient]:
+        """The gradient in each tensor of weights."""
+        if not self.by_gradient:
+            raise NotApplicable("it was not trained by gradient")
+        return measure_parameter_gradients(self.system, self.sample)

@@ -1,0 +1,120 @@
+"""The course of a training, as its metrics.jsonl tells it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmlab.training.reporting import NOT_FINITE
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingWindow:
+    """Some steps of training."""
+
+    step: int
+    """The last of them."""
+    epoch: int
+    tokens: float
+    """Seen from the beginning to here."""
+    loss: float
+    """Mean over the window, in nats per token, dropout included."""
+    count: float
+    """Predictions in the window."""
+    rate: float | None = None
+    """Learning rate of its last step …"""
+    gradient_norm: float | None = None
+    """… norm of its gradient before clipping …"""
+    update_ratio: float | None = None
+    """… and ‖change‖ / ‖weights‖; older runs don't tell."""
+    vector_norms: Mapping[str, float] = field(default_factory=dict)
+    """Mean length of the tokens' vectors, by table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationPoint:
+    """A look at held-out text."""
+
+    step: int
+    tokens: float
+    """Training tokens seen before it."""
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingHistory:
+    """Everything that was written down while a run was trained."""
+
+    train: tuple[TrainingWindow, ...] = ()
+    held_out: tuple[ValidationPoint, ...] = ()
+    split: str | None = None
+    """The split that was looked at: validation, or test where there is no other."""
+    not_finite: bool = False
+    """Whether the training ended because its loss or gradient was no number."""
+
+    @property
+    def tokens(self) -> float:
+        """Training tokens seen in all."""
+        return self.train[-1].tokens if self.train else 0.0
+
+    @property
+    def steps(self) -> int:
+        steps = [each.step for each in self.train] + [each.step for each in self.held_out]
+        return max(steps, default=0)
+
+    @property
+    def best(self) -> ValidationPoint | None:
+        """The look with the lowest loss."""
+        return min(self.held_out, key=lambda look: look.loss, default=None)
+
+    def train_loss(self, low: float, high: float) -> float | None:
+        """Mean training loss over the windows that end after `low` and up to `high` tokens."""
+        inside = [window for window in self.train if low < window.tokens <= high]
+        count = sum(window.count for window in inside)
+        return sum(w.loss * w.count for w in inside) / count if count else None
+
+
+def parse_training_history(lines: Sequence[Mapping[str, Any]]) -> TrainingHistory:
+    """The history in the lines of a metrics.jsonl; what is no number is left out."""
+    train: list[TrainingWindow] = []
+    held_out: list[ValidationPoint] = []
+    split, seen = None, 0.0
+    for line in lines:
+        loss, event = _number(line.get("loss")), line.get("event")
+        if loss is None:
+            continue
+        if event == "train":
+            count = _number(line.get("count")) or 0.0
+            seen += count
+            train.append(_window(line, loss, count, seen))
+        elif event in ("validation", "test"):
+            split = str(event)
+            held_out.append(ValidationPoint(step=int(line["step"]), tokens=seen, loss=loss))
+    return TrainingHistory(
+        train=tuple(train),
+        held_out=tuple(held_out),
+        split=split,
+        not_finite=bool(lines) and lines[-1].get("event") == NOT_FINITE,
+    )
+
+
+def _window(line: Mapping[str, Any], loss: float, count: float, seen: float) -> TrainingWindow:
+    norms = line.get("vector_norms")
+    return TrainingWindow(
+        step=int(line["step"]),
+        epoch=int(line.get("epoch", 0)),
+        tokens=seen,
+        loss=loss,
+        count=count,
+        rate=_number(line.get("learning_rate")),
+        gradient_norm=_number(line.get("gradient_norm")),
+        update_ratio=_number(line.get("update_ratio")),
+        vector_norms=dict(norms) if isinstance(norms, Mapping) else {},
+    )
+
+
+def _number(value: Any) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if usable and math.isfinite(value) else None

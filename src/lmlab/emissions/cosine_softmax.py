@@ -1,0 +1,61 @@
+"""Sphere emission: only the angle between the hidden state and a token's vector counts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.parts import Emission
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.output_embedding import (
+    never_predicted_mask,
+    output_embedding,
+)
+from lmlab.layers.softmax_log_prob import linear_log_prob
+from lmlab.layers.sphere_embedding import scale_to_radius
+
+
+class CosineSoftmax(Emission):
+    """p(k | h) = softmax_k(β cos(e_k, h)), with one learned scale β > 0 (003, DLM22 and DLM23).
+
+    Lengths are divided out on both sides, so that no token can win by a long vector, and there
+    is no bias. Hidden (…, W), log-probabilities (…, V).
+
+    `dropout` falls on the direction, after the length was divided out: before it, the division
+    would undo the scaling of what is left, cosines would be smaller in training than in use by
+    √(1 - dropout), and the model in use would be too sure of itself.
+    """
+
+    never: Tensor
+    weight: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        vocabulary: Vocabulary,
+        *,
+        tied: nn.Embedding | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.weight = output_embedding(width, vocabulary, tied)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale or width**0.5)))
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+
+    def _directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.dropout(scale_to_radius(hidden)) * self.log_scale.exp(), scale_to_radius(
+            self.weight
+        )
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        scaled, outputs = self._directions(hidden)
+        return linear_log_prob(scaled, outputs, self.never, targets)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        scaled, outputs = self._directions(hidden)
+        return F.log_softmax(F.linear(scaled, outputs, self.never), dim=-1)

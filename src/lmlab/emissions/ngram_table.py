@@ -1,0 +1,146 @@
+"""Count-table emission: the last words are looked up in tables fitted by counting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.parts import Emission
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.inference.backoff import TEXT_BREAK, BackoffModel, BackoffTables
+from lmlab.inference.kneser_ney import KneserNeyFit, fit_kneser_ney
+
+BUFFERS = ("level_ends", "keys", "table_log_probs", "table_log_backoffs")
+
+
+class NgramTable(Emission):
+    """p(w | the last n - 1 words) from interpolated modified Kneser-Ney tables.
+
+    The hidden state is the context itself: ids (…, n - 1), newest last, -1 where there is no word.
+    Log-probabilities are natural and in double precision; those of padding, start and mask are
+    -inf. The tables are buffers, so that a run saves them like weights; before `fit_kneser_ney` they hold the
+    uniform distribution. Rows in reading order are quickest (several million a second, as each row
+    goes on from the one above), rows in any order are right.
+    """
+
+    input_kinds: ClassVar[frozenset[str]] = frozenset({"contexts"})
+    level_ends: Tensor
+    keys: Tensor
+    table_log_probs: Tensor
+    table_log_backoffs: Tensor
+
+    def __init__(self, order: int, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self._model: BackoffModel | None = None
+        nothing = np.empty(0, dtype=np.int64)
+        self.set_tables(
+            fit_kneser_ney(nothing, np.array([0]), order=order, vocabulary=vocabulary).tables
+        )
+
+    @property
+    def order(self) -> int:
+        """Words in the longest n-gram, the predicted one included."""
+        return len(self.level_ends)
+
+    def fit(self, tokens: np.ndarray, offsets: np.ndarray) -> KneserNeyFit:
+        """Replace the tables by those of a corpus; see `lmlab.inference.kneser_ney.fit_kneser_ney`.
+
+        The record tells the discounts, and the orders at which the corpus was too small for them.
+        """
+        fitted = fit_kneser_ney(tokens, offsets, order=self.order, vocabulary=self.vocabulary)
+        self.set_tables(fitted.tables)
+        return fitted
+
+    def set_tables(self, tables: BackoffTables) -> None:
+        """Replace the tables, by those of an ARPA file for example; their order becomes ours."""
+        if tables.vocabulary != self.vocabulary:
+            raise UserError(
+                f"expected tables for {self.vocabulary}, but these are for {tables.vocabulary}; "
+                "build the model with the vocabulary that belongs to the tables."
+            )
+        arrays = (tables.level_ends, tables.keys, tables.log_probs, tables.log_backoffs)
+        for name, array in zip(BUFFERS, arrays, strict=True):
+            self.register_buffer(name, torch.from_numpy(array.copy()))
+        self._model = None
+
+    @property
+    def tables(self) -> BackoffTables:
+        """The tables as arrays that share the buffers' memory."""
+        level_ends, keys, log_probs, log_backoffs = (
+            self.get_buffer(name).numpy() for name in BUFFERS
+        )
+        return BackoffTables(
+            vocabulary=self.vocabulary,
+            level_ends=level_ends,
+            keys=keys,
+            log_probs=log_probs,
+            log_backoffs=log_backoffs,
+        )
+
+    @property
+    def model(self) -> BackoffModel:
+        """The tables with their index, which is made when it is first needed."""
+        if self._model is None:
+            self._model = BackoffModel(self.tables)
+        return self._model
+
+    def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        looked_up = self.model.predict(self._contexts(hidden), self._ids(targets, lowest=0))
+        return _like(looked_up.log_probs, hidden)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        whole = self.model.distribution(self._contexts(hidden.flatten(0, -2)))
+        return _like(whole, hidden).view(*hidden.shape[:-1], self.vocabulary.size)
+
+    def matched_order(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(N,) words in the longest n-gram known for each target: 1 is the word alone.
+
+        It tells how much of the context counted, and what a sparser model would have to smooth.
+        """
+        looked_up = self.model.predict(self._contexts(hidden), self._ids(targets, lowest=0))
+        return torch.from_numpy(looked_up.orders.astype(np.int64)).to(hidden.device)
+
+    def _contexts(self, hidden: Tensor) -> np.ndarray:
+        if hidden.shape[-1] != self.order - 1:
+            raise UserError(
+                f"a model of order {self.order} reads contexts of {self.order - 1} words, but "
+                f"these have {hidden.shape[-1]}; give them the model's own length."
+            )
+        return self._ids(hidden, lowest=TEXT_BREAK)
+
+    def _ids(self, tokens: Tensor, *, lowest: int) -> np.ndarray:
+        ids = tokens.detach().cpu().numpy()
+        if ids.size and (ids.min() < lowest or ids.max() >= self.vocabulary.size):
+            raise UserError(
+                f"expected token ids from {lowest} to {self.vocabulary.size - 1}, but found "
+                f"{ids.min()} to {ids.max()}; encode the text with the model's own tokeniser."
+            )
+        return ids
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NgramTable:
+        """Nothing: a lookup is the processor's work, and rounded tables would not sum to one."""
+        return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **words: Any
+    ) -> None:
+        # A stored table has its own size and precision, whatever this one was built with.
+        for name in BUFFERS:
+            stored = state_dict.get(prefix + name)
+            if stored is not None:
+                self.register_buffer(name, torch.empty_like(stored, device="cpu"))
+        super()._load_from_state_dict(state_dict, prefix, *rest, **words)
+        self._model = None
+        _ = self.tables  # tells at once if they do not fit together
+
+
+def _like(values: np.ndarray, other: Tensor) -> Tensor:
+    """As a tensor on the other's device; Apple's has no double precision."""
+    found = torch.from_numpy(values)
+    return found.float().to("mps") if other.device.type == "mps" else found.to(other.device)

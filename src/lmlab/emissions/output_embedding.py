@@ -1,0 +1,26 @@
+"""What emissions share: a vector for each token, and tokens that are never predicted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.vocabulary import Vocabulary
+
+
+def output_embedding(
+    width: int, vocabulary: Vocabulary, tied: nn.Embedding | None
+) -> nn.Parameter | Tensor:
+    """(V, W) the vectors of a tied embedding (Press and Wolf 2017), or free ones."""
+    if tied is not None:
+        assert tied.embedding_dim == width, "a tied embedding has the hidden width"
+        return tied.weight
+    # Short vectors; where only their direction counts, the shorter they are the faster they turn.
+    return nn.Parameter(torch.empty(vocabulary.size, width).uniform_(-(width**-0.5), width**-0.5))
+
+
+def never_predicted_mask(vocabulary: Vocabulary) -> Tensor:
+    """(V,) zeros, with -inf at the tokens that are never predicted."""
+    never = torch.zeros(vocabulary.size)
+    never[list(vocabulary.unpredictable)] = float("-inf")
+    return never

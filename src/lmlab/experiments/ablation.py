@@ -1,0 +1,311 @@
+"""Ablation: a system trained whole and with some of its terms switched off, side by side (003)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.limits import check_limit
+from lmlab.core.registry import catalogue, find_system, system_module
+from lmlab.core.switches import describe_switches, parse_switch_sets, parse_switches
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.training.config import TrainingConfig
+from lmlab.training.train import DEFAULT_SIZE
+from lmlab.training.training_plan import (
+    TrainingPlan,
+    make_training_plan,
+)
+
+DisabledTerms = tuple[int, ...]
+RECORD_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationTrial:
+    """One training: a set of switches that are off, and a seed."""
+
+    off: DisabledTerms
+    seed: int
+    run: str
+    """Its folder, seen from the ablation's."""
+    parameters: int
+    seconds: float
+    """Training time by the clock, over all sittings."""
+    losses: tuple[tuple[int, float], ...]
+    """Epochs and the held-out loss after each, in nats per token."""
+    failed: str = ""
+    """Why there is no loss, where the training ran into numbers that are none."""
+
+    def loss_at(self, epoch: int) -> float | None:
+        """The loss after that many epochs; None where it was not trained so long."""
+        return next((loss for after, loss in self.losses if after >= epoch), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedMean:
+    """A mean over seeds, with the standard deviation where there are several."""
+
+    mean: float
+    spread: float | None
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationRow:
+    """What a set of switches leads to."""
+
+    off: DisabledTerms
+    terms: str
+    """The set in words."""
+    intact: bool
+    """Whether it is what the others are compared with."""
+    parameters: int
+    seconds: float
+    """Mean training time."""
+    losses: Mapping[int, SeedMean]
+    """By epoch."""
+    differences: Mapping[int, SeedMean]
+    """Loss less the intact system's with the same seed, by epoch; empty for the intact one."""
+    failed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationPlan:
+    """What an ablation is asked to find out."""
+
+    card: Card
+    plan: TrainingPlan
+    """Size, recipe, settings and budget; its switches are those of the intact system."""
+    data: str
+    tokenizer: str | None
+    given: Mapping[str, Any]
+    """The settings as they were given, without the switches."""
+    sets: tuple[DisabledTerms, ...]
+    """The intact system's own first."""
+    seeds: int
+    at: tuple[int, ...]
+    """Epochs at which losses are told."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def intact(self) -> DisabledTerms:
+        return self.sets[0]
+
+    def record(self) -> dict[str, Any]:
+        """What must stay the same when an ablation goes on."""
+        system, training = asdict(self.plan.system_config), asdict(self.plan.training)
+        found = {
+            "system": self.card.name,
+            "size": self.plan.size,
+            "recipe": self.plan.recipe,
+            "data": self.data,
+            "tokenizer": self.tokenizer,
+            **{name: value for name, value in training.items() if name != "seed"},
+            **system,
+        }
+        return dict(json.loads(json.dumps(found)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """The table, and what it was made of."""
+
+    path: Path
+    system: str
+    corpus: str
+    split: str
+    """The split of the losses."""
+    switches: tuple[str, ...]
+    at: tuple[int, ...]
+    seeds: int
+    rows: tuple[AblationRow, ...]
+    """Best first, by the loss at the last asked epoch."""
+    trials: tuple[AblationTrial, ...]
+    notes: tuple[str, ...]
+    finished: bool
+    """Whether every training asked for has been done."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        found = asdict(self) | {"path": str(self.path)}
+        return dict(json.loads(json.dumps(found)))
+
+
+def plan_ablation(
+    system: str,
+    *,
+    data: str,
+    switches: str | Sequence[Sequence[int | str]] | None,
+    each: bool,
+    pairs: bool,
+    seeds: int,
+    epochs: int | None,
+    at: Sequence[int],
+    size: str | None,
+    settings: Mapping[str, Any],
+    tokenizer: str | None,
+    recipe: str | None,
+) -> AblationPlan:
+    """Resolve and check everything before anything is trained."""
+    card = find_system(system)
+    if not card.switches:
+        having = [other.name for other in catalogue().values() if other.switches]
+        raise UserError(
+            f"{card.name} declares no switches to turn off; those that do: {', '.join(having)}."
+        )
+    if seeds < 1:
+        raise UserError(f"an ablation needs at least one seed, got {seeds}.")
+    check_limit("seeds", seeds, called="the number of seeds")
+    given = {key.strip().replace("-", "_"): value for key, value in settings.items()}
+    if "seed" in given:
+        raise UserError("an ablation chooses its seeds itself; say by --seeds how many.")
+    plan = make_training_plan(card, size or DEFAULT_SIZE, recipe, given, {"epochs": epochs}, 0)
+    given.pop("off", None)
+    sets, notes = _sets(
+        card, plan, switches, each=each or (switches is None and not pairs), pairs=pairs
+    )
+    return AblationPlan(
+        card=card,
+        plan=plan,
+        data=data,
+        tokenizer=tokenizer,
+        given=given,
+        sets=sets,
+        seeds=seeds,
+        at=_epochs(at, plan.training),
+        notes=notes,
+    )
+
+
+def _epochs(at: Sequence[int], training: TrainingConfig) -> tuple[int, ...]:
+    if training.epochs is None or training.steps is not None or training.minutes is not None:
+        raise UserError("an ablation has its budget in epochs; leave out steps and minutes.")
+    for epoch in at:
+        if not 1 <= epoch <= training.epochs:
+            raise UserError(
+                f"losses can be told at epochs 1 to {training.epochs}, and {epoch} was asked for; "
+                "give a larger --epochs."
+            )
+    return tuple(sorted(set(at))) or (training.epochs,)
+
+
+def _sets(
+    card: Card,
+    plan: TrainingPlan,
+    switches: str | Sequence[Sequence[int | str]] | None,
+    *,
+    each: bool,
+    pairs: bool,
+) -> tuple[tuple[DisabledTerms, ...], tuple[str, ...]]:
+    """The intact set and all others, and notes on those that mean nothing and are left out.
+
+    What is off in the settings is off in every set, the intact one too.
+    """
+    base: DisabledTerms = tuple(plan.system_config.off)
+    if refusal := _refusal(card, plan, base):
+        raise UserError(refusal)
+    named = _named(card, switches)
+    for off in named:
+        if refusal := _refusal(card, plan, _joined(base, off)):
+            raise UserError(refusal)
+    others = [switch for switch in range(len(card.switches)) if switch not in base]
+    tried: list[DisabledTerms] = [(switch,) for switch in others] if each else []
+    tried += list(combinations(others, 2)) if pairs else []
+    notes = []
+    for off in tried:
+        if refusal := _refusal(card, plan, _joined(base, off)):
+            notes.append(f"{describe_switches(off, card.switches)} was left out: {refusal}")
+        else:
+            named.append(off)
+    joined = [base, *(_joined(base, off) for off in named)]
+    return tuple(dict.fromkeys(joined)), tuple(notes)
+
+
+def _named(card: Card, switches: str | Sequence[Sequence[int | str]] | None) -> list[DisabledTerms]:
+    if switches is None:
+        return []
+    if isinstance(switches, str):
+        return parse_switch_sets(switches, card.switches, of=card.name)
+    return [parse_switches(off, card.switches, of=card.name) for off in switches]
+
+
+def _joined(base: DisabledTerms, off: DisabledTerms) -> DisabledTerms:
+    return tuple(sorted({*base, *off}))
+
+
+def _refusal(card: Card, plan: TrainingPlan, off: DisabledTerms) -> str:
+    """Why the system can't be built with these off; nothing where it can."""
+    module = system_module(card.name)
+    try:
+        module.build(replace(plan.system_config, off=off), Vocabulary(size=8))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def summarise_trials(
+    question: AblationPlan, trials: Sequence[AblationTrial], *, path: Path, split: str
+) -> Ablation:
+    """The table of what has been trained so far."""
+    found = {(trial.off, trial.seed): trial for trial in trials}
+    wanted = [(off, seed) for seed in range(question.seeds) for off in question.sets]
+    asked = [found[key] for key in wanted if key in found]
+    rows = [_row(question, off, asked) for off in question.sets]
+    last = question.at[-1]
+
+    def rank(row: AblationRow) -> float:
+        return row.losses[last].mean if last in row.losses else float("inf")
+
+    return Ablation(
+        path=path,
+        system=question.card.name,
+        corpus=question.data,
+        split=split,
+        switches=question.card.switches,
+        at=question.at,
+        seeds=question.seeds,
+        rows=tuple(sorted((row for row in rows if row is not None), key=rank)),
+        trials=tuple(asked),
+        notes=question.notes,
+        finished=len(asked) == len(wanted),
+    )
+
+
+def _row(
+    question: AblationPlan, off: DisabledTerms, trials: Sequence[AblationTrial]
+) -> AblationRow | None:
+    own = [trial for trial in trials if trial.off == off]
+    if not own:
+        return None
+    intact = {trial.seed: trial for trial in trials if trial.off == question.intact}
+    losses, differences = {}, {}
+    for epoch in question.at:
+        by_seed = {t.seed: loss for t in own if (loss := t.loss_at(epoch)) is not None}
+        whole = {seed: trial.loss_at(epoch) for seed, trial in intact.items()}
+        paired = [loss - b for seed, loss in by_seed.items() if (b := whole.get(seed)) is not None]
+        if by_seed:
+            losses[epoch] = _figure(list(by_seed.values()))
+        if paired and off != question.intact:
+            differences[epoch] = _figure(paired)
+    return AblationRow(
+        off=off,
+        terms=describe_switches(off, question.card.switches),
+        intact=off == question.intact,
+        parameters=own[0].parameters,
+        seconds=mean(trial.seconds for trial in own),
+        losses=losses,
+        differences=differences,
+        failed=next((trial.failed for trial in own if trial.failed), ""),
+    )
+
+
+def _figure(values: Sequence[float]) -> SeedMean:
+    spread = stdev(values) if len(values) > 1 else None
+    return SeedMean(mean=mean(values), spread=spread, seeds=len(values))

@@ -1,0 +1,224 @@
+"""An ablation as a table (terminal, Markdown, LaTeX) and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure as Canvas
+
+from lmlab.core.atomic_files import (
+    write_bytes,
+    write_text,
+)
+from lmlab.experiments.ablation import (
+    Ablation,
+    AblationRow,
+    SeedMean,
+)
+from lmlab.plotting.canvas import (
+    FOREGROUND_COLOUR,
+    add_legend,
+    colour,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    render_figure,
+)
+from lmlab.scoring.comparison_tables import (
+    latex_escape,
+    markdown_escape,
+    markdown_rows,
+    terminal_cell,
+)
+from lmlab.training.reporting import format_exact_duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class AblationColumn:
+    """One column: its heading, what it shows of a row, and whether it is a number."""
+
+    heading: str
+    show: Callable[[AblationRow], str]
+    number: bool = True
+
+
+def ablation_columns(ablation: Ablation) -> tuple[AblationColumn, ...]:
+    """003's columns: what is off, losses and differences at the asked epochs, size, time."""
+    shown = [
+        AblationColumn("off", lambda row: ",".join(map(str, row.off)) or "intact", number=False),
+        AblationColumn("terms", lambda row: _terms(row, ablation.switches), number=False),
+    ]
+    for epoch in ablation.at:
+        shown += [
+            AblationColumn(f"loss E{epoch}", partial(_loss, epoch=epoch)),
+            AblationColumn(f"difference E{epoch}", partial(_difference, epoch=epoch)),
+        ]
+    shown += [
+        AblationColumn("parameters", lambda row: f"{row.parameters:,}"),
+        AblationColumn("time", lambda row: format_exact_duration(row.seconds)),
+    ]
+    return tuple(shown)
+
+
+def _terms(row: AblationRow, switches: Sequence[str]) -> str:
+    return ", ".join(switches[number] for number in row.off)
+
+
+def _loss(row: AblationRow, epoch: int) -> str:
+    if row.failed and epoch not in row.losses:
+        return "not finite"
+    return _number(row.losses.get(epoch), "{:.4f}")
+
+
+def _difference(row: AblationRow, epoch: int) -> str:
+    return _number(row.differences.get(epoch), "{:+.4f}")
+
+
+def _number(figure: SeedMean | None, form: str) -> str:
+    if figure is None:
+        return MISSING
+    spread = "" if figure.spread is None else f" ± {figure.spread:.4f}"
+    return form.format(figure.mean) + spread
+
+
+def ablation_caption(ablation: Ablation) -> str:
+    """What the figures are."""
+    seeds = "one seed" if ablation.seeds == 1 else f"{ablation.seeds} seeds"
+    spread = "" if ablation.seeds == 1 else ", ± the standard deviation over them"
+    whole = next((row for row in ablation.rows if row.intact), None)
+    against = "the intact system" if whole is None or not whole.off else f"{whole.terms} off"
+    text = (
+        f"{ablation.system} on {ablation.corpus}, {ablation.split} split: nats a token after the "
+        f"epochs E, {seeds}{spread}; differences to {against} with the same seed."
+    )
+    return text if ablation.finished else f"{text} Not finished yet."
+
+
+def ablation_rich_table(ablation: Ablation) -> Table:
+    """The table for a terminal."""
+    from rich.table import Table
+
+    table = Table(
+        title=terminal_cell(ablation_caption(ablation)), title_justify="left", title_style=""
+    )
+    shown = ablation_columns(ablation)
+    for column in shown:
+        justify = "right" if column.number else "left"
+        table.add_column(column.heading, justify=justify, no_wrap=column.number)  # type: ignore[arg-type]
+    for row in ablation.rows:
+        style = "bold" if row.intact else None
+        table.add_row(*(terminal_cell(column.show(row)) for column in shown), style=style)
+    return table
+
+
+def ablation_markdown(ablation: Ablation) -> str:
+    """The table and its notes as Markdown."""
+    shown = ablation_columns(ablation)
+    table = markdown_rows(
+        [column.heading for column in shown],
+        [column.number for column in shown],
+        ([column.show(row) for column in shown] for row in ablation.rows),
+    )
+    notes = [f"- {markdown_escape(note)}" for note in ablation.notes]
+    lines = [
+        markdown_escape(ablation_caption(ablation)),
+        "",
+        *table,
+        *(["", *notes] if notes else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def ablation_latex(ablation: Ablation) -> str:
+    """A `table` for LaTeX with the package booktabs."""
+    shown = ablation_columns(ablation)
+    align = "".join("r" if column.number else "l" for column in shown)
+    rows = [" & ".join(latex_escape(column.show(row)) for column in shown) for row in ablation.rows]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"  \centering",
+            rf"  \begin{{tabular}}{{{align}}}",
+            r"    \toprule",
+            "    " + " & ".join(latex_escape(column.heading) for column in shown) + r" \\",
+            r"    \midrule",
+            *(f"    {row} \\\\" for row in rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            rf"  \caption{{{latex_escape(ablation_caption(ablation))}}}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def ablation_figure(ablation: Ablation) -> FigureSpec:
+    """Each set's difference to the intact system: left of the line is better."""
+    rows = [row for row in ablation.rows if row.differences]
+    return FigureSpec(
+        name="ablation",
+        title=f"Terms of {ablation.system} switched off",
+        reading="Each point is the loss without those terms less the intact system's; left of the "
+        "line the system is better off without them. Bars are the standard deviation over seeds, "
+        "small points the seeds.",
+        draw=partial(_draw, ablation=ablation, rows=rows),
+        height=1.0 + 0.32 * max(len(rows), 1),
+    )
+
+
+def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> None:
+    axes = canvas.subplots()
+    axes.axvline(0, color=FOREGROUND_COLOUR, linewidth=1)
+    for look, epoch in enumerate(ablation.at):
+        shift = 0.25 * (look - (len(ablation.at) - 1) / 2)
+        for place, row in enumerate(rows):
+            figure = row.differences.get(epoch)
+            if figure is None:
+                continue
+            at = place + shift
+            each = _by_seed(ablation, row, epoch)
+            axes.plot(each, [at] * len(each), ".", color=colour(look), alpha=0.5, markersize=4)
+            axes.errorbar(
+                figure.mean,
+                at,
+                xerr=figure.spread,
+                fmt="o",
+                color=colour(look),
+                markersize=5,
+                capsize=2,
+                label=f"epoch {epoch}" if place == 0 else None,
+            )
+    axes.set_yticks(range(len(rows)), [f"{row.terms} off" for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("loss less the intact system's, nats per token")
+    if len(ablation.at) > 1:
+        add_legend(axes)
+
+
+def _by_seed(ablation: Ablation, row: AblationRow, epoch: int) -> list[float]:
+    """The row's differences seed by seed."""
+    whole = next(each.off for each in ablation.rows if each.intact)
+    loss = {(trial.off, trial.seed): trial.loss_at(epoch) for trial in ablation.trials}
+    pairs = [(loss.get((row.off, s)), loss.get((whole, s))) for s in range(ablation.seeds)]
+    return [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+
+
+def write_ablation_tables(ablation: Ablation) -> None:
+    """ablation.md, ablation.tex, ablation.svg and ablation.png beside ablation.json."""
+    if not ablation.rows:
+        return  # stopped before the first training was done
+    write_text(ablation.path / "ablation.md", ablation_markdown(ablation))
+    write_text(ablation.path / "ablation.tex", ablation_latex(ablation))
+    if any(row.differences for row in ablation.rows):
+        drawn = render_figure(ablation_figure(ablation))
+        write_text(ablation.path / "ablation.svg", drawn.svg)
+        write_bytes(ablation.path / "ablation.png", drawn.png)

@@ -1,0 +1,172 @@
+"""The forward recursion of a hidden Markov chain, in which each token tells a block of states.
+
+    a_t ∝ p_t ∘ e_t        the belief about the state that emitted token t
+    p_{t+1} = a_t A        the prediction of the state that emits the next one
+
+The K states stand in C blocks of K / C (one block: no constraint), and a token can only come from
+the states of its own block (Chiu and Rush 2020), so that a step costs K² / C instead of K².
+`forward_filter_clear` computes with logarithms; `forward_filter` with matrix products of probabilities that
+are normalised at every step, which is as exact and far faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MIN_SCALE = 1e-30
+"""A step less probable than this given the states left is computed with logarithms."""
+
+
+def forward_filter_clear(
+    log_predicted: Tensor, log_emitted: Tensor, blocks: Tensor, log_transition: Tensor
+) -> Tensor:
+    """(B, T, K) log-predictions of the state after each token.
+
+    `log_predicted` (B, K) is the prediction before the first token; `log_emitted` (B, T, K / C) is
+    log p(token | state) up to a constant for each token, for the states of the block (B, T) that
+    the token comes from; `log_transition` is (K, K). Cost T · K² / C, in memory too.
+    """
+    rows, time, inside = log_emitted.shape
+    every, predictions = torch.arange(rows, device=blocks.device), []
+    from_block = log_transition.view(-1, inside, log_transition.shape[1])
+    for place in range(time):
+        block = blocks[:, place]
+        joint = log_predicted.view(rows, -1, inside)[every, block] + log_emitted[:, place]
+        belief = torch.log_softmax(joint, dim=-1)
+        log_predicted = torch.logsumexp(belief[:, :, None] + from_block[block], dim=1)
+        predictions.append(log_predicted)
+    return torch.stack(predictions, dim=1) if time else log_emitted.new_zeros(rows, 0, 0)
+
+
+def forward_filter(
+    log_predicted: Tensor, log_emitted: Tensor, blocks: Tensor, log_transition: Tensor
+) -> Tensor:
+    """As `forward_filter_clear`, by scaled matrix products: equal to it, values and gradients.
+
+    A step that single precision can't scale sends the whole batch to the clear version.
+    """
+    # A constant for each token cancels in the belief; this one keeps the largest at one.
+    strongest = log_emitted.detach().amax(-1, keepdim=True)
+    emitted = (log_emitted - strongest).exp()
+    predicted, faintest = _ScaledFilter.apply(
+        log_predicted.exp(), emitted, blocks, log_transition.exp()
+    )
+    if not faintest > MIN_SCALE:
+        return forward_filter_clear(log_predicted, log_emitted, blocks, log_transition)
+    return predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
+
+
+class _ScaledFilter(torch.autograd.Function):
+    """Predictions (B, T, K) in probabilities, and the smallest scale met.
+
+    Its gradient runs the recursion backwards and adds up the transition's over all tokens of a
+    block in one product, where autograd would make a (K, K) for every step. Inside, time comes
+    first, and steps write where their results stay: with few states a step is all overhead.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, predicted: Tensor, emitted: Tensor, blocks: Tensor, transition: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        rows, time, inside = emitted.shape
+        emitted, blocks = emitted.transpose(0, 1).contiguous(), blocks.t().contiguous()
+        moves = _Moves(transition, blocks, inside)
+        predictions = emitted.new_empty(time, rows, len(transition))
+        beliefs, scales = torch.empty_like(emitted), emitted.new_empty(time, rows, 1)
+        asked, before = [], predicted
+        for place, (token, belief, scale, after) in enumerate(
+            zip(emitted, beliefs, scales, predictions, strict=True)
+        ):
+            asked.append(moves.own(before, place))
+            torch.mul(asked[-1], token, out=belief)
+            torch.sum(belief, -1, keepdim=True, out=scale)
+            belief.div_(scale)
+            moves.forward(belief, place, out=after)
+            before = after
+        own = torch.stack(asked) if asked else beliefs
+        context.save_for_backward(emitted, transition, own, beliefs, scales)
+        context.moves, context.states = moves, predicted.shape
+        faintest = scales.min() if time else scales.new_ones(())
+        context.mark_non_differentiable(faintest)
+        return predictions.transpose(0, 1), faintest
+
+    @staticmethod
+    def backward(context: Any, arriving: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        emitted, transition, own, beliefs, scales = context.saved_tensors
+        moves: _Moves = context.moves
+        # What each prediction's gradient is in all: from its own use, and from the next step.
+        whole = arriving.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        of_predicted = arriving.new_zeros(context.states)
+        of_joint = torch.empty_like(beliefs)
+        places = list(zip(whole, of_joint, beliefs, scales, emitted, strict=True))
+        for place in reversed(range(len(places))):
+            of_prediction, gradient, belief, scale, token = places[place]
+            moves.backward(of_prediction, place, out=gradient)
+            gradient.sub_((gradient * belief).sum(-1, keepdim=True)).div_(scale)
+            target = of_predicted if place == 0 else whole[place - 1]
+            moves.add_own(target, gradient, token, place)
+        of_emitted = (of_joint * own).transpose(0, 1)
+        return of_predicted, of_emitted, None, moves.expected(beliefs, whole, transition)
+
+
+class _Moves:
+    """The products of a step, for the rows of each block; with one block, for all rows at once."""
+
+    def __init__(self, transition: Tensor, blocks: Tensor, inside: int) -> None:
+        self.inside, self.blocks = inside, blocks
+        self.parts = transition.view(-1, inside, transition.shape[1]).unbind(0)
+        self.one = len(self.parts) == 1
+        self.every = torch.arange(blocks.shape[1], device=blocks.device)
+        self.groups = [] if self.one else [_by_block(b, len(self.parts)) for b in blocks]
+
+    def own(self, predicted: Tensor, place: int) -> Tensor:
+        """(B, K / C) of a prediction (B, K) the states of each row's block."""
+        if self.one:
+            return predicted
+        return predicted.view(len(predicted), -1, self.inside)[self.every, self.blocks[place]]
+
+    def add_own(self, target: Tensor, gradient: Tensor, token: Tensor, place: int) -> None:
+        """target (B, K) += gradient ∘ token (B, K / C) at each row's block."""
+        if self.one:
+            target.addcmul_(gradient, token)
+        else:
+            states = target.view(len(target), -1, self.inside)
+            states[self.every, self.blocks[place]] += gradient * token
+
+    def forward(self, belief: Tensor, place: int, *, out: Tensor) -> None:
+        """(B, K) = belief (B, K / C) × the rows of the transition that leave its block."""
+        if self.one:
+            torch.mm(belief, self.parts[0], out=out)
+            return
+        for block, members in self.groups[place]:
+            out[members] = belief[members] @ self.parts[block]
+
+    def backward(self, gradient: Tensor, place: int, *, out: Tensor) -> None:
+        """(B, K / C) = gradient (B, K) × the same rows, transposed."""
+        if self.one:
+            torch.mm(gradient, self.parts[0].t(), out=out)
+            return
+        for block, members in self.groups[place]:
+            out[members] = gradient[members] @ self.parts[block].t()
+
+    def expected(self, beliefs: Tensor, whole: Tensor, transition: Tensor) -> Tensor:
+        """(K, K) Σ_t a_tᵀ g_t, one product for each block."""
+        flat, gradient = beliefs.flatten(0, 1), whole.flatten(0, 1)
+        if self.one:
+            return flat.t() @ gradient
+        found = torch.zeros_like(transition)
+        for block, members in _by_block(self.blocks.flatten(), len(self.parts)):
+            states = slice(block * self.inside, (block + 1) * self.inside)
+            found[states] = flat[members].t() @ gradient[members]
+        return found
+
+
+def _by_block(block: Tensor, count: int) -> list[tuple[int, Tensor]]:
+    """Each block that some tokens have, with the rows of those tokens."""
+    order = torch.argsort(block, stable=True)
+    sizes = torch.bincount(block, minlength=count).tolist()
+    parts = torch.split(order, sizes)
+    return [(number, rows) for number, rows in enumerate(parts) if len(rows)]

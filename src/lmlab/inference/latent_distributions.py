@@ -1,0 +1,227 @@
+"""Latent vectors: their prior, their posterior, draws, and the divergence between the two.
+
+Each kind is an object that turns an encoder's numbers into a posterior. All draws are made from
+uniform numbers, so that the same code serves random draws in training and fixed points in scoring.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+MIN_UNIFORM = 2.0**-25
+"""Uniform numbers are kept this far from 0 and 1, where a Gaussian would be infinite."""
+MIN_STD = 1e-6
+SOFTPLUS_INVERSE_OF_ONE = math.log(math.e - 1)
+"""softplus(UNIT) = 1: where the encoder says nothing, the spread is that of the prior."""
+
+
+class LatentPosterior(Protocol):
+    """q(z | s) for B rows, L numbers each."""
+
+    @property
+    def mean(self) -> Tensor:
+        """(B, L)"""
+        ...
+
+    @property
+    def spread(self) -> Tensor:
+        """(B, L) standard deviation of each number."""
+        ...
+
+    def draw(self, uniforms: Tensor) -> Tensor:
+        """(…, B, L) latents from numbers in (0, 1) of that shape, differentiable in q."""
+        ...
+
+    def log_prob(self, latents: Tensor) -> Tensor:
+        """(…, B) log q(z | s)."""
+        ...
+
+    def divergence(self) -> Tensor:
+        """(B, L) KL(q || p) in nats, by the chain rule over the numbers: the sum is exact."""
+        ...
+
+
+class LatentFamily(Protocol):
+    """A kind of latent vector."""
+
+    @property
+    def size(self) -> int:
+        """L."""
+        ...
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers of an encoder a posterior is made from."""
+        ...
+
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
+        """q(z | s) from (B, `numbers`)."""
+        ...
+
+    def sample_prior(self, uniforms: Tensor) -> Tensor:
+        """(…, L) latents of the prior from numbers in (0, 1)."""
+        ...
+
+    def prior_log_prob(self, latents: Tensor) -> Tensor:
+        """(…) log p(z) of (…, L)."""
+        ...
+
+
+@dataclass(frozen=True)
+class DiagonalGaussian:
+    """p(z) = N(0, I), q(z | s) = N(μ(s), diag σ(s)²) (Kingma and Welling 2014)."""
+
+    size: int
+
+    @property
+    def numbers(self) -> int:
+        return 2 * self.size
+
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
+        mean, spread = numbers.chunk(2, dim=-1)
+        return DiagonalPosterior(mean, _positive(spread))
+
+    def sample_prior(self, uniforms: Tensor) -> Tensor:
+        return standard_normal(uniforms)
+
+    def prior_log_prob(self, latents: Tensor) -> Tensor:
+        return (-0.5 * latents**2 - HALF_LOG_TWO_PI).sum(-1)
+
+
+@dataclass(frozen=True)
+class FullGaussian(DiagonalGaussian):
+    """p(z) = N(0, I), q(z | s) = N(μ(s), C(s) C(s)ᵀ) with C lower triangular.
+
+    003 thinks of a covariance of the prior as well: the decoder's first linear map absorbs it, so
+    the prior stays the standard one. L (L + 3) / 2 numbers, cost L² a row.
+    """
+
+    @property
+    def numbers(self) -> int:
+        return self.size * (self.size + 3) // 2
+
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
+        mean, spread, below = numbers.split(
+            [self.size, self.size, self.numbers - 2 * self.size], dim=-1
+        )
+        row, column = torch.tril_indices(self.size, self.size, -1, device=numbers.device)
+        lower = numbers.new_zeros(*below.shape[:-1], self.size, self.size)
+        lower[..., row, column] = below
+        return FullPosterior(mean, lower + torch.diag_embed(_positive(spread)))
+
+
+@dataclass(frozen=True)
+class BernoulliLatent:
+    """p(z) = ½ for each bit, q(z | s) = Π π_j^z_j (1 - π_j)^(1 - z_j), π = σ(encoder).
+
+    A draw has the gradient of its probability, the straight-through estimator (Bengio et al.
+    2013): biased in training, but without the variance of a score function. Scores are not
+    affected: draws are exact, and so is the divergence.
+    """
+
+    size: int
+
+    @property
+    def numbers(self) -> int:
+        return self.size
+
+    def posterior(self, numbers: Tensor) -> LatentPosterior:
+        return BernoulliPosterior(numbers)
+
+    def sample_prior(self, uniforms: Tensor) -> Tensor:
+        return (uniforms < 0.5).to(torch.get_default_dtype())
+
+    def prior_log_prob(self, latents: Tensor) -> Tensor:
+        return torch.full_like(latents, -math.log(2)).sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalPosterior:
+    """N(μ, diag σ²)."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def draw(self, uniforms: Tensor) -> Tensor:
+        return self.mean + self.spread * standard_normal(uniforms).to(self.mean)
+
+    def log_prob(self, latents: Tensor) -> Tensor:
+        standard = (latents - self.mean) / self.spread
+        return (-0.5 * standard**2 - self.spread.log() - HALF_LOG_TWO_PI).sum(-1)
+
+    def divergence(self) -> Tensor:
+        return 0.5 * (self.spread**2 + self.mean**2 - 1) - self.spread.log()
+
+
+@dataclass(frozen=True, eq=False)
+class FullPosterior:
+    """N(μ, C Cᵀ), C (B, L, L) lower triangular with a positive diagonal."""
+
+    mean: Tensor
+    factor: Tensor
+
+    @property
+    def spread(self) -> Tensor:
+        return self.factor.norm(dim=-1)
+
+    def draw(self, uniforms: Tensor) -> Tensor:
+        noise = standard_normal(uniforms).to(self.mean)
+        return self.mean + (self.factor @ noise[..., None]).squeeze(-1)
+
+    def log_prob(self, latents: Tensor) -> Tensor:
+        away = (latents - self.mean)[..., None]
+        standard = torch.linalg.solve_triangular(self.factor, away, upper=False).squeeze(-1)
+        diagonal = self.factor.diagonal(dim1=-2, dim2=-1)
+        return (-0.5 * standard**2 - diagonal.log() - HALF_LOG_TWO_PI).sum(-1)
+
+    def divergence(self) -> Tensor:
+        # Of q(z_i | z_<i), whose variance is C_ii² and whose mean varies by the rest of its row.
+        diagonal = self.factor.diagonal(dim1=-2, dim2=-1)
+        rows = (self.factor**2).sum(-1)
+        return 0.5 * (rows + self.mean**2 - 1) - diagonal.log()
+
+
+@dataclass(frozen=True, eq=False)
+class BernoulliPosterior:
+    """Independent bits, given by the log-odds of a one."""
+
+    log_odds: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        return self.log_odds.sigmoid()
+
+    @property
+    def spread(self) -> Tensor:
+        return (self.mean * (1 - self.mean)).sqrt()
+
+    def draw(self, uniforms: Tensor) -> Tensor:
+        mean = self.mean
+        bits = (uniforms.to(mean.device) < mean).to(mean)
+        return bits + (mean - mean.detach())  # a zero that has the gradient
+
+    def log_prob(self, latents: Tensor) -> Tensor:
+        return (latents * self.log_odds - F.softplus(self.log_odds)).sum(-1)
+
+    def divergence(self) -> Tensor:
+        # Σ_z q log(2 q): log 2 less the entropy.
+        ones, zeros = F.logsigmoid(self.log_odds), F.logsigmoid(-self.log_odds)
+        return math.log(2) + self.mean * ones + (1 - self.mean) * zeros
+
+
+def standard_normal(uniforms: Tensor) -> Tensor:
+    """Φ⁻¹ of numbers in (0, 1), computed in double precision and given in the default one."""
+    kept = uniforms.double().clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
+    return torch.special.ndtri(kept).to(torch.get_default_dtype())
+
+
+def _positive(numbers: Tensor) -> Tensor:
+    """Numbers made positive, 1 at 0; linear where large, so that none explodes."""
+    return F.softplus(numbers + SOFTPLUS_INVERSE_OF_ONE) + MIN_STD

@@ -1,0 +1,128 @@
+"""Linear chains: N variables of K states each, tied to their neighbours.
+
+    score(z) = Σ_i unary[i, z_i] + Σ_i pairwise[i, z_i, z_{i+1}]
+
+Unary potentials are (…, N, K), pairwise ones (…, N - 1, K, K), both in logs and of any sign; -inf
+forbids. A transition that is the same at every step is `pairwise.expand(N - 1, K, K)`: no memory.
+Rows of different length are given by `lengths` (…,): what stands behind a row's end is not looked
+at. One dynamic program (`forward_messages`) serves all; its cost is N · K² for each row.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmlab.inference.semirings import (
+    ENTROPY,
+    LOG,
+    MAX,
+    SampleSemiring,
+    Semiring,
+    structure_marginals,
+)
+
+
+def forward_messages(
+    unary: Tensor, pairwise: Tensor, *, semiring: Semiring = LOG, lengths: Tensor | None = None
+) -> Tensor:
+    """(…, N, K) sums over all that stands before a variable, its own potential included.
+
+    Behind a row's length the last message is repeated.
+    """
+    pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape[-3:])
+    unary, pairwise = semiring.lift(unary), semiring.lift(pairwise)
+    arriving = unary[..., 0, :]
+    collected = [arriving]
+    for place in range(1, unary.shape[-2]):
+        moved = semiring.times(arriving[..., :, None], pairwise[..., place - 1, :, :])
+        reached = semiring.times(semiring.sum(moved, -2), unary[..., place, :])
+        if lengths is not None:
+            reached = torch.where((place < lengths)[..., None], reached, arriving)
+        collected.append(reached)
+        arriving = reached
+    return torch.stack(collected, dim=-2)
+
+
+def total(
+    unary: Tensor, pairwise: Tensor, *, semiring: Semiring = LOG, lengths: Tensor | None = None
+) -> Tensor:
+    """(…) the semiring's sum over all K^N assignments."""
+    last = forward_messages(unary, pairwise, semiring=semiring, lengths=lengths)[..., -1, :]
+    return semiring.value(semiring.sum(last, -1))
+
+
+def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """(…) log Σ_z exp(score(z))."""
+    return total(unary, pairwise, lengths=lengths)
+
+
+def forward_backward(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """(…, N, K) posterior p(z_i): forward messages times those of the chain read backwards.
+
+    Differentiable like any other function; zero behind a row's length.
+    """
+    if lengths is not None:
+        unary, pairwise = mask_padding(unary, pairwise, lengths)
+    forward = forward_messages(unary, pairwise)
+    backward = forward_messages(unary.flip(-2), pairwise.flip(-3).transpose(-1, -2)).flip(-2)
+    # Both messages hold the variable's own potential, of which one is enough.
+    own = torch.where(unary.isinf(), 0.0, unary)
+    posterior = torch.softmax(forward + backward - own, dim=-1)
+    if lengths is None:
+        return posterior
+    places = torch.arange(unary.shape[-2], device=unary.device)
+    return posterior * (places < lengths[..., None])[..., None]
+
+
+def mask_padding(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Potentials under which the variables behind a row's length just repeat its last one."""
+    count, states = unary.shape[-2:]
+    places = torch.arange(count, device=unary.device)
+    real = places < lengths[..., None]
+    same = torch.eye(states, device=unary.device, dtype=unary.dtype).log()
+    unary = torch.where(real[..., None], unary, 0.0)
+    pairwise = torch.where(real[..., 1:, None, None], pairwise, same)
+    return unary, pairwise
+
+
+def pair_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """(…, N - 1, K, K) posterior p(z_i, z_{i+1}), as numbers; zero behind a row's length."""
+    shape = (*unary.shape[:-2], unary.shape[-2] - 1, *pairwise.shape[-2:])
+    (parts,) = structure_marginals(
+        lambda p: total(unary.detach(), p, lengths=lengths), pairwise.expand(shape)
+    )
+    return parts
+
+
+def viterbi(
+    unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The best score (…) and its assignment (…, N): Viterbi; 0 behind a row's length."""
+    with torch.no_grad():
+        score = total(unary, pairwise, semiring=MAX, lengths=lengths)
+    return score, _one(unary, pairwise, MAX, lengths)
+
+
+def sample(
+    unary: Tensor,
+    pairwise: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """(…, N) one assignment for each row, drawn from the posterior; 0 behind a row's length."""
+    return _one(unary, pairwise, SampleSemiring(generator), lengths)
+
+
+def entropy(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
+    """(…) entropy of the posterior over assignments, in nats."""
+    return total(unary, pairwise, semiring=ENTROPY, lengths=lengths)
+
+
+def _one(unary: Tensor, pairwise: Tensor, semiring: Semiring, lengths: Tensor | None) -> Tensor:
+    pairwise = pairwise.detach()
+    (chosen,) = structure_marginals(
+        lambda u: total(u, pairwise, semiring=semiring, lengths=lengths), unary
+    )
+    return chosen.argmax(-1)

@@ -1,0 +1,190 @@
+"""One sentence through a network of layers: its inner values, with the words of every place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.system import Assembly, System
+from lmlab.core.view import View
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    TokenizedSentence,
+    collate_sentences,
+)
+from lmlab.inspection.token_names import (
+    NamesSpecialTokens,
+    TokenNames,
+)
+from lmlab.objectives.objective_interfaces import MaskedLMObjective, ReplacedTokenDetectionObjective
+
+LAYER_NAME_PATTERN = re.compile(r"(?P<where>.*?) ?layer (?P<layer>\d+) (?P<what>.+)")
+"""Names of inner values that every layer has: `decoder layer 3 source attention`."""
+SEEDS = 4
+"""Ways to hide something of a text that are tried."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerActivations:
+    """The same inner value of every layer."""
+
+    where: str
+    """encoder, decoder, query, or nothing."""
+    what: str
+    layers: tuple[int, ...]
+    captures: tuple[Capture, ...]
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return f"{self.where} {self.what}".strip()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.captures[0].axes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SentenceActivations:
+    """A sentence, how it was shown, and what was seen inside."""
+
+    sentence: TokenizedSentence
+    view: View
+    names: TokenNames
+    captures: Mapping[str, Capture]
+
+    def series(self) -> list[LayerActivations]:
+        """Inner values that come layer by layer."""
+        return group_by_layer(self.captures)
+
+    def words(self, series: LayerActivations, axis: str, entries: int) -> tuple[str, ...]:
+        """A name for each entry of an axis: its own, the word that is fed there, or a number."""
+        named = series.captures[0].names.get(axis)
+        if named is not None:
+            return named
+        if axis not in ("time", "source"):
+            return tuple(str(entry + 1) for entry in range(entries))
+        reads_source = axis == "source" and series.what.startswith("source")
+        words = stack_input_words(
+            self.view, "encoder" if reads_source else series.where, self.names
+        )
+        if len(words) > entries:
+            return words[len(words) - entries :] if axis == "source" else words[:entries]
+        # What stands before the inputs was put there by the network: a memory, a relay.
+        return ("·",) * (entries - len(words)) + words
+
+
+def stack_input_words(view: View, where: str, names: TokenNames) -> tuple[str, ...]:
+    """What goes through the layers of the encoder, the decoder, or the only stack there is."""
+    if view.decoder is None or where == "encoder":
+        return input_words(view, names)
+    written = input_words(view.decoder, names)
+    if where == "decoder":
+        return written
+    # One stack for an image and its text: the first token, the patches, the other tokens.
+    return (*written[:1], *input_words(view, names), *written[1:])
+
+
+def input_words(view: View, names: TokenNames) -> tuple[str, ...]:
+    """What is fed at each place of the first row."""
+    length = int(view.lengths[0])
+    if view.inputs.ndim != 2:
+        return tuple(f"patch {place + 1}" for place in range(length))
+    return tuple(names.of(id) for id in view.inputs[0, :length].tolist())
+
+
+def group_by_layer(captures: Mapping[str, Capture]) -> list[LayerActivations]:
+    """Inner values that come layer by layer, in the order of their first layer."""
+    found: dict[tuple[str, str], list[tuple[int, Capture]]] = {}
+    for name, capture in captures.items():
+        match = LAYER_NAME_PATTERN.fullmatch(name)
+        if match is not None:
+            key = (match["where"].strip(), match["what"])
+            found.setdefault(key, []).append((int(match["layer"]), capture))
+    return [
+        LayerActivations(
+            where=where,
+            what=what,
+            layers=tuple(layer for layer, _ in pairs),
+            captures=tuple(capture for _, capture in pairs),
+        )
+        for (where, what), pairs in found.items()
+    ]
+
+
+def has_attention_layers(captures: Mapping[str, Capture]) -> bool:
+    """Whether these are the inner values of a network whose layers attend."""
+    return any("head" in capture.axes for capture in captures.values())
+
+
+def captures_without_layers(captures: Mapping[str, Capture]) -> dict[str, Capture]:
+    """Those that are worth a picture by themselves: of layers that attend, what has no layer."""
+    if not has_attention_layers(captures):
+        return dict(captures)
+    return {
+        name: capture
+        for name, capture in captures.items()
+        if not (LAYER_NAME_PATTERN.fullmatch(name) and _in_series(capture))
+        and not (name.endswith("input") and "unit" in capture.axes)
+    }
+
+
+def _in_series(capture: Capture) -> bool:
+    return "unit" in capture.axes or ("head" in capture.axes and len(capture.axes) == 4)
+
+
+def token_names(subject: InspectedModel) -> TokenNames:
+    """How ids of a run are written."""
+    objective = getattr(subject.system, "objective", None)
+    return TokenNames(
+        token=subject.token,
+        vocabulary=subject.model.tokenizer.vocabulary,
+        symbols=objective.symbols if isinstance(objective, NamesSpecialTokens) else {},
+    )
+
+
+def record_activations(
+    subject: InspectedModel, sentence: TokenizedSentence
+) -> SentenceActivations | None:
+    """A pass over one sentence with everything noted; None where no layer attends."""
+    system = subject.system
+    if not isinstance(system, Assembly):
+        return None
+    with evaluation_mode(system):
+        view = clean_view(system, collate_sentences(system, [sentence]).to(device_of(system)))
+        captures = system.backbone.capture_internals(view)
+    if not has_attention_layers(captures):
+        return None
+    return SentenceActivations(
+        sentence=sentence, view=view, names=token_names(subject), captures=captures
+    )
+
+
+def clean_view(system: System, batch: Batch) -> View:
+    """The texts with nothing hidden where the objective can show them so; else its own view."""
+    assert isinstance(system, Assembly)
+    objective = system.objective
+    if isinstance(objective, ReplacedTokenDetectionObjective):
+        return objective.clean_view(batch)
+    view = _view(system, batch, 0)
+    if view.decoder is not None:
+        # Of what is hidden at random, the way that leaves the encoder most to read.
+        views = [view, *(_view(system, batch, seed) for seed in range(1, SEEDS))]
+        return max(views, key=lambda each: int(each.lengths[0]))
+    # Two streams have nothing to draw where nothing is asked.
+    if isinstance(objective, MaskedLMObjective) and view.query_attention_mask is None:
+        return objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
+    return view
+
+
+def _view(system: Assembly, batch: Batch, seed: int) -> View:
+    return system.objective.view(batch, generator=torch.Generator().manual_seed(seed))

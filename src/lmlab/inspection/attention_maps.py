@@ -1,0 +1,322 @@
+"""Attention of any Transformer: every head of every layer, lines from word to word, and norms.
+
+After BertViz (Vig 2019): the model view is a map for each layer and head, the head view draws a
+line from each word to those that it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lmlab.core.capture import NON_NEGATIVE, UNIT_INTERVAL
+from lmlab.inspection.activations import (
+    LayerActivations,
+    SentenceActivations,
+    record_activations,
+)
+from lmlab.inspection.capture_figures import safe_file_name
+from lmlab.inspection.inspected_models import InspectedModel
+from lmlab.plotting.canvas import (
+    add_legend,
+    colour,
+)
+from lmlab.plotting.charts import (
+    BORDER_COLOUR,
+    SMALL_CELL_INCHES,
+    HeatMap,
+    HeatMapAxis,
+    Values,
+    colour_scale,
+    draw_colour_bar,
+    draw_heat_maps,
+    heat_maps_size,
+    shorten_label,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    join_remarks,
+)
+
+MAX_WORDS = 24
+"""Places of a sentence that are drawn."""
+MAX_LAYERS = 4
+"""Layers whose lines are drawn side by side; of more, some from the first to the last."""
+MIN_LINE_WEIGHT = 0.15
+"""Attention below this has no line."""
+MAP_GAP = 1.6
+"""Squares between the maps of two heads."""
+WORD_LINE_INCHES = 0.23
+"""Inches from a word to the next."""
+ATTENDED_AXIS_NAMES = {"time": "word", "source": "word", "slot": "slot"}
+"""What stands at either side of lines, by axis."""
+LINE_SPAN_INCHES = 1.5
+"""Inches that a line goes across."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionMaps:
+    """The attention of all layers and heads on one sentence."""
+
+    weights: Values
+    """(layers, heads, rows, columns)"""
+    layers: tuple[int, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    remark: str = ""
+
+
+def attention_figures(subject: InspectedModel) -> list[FigureSpec]:
+    """How the layers attend on the first sentence; nothing where none does."""
+    looked = record_activations(subject, subject.sentences[0])
+    if looked is None:
+        return []
+    pictures = []
+    for series in looked.series():
+        if "head" in series.axes and len(series.axes) == 4:
+            pictures += _of_series(looked, series)
+    return [*pictures, *_norm_pictures(looked)]
+
+
+def _of_series(looked: SentenceActivations, series: LayerActivations) -> list[FigureSpec]:
+    maps = attention_maps(looked, series)
+    pictures = [_model_view(looked, series, maps)]
+    if set(series.axes[2:]) <= set(ATTENDED_AXIS_NAMES):
+        pictures.append(_head_view(looked, series, maps))
+    return pictures
+
+
+def attention_maps(looked: SentenceActivations, series: LayerActivations) -> AttentionMaps:
+    """The numbers of a series with the words of its places."""
+    weights = np.stack([c.values[0].double().cpu().numpy() for c in series.captures])
+    rows, columns = (
+        looked.words(series, axis, size)
+        for axis, size in zip(series.axes[2:], weights.shape[2:], strict=True)
+    )
+    cut = max(len(rows), len(columns)) > MAX_WORDS
+    return AttentionMaps(
+        weights=weights[:, :, :MAX_WORDS, :MAX_WORDS],
+        layers=series.layers,
+        rows=rows[:MAX_WORDS],
+        columns=columns[:MAX_WORDS],
+        remark=f"Shown are the first {MAX_WORDS} places." if cut else "",
+    )
+
+
+def _model_view(
+    looked: SentenceActivations, series: LayerActivations, maps: AttentionMaps
+) -> FigureSpec:
+    layers, heads = maps.weights.shape[:2]
+    tall, wide = len(maps.rows) + MAP_GAP, len(maps.columns) + MAP_GAP
+    square = max(0.03, min(0.085, 9.0 / (heads * wide)))
+    reading = (
+        "A map for each layer and each head: a row is a place that asks, from the first at the "
+        "top, and tells how it divides its attention over the places it looks at, from the first "
+        "at the left."
+    )
+    return FigureSpec(
+        name=safe_file_name(f"{series.name} model view"),
+        title=f"{series.name}, every head",
+        reading=join_remarks((reading, maps.remark)),
+        draw=partial(draw_attention_maps, maps=maps, title=f"{series.name}, every head"),
+        width=square * heads * wide,
+        height=square * layers * tall,
+        text=looked.sentence.text,
+    )
+
+
+def draw_attention_maps(figure: Figure, maps: AttentionMaps, *, title: str) -> None:
+    """Maps of all heads beside each other, a line of them for each layer."""
+    layers, heads, tall, wide = maps.weights.shape
+    axes = figure.add_axes((0, 0, 1, 1))
+    scale = colour_scale(maps.weights, UNIT_INTERVAL)
+    for layer in range(layers):
+        for head in range(heads):
+            left, top = head * (wide + MAP_GAP), layer * (tall + MAP_GAP)
+            axes.imshow(
+                maps.weights[layer, head],
+                cmap=scale.colours,
+                norm=scale.norm,
+                interpolation="none",
+                aspect="auto",
+                extent=(left, left + wide, top + tall, top),
+            )
+            rim = [(left, top), (left + wide, top), (left + wide, top + tall), (left, top + tall)]
+            axes.add_line(
+                Line2D(
+                    *zip(*rim, rim[0], strict=True),
+                    color=BORDER_COLOUR,
+                    linewidth=0.6,
+                    clip_on=False,
+                )
+            )
+    axes.set_xlim(0, heads * (wide + MAP_GAP))
+    axes.set_ylim(layers * (tall + MAP_GAP), 0)
+    axes.set_xticks(
+        [head * (wide + MAP_GAP) + wide / 2 for head in range(heads)],
+        [f"head {head + 1}" if heads <= 8 else str(head + 1) for head in range(heads)],
+        fontsize=8,
+    )
+    axes.xaxis.tick_top()
+    axes.set_yticks(
+        [layer * (tall + MAP_GAP) + tall / 2 for layer in range(layers)],
+        [f"layer {layer}" for layer in maps.layers],
+        fontsize=8,
+    )
+    axes.tick_params(length=0)
+    _no_frame(axes)
+    width, height = figure.get_size_inches()
+    figure.text(0, 1 + 0.3 / height, title, fontsize=11)
+    draw_colour_bar(figure, scale, left=width)
+
+
+def _head_view(
+    looked: SentenceActivations, series: LayerActivations, maps: AttentionMaps
+) -> FigureSpec:
+    chosen = evenly_spaced(len(maps.layers), MAX_LAYERS)
+    margins = [_widest(maps.rows), _widest(maps.columns)]
+    left, right = (ATTENDED_AXIS_NAMES[axis] for axis in series.axes[2:])
+    reading = (
+        f"From each {left} on the left lines go to the {right}s on the right that it looks at, a "
+        f"colour for each head, the stronger the more attention; below {MIN_LINE_WEIGHT} there is no line."
+    )
+    if left != right:
+        reading += f" {series.captures[0].reading}"
+    if len(chosen) < len(maps.layers):
+        reading += f" Shown are {len(chosen)} of {len(maps.layers)} layers."
+    title = f"{series.name}, {left} to {right}"
+    return FigureSpec(
+        name=safe_file_name(f"{series.name} head view"),
+        title=title,
+        reading=join_remarks((reading, maps.remark)),
+        draw=partial(draw_attention_lines, maps=maps, chosen=chosen, title=title),
+        width=len(chosen) * (LINE_SPAN_INCHES + sum(margins) + 0.2) - 0.2,
+        height=WORD_LINE_INCHES * max(len(maps.rows), len(maps.columns)),
+        text=looked.sentence.text,
+    )
+
+
+def evenly_spaced(count: int, most: int) -> tuple[int, ...]:
+    """At most so many of the places 0 … count - 1, the first and the last among them."""
+    if count <= most:
+        return tuple(range(count))
+    return tuple(round(place * (count - 1) / (most - 1)) for place in range(most))
+
+
+def _widest(words: Sequence[str]) -> float:
+    return 0.09 * max(len(shorten_label(word)) for word in words) + 0.12
+
+
+def draw_attention_lines(
+    figure: Figure, maps: AttentionMaps, chosen: Sequence[int], *, title: str
+) -> None:
+    """Words at both sides and lines between them, a panel for each chosen layer."""
+    width, height = figure.get_size_inches()
+    margins = (_widest(maps.rows), _widest(maps.columns))
+    panel = LINE_SPAN_INCHES + sum(margins) + 0.2
+    for place, layer in enumerate(chosen):
+        left = (place * panel + margins[0]) / width
+        axes = figure.add_axes((left, 0, LINE_SPAN_INCHES / width, 1))
+        _draw_lines(axes, maps.weights[layer])
+        axes.set_xlim(0, 1)
+        axes.set_ylim(max(len(maps.rows), len(maps.columns)), 0)
+        for words, across, side in ((maps.rows, -0.04, "right"), (maps.columns, 1.04, "left")):
+            for row, word in enumerate(words):
+                axes.text(across, row + 0.5, shorten_label(word), ha=side, va="center", fontsize=9)
+        axes.set_title(f"layer {maps.layers[layer]}", fontsize=9)
+        axes.axis("off")
+    figure.text(0, 1 + 0.32 / height, title, fontsize=11)
+    heads = maps.weights.shape[1]
+    handles = [Line2D([], [], color=colour(head), linewidth=2.5) for head in range(heads)]
+    last = figure.axes[-1]
+    add_legend(last, handles, [f"head {head + 1}" for head in range(heads)])
+    legend = last.get_legend()
+    assert legend is not None
+    legend.set_bbox_to_anchor((1 + (margins[1] + 0.1) / LINE_SPAN_INCHES, 1.0))
+
+
+def _draw_lines(axes: Axes, weights: Values) -> None:
+    """Lines of (heads, rows, columns); a head's lines lie a little beside those of others."""
+    heads = len(weights)
+    for head, map_ in enumerate(weights):
+        rows, columns = np.nonzero(map_ >= MIN_LINE_WEIGHT)
+        offset = 0.5 + 0.5 * ((head + 0.5) / heads - 0.5)
+        ends = [
+            ((0, row + offset), (1, column + offset))
+            for row, column in zip(rows, columns, strict=True)
+        ]
+        paints = [
+            (*to_rgb(colour(head)), float(min(1.0, map_[r, c])))
+            for r, c in zip(rows, columns, strict=True)
+        ]
+        axes.add_collection(
+            LineCollection(ends, colors=paints, linewidths=1.6, label=f"head {head + 1}")
+        )
+
+
+def _no_frame(axes: Axes) -> None:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _norm_pictures(looked: SentenceActivations) -> list[FigureSpec]:
+    """How much each sublayer adds at each place, a heat map for each stack of layers."""
+    found: dict[str, dict[str, LayerActivations]] = {}
+    for series in looked.series():
+        if series.axes == ("batch", "time", "unit"):
+            found.setdefault(series.where, {})[series.what] = series
+    pictures = []
+    for where, every in found.items():
+        hidden = every.pop("hidden", None)
+        outputs = [each for name, each in every.items() if name.endswith(" output")]
+        if hidden is not None and outputs:
+            pictures.append(_norms(looked, where, hidden, outputs))
+    return pictures
+
+
+def _norms(
+    looked: SentenceActivations,
+    where: str,
+    hidden: LayerActivations,
+    outputs: Sequence[LayerActivations],
+) -> FigureSpec:
+    rows, names = [], []
+    for place, layer in enumerate(hidden.layers):
+        for series in outputs:
+            rows.append(_norm(series, place) / np.maximum(_norm(hidden, place), 1e-9))
+            names.append(f"{layer} {series.what.removesuffix(' output')}")
+    values = np.stack(rows)[:, :MAX_WORDS]
+    words = looked.words(hidden, "time", len(rows[0]))[:MAX_WORDS]
+    grid = HeatMap(
+        values=values,
+        rows=HeatMapAxis(name="layer and sublayer", labels=tuple(names), longest=24),
+        columns=HeatMapAxis(name="place", labels=words),
+        cell=SMALL_CELL_INCHES if len(names) > 16 else HeatMap.cell,
+        bounds=NON_NEGATIVE,
+    )
+    width, height = heat_maps_size([grid])
+    title = f"{where} what the sublayers add".strip()
+    return FigureSpec(
+        name=safe_file_name(f"{where} sublayers"),
+        title=title,
+        reading="How long the vector is that each sublayer adds at each place, beside the vector "
+        "after its layer: 1 is as long; a sublayer near 0 does nothing there.",
+        draw=partial(draw_heat_maps, grids=[grid], title=title),
+        width=width,
+        height=height,
+        text=looked.sentence.text,
+    )
+
+
+def _norm(series: LayerActivations, place: int) -> Values:
+    """(T,) the length of each place's vector."""
+    values = series.captures[place].values[0].double().norm(dim=-1)
+    return np.asarray(values.cpu().numpy(), dtype=np.float64)

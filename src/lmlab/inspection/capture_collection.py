@@ -1,0 +1,267 @@
+"""What a system reveals on given sentences, without padding: by sentence, and of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.parts import Backbone, Emission
+from lmlab.core.protocols import Retrieve
+from lmlab.core.system import Assembly, System
+from lmlab.core.view import View
+from lmlab.inspection.activations import captures_without_layers
+from lmlab.inspection.capture_axes import (
+    WORD_AXES,
+    AxisLabels,
+    state_names,
+)
+from lmlab.inspection.capture_figures import capture_figures
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    TokenizedSentence,
+    batches_by_length,
+    collate_sentences,
+    tokenize_sentence,
+)
+from lmlab.objectives.objective_interfaces import (
+    MaskedLMObjective,
+    ReplacedTokenDetectionObjective,
+    TwoStreamObjective,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    numbered_name,
+)
+from lmlab.training.run_folder import TrainedModel
+
+MAX_TABLE_ENTRIES = 20_000_000
+"""Entries of a table of tokens and states that is worth its memory."""
+COMPARED_SENTENCES = 24
+"""Sentences that stand side by side where each is one row."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CollectedCaptures:
+    """Captures that belong to the model, and those of single sentences."""
+
+    model: dict[str, Capture]
+    sentences: tuple[dict[str, Capture], ...]
+    listed: tuple[TokenizedSentence, ...] = field(default=())
+    """The sentences behind a batch axis of the model's captures."""
+
+
+def collected_capture_figures(subject: InspectedModel) -> list[FigureSpec]:
+    """Every inner value that the system reveals: of the model first, then sentence by sentence."""
+    found = collect_captures(subject.system, subject.sentences, subject.sample)
+    found = replace(found, model={**found.model, **state_token_capture(subject.system)})
+    labels = AxisLabels(token=subject.token)
+    labels = replace(labels, states=state_names(found.model, labels))
+    listed = tuple(sentence_label(subject.system, each) for each in found.listed)
+    pictures = capture_figures(found.model, replace(labels, sentences=listed))
+    for place, (sentence, captures) in enumerate(
+        zip(subject.sentences, found.sentences, strict=True)
+    ):
+        drawn = capture_figures(
+            captures, replace(labels, tokens=sentence.tokens), text=sentence.text
+        )
+        count = len(subject.sentences)
+        pictures += [replace(each, name=numbered_name(each.name, place, count)) for each in drawn]
+    return pictures
+
+
+def sentence_label(system: System, sentence: TokenizedSentence) -> str:
+    """What a sentence is called where it is one row of many: its text.
+
+    Where documents are looked up for a question, that: several may have the same answer.
+    """
+    asked = sentence.condition if isinstance(system, Retrieve) else None
+    return asked or sentence.text
+
+
+@runtime_checkable
+class StateTokenTable(Protocol):
+    """States that are distributions over tokens."""
+
+    def log_table(self) -> Tensor:
+        """(V, K) log P(token | state)."""
+        ...
+
+
+def state_token_capture(system: System) -> dict[str, Capture]:
+    """What each latent state says, where the emission is a mixture of states; else nothing."""
+    emission = getattr(system, "emission", None)
+    if not isinstance(emission, Emission):
+        return {}
+    states = getattr(emission, "states", None)
+    if isinstance(states, StateTokenTable):
+        with evaluation_mode(system):
+            table = states.log_table().exp()
+    elif emission.input_kinds == {"states"} and isinstance(
+        getattr(system, "backbone", None), Backbone
+    ):
+        count = getattr(system.backbone, "width", 0)
+        with evaluation_mode(system):
+            # All the weight on one state after another shows each by itself.
+            alone = torch.eye(count, device=device_of(system)).log()
+            table = emission.log_probs(alone).exp().t()
+    else:
+        return {}
+    if table.numel() > MAX_TABLE_ENTRIES:
+        return {}
+    capture = Capture(
+        values=table,
+        axes=("token", "state"),
+        reading="The likeliest tokens of each latent state, with P(token | state).",
+        bounds=UNIT_INTERVAL,
+    )
+    return {"words of the states": capture}
+
+
+def collect_text_captures(
+    model: TrainedModel, text: str, source: str | None = None
+) -> dict[str, Capture]:
+    """Every inner value of one text by name, a batch of one row.
+
+    The text is shown whole where the objective can do so (masked models, ELECTRA's detector,
+    XLNet's content); else as in training, what is hidden at random drawn from one seed.
+    """
+    system, sentence = model.system, tokenize_sentence(model, text, source)
+    system.check_length(len(sentence.ids))
+    batch = collate_sentences(system, [sentence]).to(device_of(system))
+    with evaluation_mode(system), torch.random.fork_rng():
+        torch.manual_seed(0)
+        view = _whole_view(system, batch)
+        if view is None:
+            return system.capture_internals(batch)
+        assert isinstance(system, Assembly)
+        return {
+            **system.backbone.capture_internals(view),
+            **system.emission.capture_internals(system.hidden(view)),
+            **system.objective.capture_internals(system, batch),
+        }
+
+
+def _whole_view(system: System, batch: Batch) -> View | None:
+    """The text with nothing hidden and nothing asked, as it is encoded; None where it never is."""
+    objective = getattr(system, "objective", None)
+    if isinstance(objective, ReplacedTokenDetectionObjective):
+        return objective.clean_view(batch)
+    if isinstance(objective, TwoStreamObjective):
+        return objective.content_view(batch)
+    if isinstance(objective, MaskedLMObjective):
+        nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
+        return objective.fill_view(batch, nothing)
+    return None
+
+
+def collect_captures(
+    system: System, sentences: Sequence[TokenizedSentence], sample: Sequence[TokenizedSentence] = ()
+) -> CollectedCaptures:
+    """Captures of each sentence by itself, and of the model over all of them and the sample.
+
+    A capture with a place in the text belongs to a sentence, one without to the model; a model's
+    capture that differs from text to text (the use of a state) is averaged over predictions.
+    """
+    with evaluation_mode(system):
+        alone = [_reveal(system, [sentence]) for sentence in sentences]
+        listed = (*sentences, *sample)[:COMPARED_SENTENCES]
+        # Where all belongs to single sentences, there is no need to look at the others.
+        needed = any(not _of_a_sentence(each) for found in alone for each in found.values())
+        whole = _of_the_model(system, (*sentences, *sample), listed) if needed else {}
+    return CollectedCaptures(
+        model=whole,
+        sentences=tuple(
+            {name: each for name, each in found.items() if _of_a_sentence(each)} for found in alone
+        ),
+        listed=listed,
+    )
+
+
+def _of_a_sentence(capture: Capture) -> bool:
+    return "batch" in capture.axes and bool(set(WORD_AXES) & set(capture.axes))
+
+
+def _reveal(system: System, sentences: Sequence[TokenizedSentence]) -> dict[str, Capture]:
+    return _reveal_batch(system, collate_sentences(system, sentences))
+
+
+def _reveal_batch(system: System, batch: Batch) -> dict[str, Capture]:
+    """Inner values but for those that many layers have, which are drawn together elsewhere.
+
+    What an objective hides is drawn from torch's own randomness, which stays as it was.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return captures_without_layers(system.capture_internals(batch.to(device_of(system))))
+
+
+def _of_the_model(
+    system: System, sentences: Sequence[TokenizedSentence], listed: Sequence[TokenizedSentence]
+) -> dict[str, Capture]:
+    sums: dict[str, Capture] = {}
+    counts: dict[str, float] = {}
+    # Sentences of one length at a time: no padding may enter an average.
+    for batch in batches_by_length(system, sentences):
+        for name, capture in _reveal_batch(system, batch).items():
+            if "batch" in capture.axes:
+                continue
+            before = sums.get(name)
+            if before is None or before.values.shape != capture.values.shape:
+                sums[name], counts[name] = _scaled(capture, batch.count), float(batch.count)
+            else:
+                total = before.values + capture.values.double() * batch.count
+                sums[name] = replace(before, values=total)
+                counts[name] += batch.count
+    means = {name: _scaled(each, 1 / max(counts[name], 1.0)) for name, each in sums.items()}
+    return {**means, **_side_by_side(system, listed)}
+
+
+def _scaled(capture: Capture, factor: float) -> Capture:
+    return replace(capture, values=capture.values.double() * factor)
+
+
+def _side_by_side(system: System, sentences: Sequence[TokenizedSentence]) -> dict[str, Capture]:
+    """Captures with a row for each sentence and no place in the text: latents."""
+    rows: dict[str, list[Capture]] = {}
+    for sentence in sentences:
+        for name, capture in _reveal(system, [sentence]).items():
+            if "batch" in capture.axes and not _of_a_sentence(capture):
+                rows.setdefault(name, []).append(capture)
+    return {
+        name: stack_captures(each) for name, each in rows.items() if len(each) == len(sentences)
+    }
+
+
+def stack_captures(captures: Sequence[Capture]) -> Capture:
+    """A row for each; where rows name their entries differently, all of them, not a number (nan)
+    where a row has none of that name."""
+    first, *others = captures
+    for axis, named in first.names.items():
+        if all(each.names[axis] == named for each in others):
+            continue
+        every = tuple(dict.fromkeys(name for each in captures for name in each.names[axis]))
+        captures = [_spread(each, axis, every) for each in captures]
+    values = torch.cat([each.values for each in captures], first.axes.index("batch"))
+    return replace(captures[0], values=values)
+
+
+def _spread(capture: Capture, axis: str, names: tuple[str, ...]) -> Capture:
+    """The same with its entries at the places of their names among others."""
+    dimension = capture.axes.index(axis)
+    shape = list(capture.values.shape)
+    shape[dimension] = len(names)
+    places = torch.tensor([names.index(name) for name in capture.names[axis]])
+    values = capture.values.double()
+    empty = values.new_full(shape, torch.nan)
+    values = empty.index_copy(dimension, places.to(values.device), values)
+    return replace(capture, values=values, names={**capture.names, axis: names})

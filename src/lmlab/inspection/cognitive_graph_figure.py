@@ -1,0 +1,197 @@
+"""The cognitive graph of an answer: hops from left to right, the path to the answer marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from lmlab.core.atomic_files import (
+    telling_disk_errors,
+    write_bytes,
+    write_text,
+)
+from lmlab.core.errors import UserError
+from lmlab.plotting.canvas import (
+    COLOURS,
+    FOREGROUND_COLOUR,
+    printable_name,
+)
+from lmlab.plotting.charts import shorten_label
+from lmlab.plotting.figure import (
+    FigureSpec,
+    numbered_name,
+    render_figure,
+    standalone_svg,
+)
+from lmlab.tasks.multihop.answer_selection import MultihopAnswer
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
+
+FORMS = (".svg", ".png")
+COLUMN_INCHES, ROW_INCHES = 2.2, 0.62
+"""Inches from hop to hop, and from a node to the one below it."""
+CAPTION = (
+    "Boxes are entities whose paragraphs were read, from those that the question names on the left "
+    "to the last hops on the right; round ones are candidate answers. Numbers are probabilities by "
+    "which a paragraph led on. The path to the answer is thick, the answer has a colour of its own."
+)
+
+
+def cognitive_graph_figure(answer: MultihopAnswer, *, name: str = "graph") -> FigureSpec:
+    """The graph that an answer stands on."""
+    places = layout_graph(answer.graph)
+    columns = 1 + max((column for column, _ in places), default=0)
+    rows = 1 + max((row for _, row in places), default=0)
+    return FigureSpec(
+        name=name,
+        title=answer.question,
+        reading=CAPTION,
+        draw=lambda figure: _draw(figure, answer, places),
+        width=COLUMN_INCHES * columns,
+        height=max(1.2, ROW_INCHES * (rows + 0.4)),
+        text=answer.question,
+    )
+
+
+def layout_graph(graph: CognitiveGraph) -> list[tuple[int, int]]:
+    """Column and row of each node: the fewest hops from a start, and its turn among those."""
+    hops = dict.fromkeys(graph.starts(), 0)
+    for _ in graph.nodes:
+        for origin, target in graph.links:
+            if origin in hops and hops[origin] + 1 < hops.get(target, len(graph) + 1):
+                hops[target] = hops[origin] + 1
+    filled: dict[int, int] = {}
+    found = []
+    for place in range(len(graph)):
+        column = hops.get(place, 0)
+        found.append((column, filled.get(column, 0)))
+        filled[column] = filled.get(column, 0) + 1
+    return found
+
+
+def write_cognitive_graphs(answers: Sequence[MultihopAnswer], path: Path) -> list[Path]:
+    """Draw the graph of each answer as .svg or .png; several are numbered. Gives the files."""
+    if path.suffix.lower() not in FORMS:
+        raise UserError(
+            f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
+            "says in which form the picture is drawn."
+        )
+    written = []
+    for place, answer in enumerate(answers):
+        name = numbered_name(path.stem, place, len(answers))
+        drawn, file = render_figure(cognitive_graph_figure(answer, name=name)), path.with_stem(name)
+        with telling_disk_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix.lower() == ".svg":
+            write_text(file, standalone_svg(drawn.svg))
+        else:
+            write_bytes(file, drawn.png)
+        written.append(file)
+    return written
+
+
+def _draw(figure: Figure, answer: MultihopAnswer, places: Sequence[tuple[int, int]]) -> None:
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(-0.5, max((column for column, _ in places), default=0) + 0.5)
+    axes.set_ylim(-max((row for _, row in places), default=0) - 0.6, 0.6)
+    axes.axis("off")
+    axes.set_title(printable_name(answer.question), loc="left", fontsize=11)
+    boxes = [
+        _draw_node(
+            axes, places[place], node.name, round_=node.answer, chosen=is_answer_node(answer, place)
+        )
+        for place, node in enumerate(answer.graph.nodes)
+    ]
+    path = answer_path_edges(answer)
+    for (origin, target), link in answer.graph.links.items():
+        ends = (boxes[origin], places[origin]), (boxes[target], places[target])
+        _draw_link(axes, *ends, link.probability, marked=(origin, target) in path)
+
+
+def is_answer_node(answer: MultihopAnswer, place: int) -> bool:
+    """Whether a node is the answer."""
+    node = answer.graph.nodes[place]
+    return node.name.lower() == answer.answer.lower() and (
+        node.answer or answer.kind == "alternative"
+    )
+
+
+def answer_path_edges(answer: MultihopAnswer) -> set[tuple[int, int]]:
+    """The links of the path: the last one leads to the answer, those before it to entities.
+
+    An entity and a candidate answer may have one name, so a step by names is not one link alone.
+    """
+    nodes = answer.graph.nodes
+    found = set()
+    for origin, target in answer.graph.links:
+        step = nodes[origin].name, nodes[target].name
+        last = bool(answer.path) and step == answer.path[-1]
+        if step in answer.path and (answer.kind != "special" or nodes[target].answer == last):
+            found.add((origin, target))
+    return found
+
+
+DrawnNode = tuple[Text, tuple[int, int]]
+"""A node's words with their box, and its column and row."""
+
+
+def _draw_link(
+    axes: Axes, first: DrawnNode, second: DrawnNode, probability: float, *, marked: bool
+) -> None:
+    (box, origin), (goal, target) = first, second
+    start, end = (origin[0], -origin[1]), (target[0], -target[1])
+    # A way back is bent, so that it does not hide the way there; so is its number.
+    back = origin[0] >= target[0]
+    axes.annotate(
+        "",
+        end,
+        start,
+        zorder=2,
+        arrowprops={
+            "arrowstyle": "-|>",
+            "color": COLOURS[0] if marked else FOREGROUND_COLOUR,
+            "linewidth": 2.2 if marked else 0.8,
+            "patchA": box.get_bbox_patch(),
+            "patchB": goal.get_bbox_patch(),
+            "shrinkA": 1,
+            "shrinkB": 1,
+            "connectionstyle": "arc3,rad=0.12" if back else "arc3,rad=0",
+        },
+    )
+    # Beyond the middle, where lines of one node are further apart and crossing ones rarely meet;
+    # beside a line that is not level.
+    along = 0.5 if origin[0] == target[0] else 0.62
+    middle = (start[0] + along * (end[0] - start[0]), start[1] + along * (end[1] - start[1]))
+    level = origin[1] == target[1]
+    axes.text(
+        middle[0] + (0 if level else 0.05),
+        middle[1] + (0.22 if back and level else 0.0),
+        f"{probability:.2f}",
+        fontsize=7,
+        ha="center" if level else "left",
+        va="bottom",
+        color=FOREGROUND_COLOUR,
+    )
+
+
+def _draw_node(
+    axes: Axes, place: tuple[int, int], name: str, *, round_: bool, chosen: bool
+) -> Text:
+    return axes.text(
+        place[0],
+        -place[1],
+        shorten_label(printable_name(name)),
+        ha="center",
+        va="center",
+        fontsize=9,
+        color="white",
+        zorder=1,  # before the links, which end where the boxes do
+        bbox={
+            "boxstyle": "round,pad=0.4,rounding_size=0.9" if round_ else "round,pad=0.4",
+            "facecolor": COLOURS[1] if chosen else COLOURS[2] if round_ else COLOURS[0],
+            "edgecolor": "none",
+        },
+    )

@@ -1,0 +1,134 @@
+"""A sentence with the entities that its words are taken for, as SVG."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from unicodedata import east_asian_width
+
+from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+
+from lmlab.core.atomic_files import write_text
+from lmlab.data.readers import Example
+from lmlab.plotting.canvas import (
+    FOREGROUND_COLOUR,
+    as_svg,
+    canvas,
+    colour,
+    printable_name,
+)
+from lmlab.plotting.fonts import (
+    BASE_FONT,
+    missing_glyphs,
+)
+from lmlab.scoring.entity_linking import (
+    LinkedMention,
+    LinkedText,
+)
+from lmlab.training.distributed import lock_output
+
+TEXT_FONT_SIZE, NAME_FONT_SIZE = 11, 8
+"""Points of the letters of the text and of the names below it."""
+LINE_INCHES, NAME_GAP_INCHES = 0.36, 0.1
+"""Inches of a line of names, and between two names on it."""
+
+
+def entity_links_svg(linked: LinkedText) -> str:
+    """The text, and below each mention a bar with its entity's title and probability.
+
+    The bar is as dark as the mention is sure; mentions that overlap stand below each other.
+    """
+    places = letter_positions(linked.text)
+    lines = _lines(linked.mentions, places)
+    width = max([places[-1], *(_name_end(each, places) for each in linked.mentions)])
+    depth = LINE_INCHES * max(lines, default=0)
+    with canvas("links", height=depth + 0.4, width=width + 0.1) as figure:
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_xlim(-0.05, width + 0.05)
+        axes.set_ylim(-depth - 0.1, 0.3)
+        axes.axis("off")
+        for word in re.finditer(r"\S+", linked.text):
+            axes.text(
+                places[word.start()], 0.05, printable_name(word.group()), fontsize=TEXT_FONT_SIZE
+            )
+        for number, (mention, line) in enumerate(zip(linked.mentions, lines, strict=True)):
+            ends = (places[mention.start], places[mention.end])
+            _draw(axes, mention, ends, -LINE_INCHES * (line - 1), number)
+        return as_svg(figure)
+
+
+def letter_positions(text: str) -> list[float]:
+    """Inches from the left of where each letter of a text begins, and where the last one ends."""
+    return [text_width_inches(text[:place], TEXT_FONT_SIZE) for place in range(len(text) + 1)]
+
+
+def text_width_inches(text: str, size: float) -> float:
+    """Inches that a line of text takes, in the font that pictures are laid out by."""
+    others = missing_glyphs(BASE_FONT, text)
+    known = "".join(letter for letter in text if letter not in others)
+    # Of letters that the font lacks the viewer's font decides: Chinese ones are as wide as high.
+    ems = sum(1.0 if east_asian_width(c) in "WF" else 0.6 for c in text if c in others)
+    # Spaces at the end count, as a word follows them.
+    return _width(f"{known}|", size) - _width("|", size) + ems * size / 72
+
+
+def _width(text: str, size: float) -> float:
+    width, _, _ = text_to_path.get_text_width_height_descent(
+        text, FontProperties(family=BASE_FONT, size=size), ismath=False
+    )
+    return float(width) / 72
+
+
+def _draw(
+    axes: Axes, mention: LinkedMention, ends: tuple[float, float], top: float, number: int
+) -> None:
+    sure = 0.25 + 0.75 * mention.probability
+    height = (top - 0.04, top - 0.04)
+    axes.plot(ends, height, color=colour(number), linewidth=4, alpha=sure, solid_capstyle="butt")
+    axes.text(
+        ends[0],
+        top - 0.1,
+        _name(mention),
+        va="top",
+        fontsize=NAME_FONT_SIZE,
+        color=FOREGROUND_COLOUR,
+    )
+
+
+def _name(mention: LinkedMention) -> str:
+    name = "(none)" if mention.entity is None else printable_name(mention.title)
+    return f"{name} {mention.probability:.2f}"
+
+
+def _name_end(mention: LinkedMention, places: Sequence[float]) -> float:
+    """Inches from the left of where what stands below a mention ends."""
+    return max(
+        places[mention.end],
+        places[mention.start] + text_width_inches(_name(mention), NAME_FONT_SIZE),
+    )
+
+
+def _lines(mentions: Sequence[LinkedMention], places: Sequence[float]) -> list[int]:
+    """The line of each mention, from 1: the first on which its name runs into no other."""
+    free: list[float] = []
+    found = []
+    for mention in mentions:
+        start, end = places[mention.start], _name_end(mention, places) + NAME_GAP_INCHES
+        line = next((n for n, used in enumerate(free) if used <= start), len(free))
+        free[line : line + 1] = [end]
+        found.append(line + 1)
+    return found
+
+
+def with_entity_link_figures(
+    texts: Iterable[tuple[Example, LinkedText | None]], folder: Path
+) -> Iterator[tuple[Example, LinkedText | None]]:
+    """The same texts; that of line n is drawn into the folder as `text-n.svg` when it is taken."""
+    with lock_output(folder):
+        for line, linked in texts:
+            if linked is not None:
+                write_text(folder / f"text-{line.line}.svg", entity_links_svg(linked))
+            yield line, linked

@@ -1,0 +1,252 @@
+"""Feed-forward layers as memories (Geva et al. 2021): at which words does a unit fire most?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.backbones.transformer import TransformerStack
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.system import Assembly
+from lmlab.inspection.activations import (
+    clean_view,
+    stack_input_words,
+    token_names,
+)
+from lmlab.inspection.head_importance import layer_stacks
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    TokenizedSentence,
+    collate_sentences,
+)
+from lmlab.layers.feed_forward import FeedForward
+from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.plotting.canvas import printable_name
+from lmlab.plotting.charts import (
+    TextTable,
+    draw_text_table,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    FigureTable,
+)
+from lmlab.plotting.html import (
+    TableCell,
+    number_cell,
+)
+
+UNITS_PER_LAYER = 3
+"""Units of a layer that are told, the most selective."""
+TRIGGERS_PER_UNIT = 5
+"""Places at which a unit fires most that are told."""
+CONTEXT_BEFORE, CONTEXT_AFTER = 3, 1
+"""Words around such a place."""
+CANDIDATE_UNITS = 100
+"""Units that are looked at for such, the most selective first."""
+MAX_TEXTS = 64
+MAX_LAYERS = 6
+"""Layers that are told; of more, those from the first to the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriggerExample:
+    """A place at which a unit fires."""
+
+    before: tuple[str, ...]
+    word: str
+    after: tuple[str, ...]
+    value: float
+
+    def __str__(self) -> str:
+        marked = f"[{printable_name(self.word)}]"
+        return " ".join(
+            [*map(printable_name, self.before), marked, *map(printable_name, self.after)]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeuronMemory:
+    """One unit of a feed-forward layer and what fires it."""
+
+    stack: str
+    layer: int
+    unit: int
+    selectivity: float
+    """How far above its mean it fires at its triggers, in its standard deviations."""
+    triggers: tuple[TriggerExample, ...]
+
+
+@contextmanager
+def recorded_activations(stack: TransformerStack) -> Iterator[dict[int, list[Tensor]]]:
+    """Inside, what each layer's units do is kept: a tensor (1, T, units) for each call of one text.
+
+    Of several texts the beginnings that are alike stand there once.
+    """
+    heard: dict[int, list[Tensor]] = {}
+    modules = [block.feed_forward for block in stack.blocks if isinstance(block, TransformerBlock)]
+    calls = [0] * len(modules)
+
+    def listen(place: int, module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        # One block that serves as several layers is called once for each of them.
+        layer = place + 1 + len(modules) * (calls[place] % stack.times)
+        calls[place] += 1
+        assert isinstance(module, FeedForward)
+        heard.setdefault(layer, []).append(module.units(inputs[0]).detach())
+
+    hooks = [
+        module.register_forward_hook(partial(listen, place)) for place, module in enumerate(modules)
+    ]
+    try:
+        yield heard
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def find_feed_forward_memories(
+    subject: InspectedModel, sentences: Sequence[TokenizedSentence]
+) -> list[NeuronMemory]:
+    """The most selective units of each layer over some texts. Cost: a pass for each text."""
+    system = subject.system
+    assert isinstance(system, Assembly)
+    found = []
+    for name, stack in layer_stacks(system).items():
+        words: list[tuple[str, ...]] = []
+        fired: dict[int, list[Tensor]] = {}
+        with evaluation_mode(system):
+            for sentence in sentences:
+                view = clean_view(
+                    system, collate_sentences(system, [sentence]).to(device_of(system))
+                )
+                told = stack_input_words(view, name, token_names(subject))
+                with recorded_activations(stack) as heard:
+                    system.backbone(view)
+                # Of two streams that go through the layers together the content comes first.
+                if all(calls[0].shape[1] >= len(told) for calls in heard.values()):
+                    words.append(told)
+                    for layer, calls in heard.items():
+                        fired.setdefault(layer, []).append(calls[0][0, : len(told)])
+        for layer in sorted(fired):
+            found += _selective(name, layer, torch.cat(fired[layer]), words)
+    return found
+
+
+def _selective(
+    stack: str, layer: int, values: Tensor, words: Sequence[tuple[str, ...]]
+) -> list[NeuronMemory]:
+    """Units of (places, units) whose strongest places stand out most, each for another word."""
+    count = min(TRIGGERS_PER_UNIT, len(values))
+    best = values.topk(count, dim=0)
+    spread = values.std(0).clamp(min=1e-9)
+    selectivity = (best.values.mean(0) - values.mean(0)) / spread
+    places = [(text, place) for text, told in enumerate(words) for place in range(len(told))]
+    units: list[NeuronMemory] = []
+    taken: set[str] = set()
+    for unit in selectivity.argsort(descending=True).tolist()[:CANDIDATE_UNITS]:
+        triggers = tuple(
+            _trigger(words, *places[int(row)], float(value))
+            for row, value in zip(best.indices[:, unit], best.values[:, unit], strict=True)
+        )
+        # Several units that wait for one word would be told as often.
+        if triggers[0].word not in taken and len(units) < UNITS_PER_LAYER:
+            taken.add(triggers[0].word)
+            strength = float(selectivity[unit])
+            units.append(
+                NeuronMemory(
+                    stack=stack, layer=layer, unit=unit + 1, selectivity=strength, triggers=triggers
+                )
+            )
+    return units
+
+
+def _trigger(
+    words: Sequence[tuple[str, ...]], text: int, place: int, value: float
+) -> TriggerExample:
+    told = words[text]
+    return TriggerExample(
+        before=told[max(0, place - CONTEXT_BEFORE) : place],
+        word=told[place],
+        after=told[place + 1 : place + 1 + CONTEXT_AFTER],
+        value=value,
+    )
+
+
+def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
+    """The most selective units with the words that fire them; nothing without such layers."""
+    if not isinstance(subject.system, Assembly) or not layer_stacks(subject.system):
+        return []
+    try:
+        units = find_feed_forward_memories(
+            subject, (*subject.sample, *subject.sentences)[:MAX_TEXTS]
+        )
+    except UserError:
+        return []  # A text that the system does not take by itself.
+    if not units:
+        return []
+    drawn = [unit for unit in units if unit.layer in _told_layers(units)]
+    rows = tuple(
+        (f"{unit.stack} {unit.layer}".strip(), str(unit.unit), _listed(unit)) for unit in drawn
+    )
+    listing = TextTable(
+        header=("layer", "unit", "fires most at"), rows=rows, places=(0.0, 0.9, 1.5)
+    )
+    title = "feed-forward units as memories"
+    return [
+        FigureSpec(
+            name="memories",
+            title=title,
+            reading="The most selective units of each layer, and the words at which they fire "
+            "most, in brackets, with their neighbours: what a unit of a feed-forward layer looks "
+            "for (Geva et al. 2021).",
+            draw=partial(draw_text_table, listing=listing, title=title),
+            width=10.0,
+            height=listing.height,
+            table=FigureTable(
+                header=("layer", "unit", "selectivity", "fires at", "by"),
+                rows=tuple(
+                    (
+                        TableCell(f"{unit.stack} {unit.layer}".strip()),
+                        number_cell(unit.unit, 0),
+                        number_cell(unit.selectivity, 1),
+                        TableCell(str(trigger)),
+                        number_cell(trigger.value, 2),
+                    )
+                    for unit in units
+                    for trigger in unit.triggers
+                ),
+            ),
+        )
+    ]
+
+
+def _told_layers(units: Sequence[NeuronMemory]) -> set[int]:
+    layers = sorted({unit.layer for unit in units})
+    if len(layers) <= MAX_LAYERS:
+        return set(layers)
+    step = (len(layers) - 1) / (MAX_LAYERS - 1)
+    return {layers[round(place * step)] for place in range(MAX_LAYERS)}
+
+
+MAX_LINE_LETTERS = 110
+"""Of a line of words."""
+
+
+def _listed(unit: NeuronMemory) -> str:
+    """As many triggers as a line holds, those that are spelled alike once."""
+    told = ""
+    for each in dict.fromkeys(map(str, unit.triggers)):
+        longer = f"{told}  ·  {each}" if told else each
+        if told and len(longer) > MAX_LINE_LETTERS:
+            break
+        told = longer
+    return told

@@ -1,0 +1,215 @@
+"""Where the gradient goes: back in time, word by word, and into each tensor of weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.protocols import LogProb, require
+from lmlab.core.system import System
+
+MAX_DISTANCE = 50
+"""Places back that are looked at, unless more are asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientByDistance:
+    """How strongly the loss at the last place depends on the word d places before it."""
+
+    distances: tuple[int, ...]
+    """1 is the word just before the one that is predicted."""
+    norms: tuple[float, ...]
+    """Mean over sentences of ‖∂(-log p(s_T)) / ∂e(s_{T-d})‖, e the embedding as it is read."""
+    sentences: tuple[int, ...]
+    """Sentences long enough to have a word at that distance."""
+
+    @property
+    def reached(self) -> int:
+        """The farthest distance from which anything at all arrives."""
+        return max((d for d, n in zip(self.distances, self.norms, strict=True) if n > 0), default=0)
+
+    @property
+    def factor(self) -> float | None:
+        """What a step back multiplies the gradient by: e^slope of log norm against distance.
+
+        By least squares, each distance weighted by its sentences; None where fewer than three
+        distances have a gradient. A linear recurrence with spectral radius r gives r (002 §3.2.3).
+        """
+        points = [
+            (float(d), math.log(n), float(count))
+            for d, n, count in zip(self.distances, self.norms, self.sentences, strict=True)
+            if n > 0 and math.isfinite(n)
+        ]
+        if len(points) < 3:
+            return None
+        weight = sum(w for _, _, w in points)
+        mean_x = sum(w * x for x, _, w in points) / weight
+        mean_y = sum(w * y for _, y, w in points) / weight
+        across = sum(w * (x - mean_x) * (y - mean_y) for x, y, w in points)
+        return math.exp(across / sum(w * (x - mean_x) ** 2 for x, _, w in points))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterGradient:
+    """The gradient of the mean loss with respect to one tensor of weights."""
+
+    norm: float
+    weights: float
+    """The norm of the tensor itself."""
+    numbers: int
+
+    @property
+    def root_mean_square(self) -> float:
+        """The size of the gradient of one number."""
+        return self.norm / math.sqrt(max(self.numbers, 1))
+
+
+def measure_gradient_by_distance(
+    system: System, batches: Iterable[Batch], *, most: int = MAX_DISTANCE, seed: int = 0
+) -> GradientByDistance:
+    """The gradient of the loss at each sentence's last place, by distance to the words before it.
+
+    Works for every system that scores (`LogProb`) and reads its words through an `nn.Embedding`,
+    place by place or as windows of the last few; a UserError says so where it does not, or scores
+    texts as a whole (DPR). Neither weights nor their gradients change. Cost: a forward and a
+    backward pass over the batches.
+    """
+    require(system, LogProb, "the gradient by distance")
+    assert isinstance(system, LogProb)
+    sums, counts = torch.zeros(most + 1, dtype=torch.float64), torch.zeros(most + 1)
+    understood = False
+    device = device_of(system)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    with evaluation_mode(system), torch.enable_grad():
+        for batch in (each.to(device) for each in batches):
+            with _recorded_embeddings(system) as read:
+                scored = system.log_prob(batch, generator=generator)
+            last = batch.lengths - 2
+            rows = torch.nonzero(last >= 0).squeeze(1)
+            lost = -scored.per_token[rows, last[rows]].sum()
+            squares = _squares_by_distance(read, batch, lost, most)
+            if squares is None:
+                continue
+            understood = True
+            exists = _distances(batch, most)
+            sums += (squares.sqrt().double() * exists).sum(0).cpu()
+            counts += exists.sum(0).cpu()
+    if not understood:
+        raise UserError(
+            "the gradient by distance needs a system that reads its words through an embedding, "
+            "place by place, and scores them one by one, and this one does not."
+        )
+    seen = [d for d in range(1, most + 1) if counts[d] > 0]
+    return GradientByDistance(
+        distances=tuple(seen),
+        norms=tuple(float(sums[d] / counts[d]) for d in seen),
+        sentences=tuple(int(counts[d]) for d in seen),
+    )
+
+
+def measure_parameter_gradients(
+    system: System, batches: Iterable[Batch], *, seed: int = 0
+) -> dict[str, ParameterGradient]:
+    """The gradient of the mean loss for each trainable tensor, by name, without dropout.
+
+    A tensor that the loss does not depend on has norm 0. Neither weights nor `.grad` change.
+    """
+    named = {name: p for name, p in system.named_parameters() if p.requires_grad}
+    device = device_of(system)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    sums = {name: torch.zeros_like(p) for name, p in named.items()}
+    count = 0.0
+    with evaluation_mode(system), torch.enable_grad():
+        for batch in batches:
+            loss, _ = system.loss(batch.to(device), generator=generator)
+            found = torch.autograd.grad(loss.total, list(named.values()), allow_unused=True)
+            count += float(loss.count)
+            for name, gradient in zip(named, found, strict=True):
+                if gradient is not None:
+                    sums[name] += gradient
+    return {
+        name: ParameterGradient(
+            norm=float(torch.linalg.vector_norm(total)) / max(count, 1.0),
+            weights=float(torch.linalg.vector_norm(named[name].detach())),
+            numbers=total.numel(),
+        )
+        for name, total in sums.items()
+    }
+
+
+EmbeddingCall = tuple[Tensor, Tensor]
+"""Ids as an embedding was given them, and the vectors it gave."""
+
+
+@contextmanager
+def _recorded_embeddings(system: System) -> Iterator[list[EmbeddingCall]]:
+    """Note what every embedding reads; the vectors start the graph, so that it ends at them."""
+    read: list[EmbeddingCall] = []
+
+    def note(module: nn.Module, given: tuple[Tensor, ...], vectors: Tensor) -> Tensor:
+        fresh = vectors.detach().requires_grad_()
+        read.append((given[0], fresh))
+        return fresh
+
+    modules = [module for module in system.modules() if isinstance(module, nn.Embedding)]
+    handles = [module.register_forward_hook(note) for module in modules]
+    try:
+        yield read
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _distances(batch: Batch, most: int) -> Tensor:
+    """(B, most + 1) bool: whether a row has a word so many places before its last one."""
+    distance = torch.arange(most + 1, device=batch.lengths.device)
+    return (distance >= 1) & (distance < batch.lengths[:, None])
+
+
+def _squares_by_distance(
+    read: list[EmbeddingCall], batch: Batch, lost: Tensor, most: int
+) -> Tensor | None:
+    """(B, most + 1) squared norms of the gradient by distance; None if it can't be told."""
+    placed = [(vectors, _places_read(ids, batch)) for ids, vectors in read]
+    known = [(vectors, places) for vectors, places in placed if places is not None]
+    # A text that is scored as a whole loses nothing at its last place.
+    if not known or not lost.requires_grad:
+        return None
+    found = torch.autograd.grad(lost, [vectors for vectors, _ in known], allow_unused=True)
+    squares = torch.zeros(len(batch), most + 1, device=lost.device)
+    for gradient, (_, places) in zip(found, known, strict=True):
+        if gradient is None:
+            continue
+        each = gradient.square().sum(-1).flatten(1)
+        distance = (batch.lengths[:, None] - 1) - places.flatten(1)
+        inside = (distance >= 1) & (distance <= most) & (places.flatten(1) >= 0)
+        squares.scatter_add_(1, distance.clamp(0, most), each * inside)
+    return squares
+
+
+def _places_read(ids: Tensor, batch: Batch) -> Tensor | None:
+    """The place in the batch that each id (B, T) or (B, T, n) was read from; None if unclear.
+
+    Ids (B, T, n) are understood as windows, the newest last, with anything before the beginning.
+    """
+    if ids.ndim not in (2, 3) or len(ids) != len(batch) or ids.shape[1] > batch.tokens.shape[1]:
+        return None
+    places = torch.arange(ids.shape[1], device=ids.device)[None].expand(len(ids), -1)
+    if ids.ndim == 3:
+        size = ids.shape[2]
+        back = torch.arange(size - 1, -1, -1, device=ids.device)
+        places = places[..., None] - back
+    flat = places.flatten(1).clamp(min=0)
+    expected = batch.tokens.gather(1, flat).view(ids.shape)
+    return places if bool(((ids == expected) | (places < 0)).all()) else None

@@ -1,0 +1,228 @@
+"""What each head and each layer is worth: the loss with it silenced (Michel et al. 2019).
+
+A head whose output counts as zero, or a layer that is passed by, costs so many nats a token more
+than the whole model. It is the cost of losing it alone: of two that do the same each costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from lmlab.backbones.transformer import TransformerStack
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.system import System
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    batches_by_length,
+)
+from lmlab.layers.transformer_block import TransformerBlock
+from lmlab.plotting.charts import (
+    BarChart,
+    HeatMap,
+    HeatMapAxis,
+    Values,
+    draw_bar_chart,
+    draw_heat_maps,
+    heat_maps_size,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    FigureTable,
+)
+from lmlab.plotting.html import (
+    TableCell,
+    number_cell,
+)
+
+MAX_PASSES = 1500
+"""Texts times silenced parts: as many texts are taken as this allows."""
+MIN_SENTENCES, MAX_SENTENCES = 4, 32
+"""Texts that the loss is taken over."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadImportance:
+    """Nats a token that each part of one stack of layers is worth."""
+
+    name: str
+    """encoder, decoder, or nothing where there is one stack."""
+    loss: float
+    """Of the whole model, in its unit."""
+    layers: Values
+    """(layers,) how much the loss rises without a layer; nan for one that is silent anyway."""
+    heads: Values
+    """(layers, heads) how much it rises without a head."""
+
+
+def layer_stacks(system: System) -> dict[str, TransformerStack]:
+    """The stacks of layers of the network itself, by name; not those of networks it owns beside."""
+    backbone = getattr(system, "backbone", None)
+    if not isinstance(backbone, torch.nn.Module):
+        return {}
+    found = [
+        (path, each)
+        for path, each in backbone.named_modules()
+        if isinstance(each, TransformerStack)
+    ]
+    alone = len(found) == 1
+    return {"" if alone else path.split(".")[0]: each for path, each in found}
+
+
+@contextmanager
+def disabled_parts(
+    stack: TransformerStack, *, layers: Sequence[int] = (), heads: Sequence[tuple[int, int]] = ()
+) -> Iterator[None]:
+    """Some layers, and heads as (layer, head), silent inside; afterwards all is as it was."""
+    before = stack.disabled_layers, stack.disabled_heads
+    try:
+        stack.disabled_layers = before[0] | set(layers)
+        stack.disabled_heads = before[1] | set(heads)
+        yield
+    finally:
+        stack.disabled_layers, stack.disabled_heads = before
+
+
+def measure_head_importance(
+    system: System, batches: Sequence[Batch], *, seed: int = 0
+) -> list[HeadImportance]:
+    """The rise of the loss for each layer and head of each stack; what is hidden stays the same.
+
+    Cost: a pass over the batches for each of them.
+    """
+    whole = mean_loss(system, batches, seed=seed)
+    return [
+        _of_stack(system, name, stack, batches, whole, seed)
+        for name, stack in layer_stacks(system).items()
+    ]
+
+
+def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
+    """The loss in the system's unit, with the randomness of this seed."""
+    total = count = 0.0
+    with evaluation_mode(system):
+        for place, batch in enumerate(batches):
+            generator = torch.Generator().manual_seed(seed + place)
+            loss, _ = system.loss(batch.to(device_of(system)), generator=generator)
+            total, count = total + float(loss.total), count + float(loss.count)
+    return total / max(count, 1.0)
+
+
+def _of_stack(
+    system: System,
+    name: str,
+    stack: TransformerStack,
+    batches: Sequence[Batch],
+    whole: float,
+    seed: int,
+) -> HeadImportance:
+    blocks = [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
+    most = max(block.attention.heads for block in blocks)
+    layers = np.full(len(blocks), np.nan)
+    heads = np.full((len(blocks), most), np.nan)
+    for layer, block in enumerate(blocks, 1):
+        if layer in stack.disabled_layers:
+            continue
+        with disabled_parts(stack, layers=[layer]):
+            layers[layer - 1] = mean_loss(system, batches, seed=seed) - whole
+        for head in range(1, block.attention.heads + 1):
+            with disabled_parts(stack, heads=[(layer, head)]):
+                heads[layer - 1, head - 1] = mean_loss(system, batches, seed=seed) - whole
+    return HeadImportance(name=name, loss=whole, layers=layers, heads=heads)
+
+
+def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
+    """What heads and layers of a run are worth on texts of its own; nothing without such."""
+    stacks = layer_stacks(subject.system)
+    if not stacks:
+        return []
+    parts = sum(_parts(stack) for stack in stacks.values())
+    count = max(MIN_SENTENCES, min(MAX_SENTENCES, MAX_PASSES // max(parts, 1)))
+    texts = (*subject.sample, *subject.sentences)[:count]
+    try:
+        found = measure_head_importance(subject.system, batches_by_length(subject.system, texts))
+    except UserError:
+        return []  # A text that the system does not take by itself.
+    unit = subject.system.unit
+    told = f"over {len(texts)} texts; whole, the model loses {found[0].loss:.3f} {unit}."
+    return [_heads_picture(found, told, unit), _layers_picture(found, told, unit)]
+
+
+def _parts(stack: TransformerStack) -> int:
+    blocks = [block for block in stack.blocks if isinstance(block, TransformerBlock)] * stack.times
+    return sum(1 + block.attention.heads for block in blocks)
+
+
+def _names(found: Sequence[HeadImportance]) -> list[str]:
+    return [
+        f"{each.name} {layer + 1}".strip() for each in found for layer in range(len(each.layers))
+    ]
+
+
+def _heads_picture(found: Sequence[HeadImportance], told: str, unit: str) -> FigureSpec:
+    most = max(each.heads.shape[1] for each in found)
+    values = np.concatenate(
+        [
+            np.pad(each.heads, ((0, 0), (0, most - each.heads.shape[1])), constant_values=np.nan)
+            for each in found
+        ]
+    )
+    grid = HeatMap(
+        values=values,
+        rows=HeatMapAxis(name="layer", labels=tuple(_names(found))),
+        columns=HeatMapAxis(name="head", labels=tuple(str(head + 1) for head in range(most))),
+        cell=0.36,
+    )
+    width, height = heat_maps_size([grid])
+    title = "what each head is worth"
+    rows = tuple(
+        (TableCell(name), *(number_cell(value, 4) for value in row.tolist()))
+        for name, row in zip(_names(found), values, strict=True)
+    )
+    return FigureSpec(
+        name="head-importance",
+        title=title,
+        reading=f"{unit.capitalize()} that are lost where the output of one head counts as zero, "
+        f"{told} Orange heads do harm here; two that do the same cost little each.",
+        draw=partial(draw_heat_maps, grids=[grid], title=f"{title}, {unit}"),
+        width=width,
+        height=height,
+        table=FigureTable(header=("layer", *(f"head {h + 1}" for h in range(most))), rows=rows),
+    )
+
+
+def _layers_picture(found: Sequence[HeadImportance], told: str, unit: str) -> FigureSpec:
+    values = np.concatenate([each.layers for each in found])
+    bars = BarChart(
+        values=np.nan_to_num(values),
+        labels=tuple(_names(found)),
+        axis="layer",
+        unit=unit,
+        lying=True,
+    )
+    title = "what each layer is worth"
+    return FigureSpec(
+        name="layer-importance",
+        title=title,
+        reading=f"{unit.capitalize()} that are lost where one layer is passed by, {told}",
+        draw=partial(draw_bar_chart, bars=bars, title=title),
+        width=4.6,
+        height=max(0.8, 0.26 * len(values)),
+        table=FigureTable(
+            header=("layer", unit),
+            rows=tuple(
+                (TableCell(name), number_cell(value, 4))
+                for name, value in zip(_names(found), values.tolist(), strict=True)
+            ),
+        ),
+    )

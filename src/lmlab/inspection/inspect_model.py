@@ -1,0 +1,205 @@
+"""Look inside runs: every picture that what they are allows, as SVG, PNG and one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.atomic_files import (
+    check_inside,
+    check_writable,
+)
+from lmlab.core.errors import UserError
+from lmlab.inspection.attention_maps import attention_figures
+from lmlab.inspection.capture_collection import collected_capture_figures
+from lmlab.inspection.capture_figures import safe_file_name
+from lmlab.inspection.feed_forward_memories import feed_forward_memory_figures
+from lmlab.inspection.figure_files import (
+    PAGE,
+    SavedFigure,
+    saved_figure,
+    write_figure_files,
+)
+from lmlab.inspection.head_importance import head_importance_figures
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    make_inspected_models,
+)
+from lmlab.inspection.inspection_page import render_inspection_page
+from lmlab.inspection.latent_space import (
+    interpolation_figures,
+    latent_noise_figures,
+)
+from lmlab.inspection.nearest_neighbours import (
+    check_known_words,
+    nearest_neighbour_figures,
+)
+from lmlab.inspection.parse_trees import parse_tree_figures
+from lmlab.inspection.retrieval_curves import retrieval_figures
+from lmlab.inspection.surprisal import (
+    input_dependence_figures,
+    surprisal_figures,
+)
+from lmlab.inspection.training_dynamics import (
+    gradient_figures,
+    norm_figures,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    render_figure,
+)
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+)
+
+SHARED_FIGURES: tuple[Callable[[Sequence[InspectedModel]], list[FigureSpec]], ...] = (
+    norm_figures,
+    gradient_figures,
+    latent_noise_figures,
+    surprisal_figures,
+)
+"""Families that set runs beside each other."""
+SINGLE_RUN_FIGURES: tuple[Callable[[InspectedModel], list[FigureSpec]], ...] = (
+    collected_capture_figures,
+    retrieval_figures,
+    head_importance_figures,
+    feed_forward_memory_figures,
+    attention_figures,
+    parse_tree_figures,
+    input_dependence_figures,
+    interpolation_figures,
+)
+"""Families that look at one run. A family gives nothing where the run has not what it needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was written."""
+
+    page: Path
+    shots: tuple[SavedFigure, ...]
+    """The pictures, in the page's order."""
+    remarks: tuple[str, ...] = ()
+    """What the person should know besides."""
+
+    def files(self, shot: SavedFigure) -> tuple[Path, Path]:
+        """The SVG and the PNG of a picture."""
+        folder = self.page.parent
+        return folder / f"{shot.name}.svg", folder / f"{shot.name}.png"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: the page, and each picture with its files and how to read it."""
+        pictures = []
+        for shot in self.shots:
+            svg, png = self.files(shot)
+            pictures.append(shot.as_dict() | {"svg": str(svg), "png": str(png)})
+        return {"page": str(self.page), "pictures": pictures, "remarks": list(self.remarks)}
+
+
+def inspect_models(
+    models: Sequence[TrainedModel],
+    *,
+    out: Path | None = None,
+    texts: Sequence[str] = (),
+    words: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda title: None,
+) -> Inspection:
+    """Draw all that the runs have, write it to `out` and, where reports find it, to each run.
+
+    Without `out` it goes to the one run's own figures. `texts` are the sentences that are shown and
+    `words` those whose neighbours are; some of the run's own without. Cost: some passes over a
+    hundred texts, and a moment for each picture.
+    """
+    folder = _folder(models, out)
+    subjects = make_inspected_models(models, texts)
+    check_known_words(subjects, words)
+    shots: list[SavedFigure] = []
+    pngs: list[bytes] = []
+    for run, picture in _unique(_pictures(subjects, words)):
+        progress(picture.title)
+        drawn = render_figure(picture)
+        shots.append(saved_figure(picture, drawn, run=run))
+        pngs.append(drawn.png)
+    remarks = list(dict.fromkeys(each.remark for each in subjects if each.remark))
+    page = render_inspection_page(shots, runs=[each.name for each in subjects], remarks=remarks)
+    write_figure_files(folder, shots, pngs, page=page)
+    remarks += _keep_for_reports(subjects, shots, pngs, folder)
+    return Inspection(page=folder / PAGE, shots=tuple(shots), remarks=tuple(remarks))
+
+
+def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:
+    if not models:
+        raise UserError("there is nothing to inspect; give at least one run.")
+    if len({model.path.resolve() for model in models}) < len(models):
+        raise UserError("a run is given twice; name each run once (lmlab.wrap takes a name=).")
+    if out is None and len(models) > 1:
+        raise UserError("pictures of several runs need a folder of their own; give --out DIR.")
+    if out is None and not models[0].stored:
+        raise UserError(f"{models[0].name} is no run with a folder for pictures; give --out DIR.")
+    folder = RunFolder(models[0].path).figures if out is None else out
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; give the name of a folder to write pictures to.")
+    if out is not None:
+        check_writable(folder)
+        return folder
+    try:
+        check_inside(folder, models[0].path)
+        check_writable(folder)
+    except UserError as error:
+        raise UserError(f"{str(error).rstrip('.')}, or give another one by --out DIR.") from error
+    return folder
+
+
+def _pictures(
+    subjects: Sequence[InspectedModel], words: Sequence[str]
+) -> Iterator[tuple[str, FigureSpec]]:
+    """Every picture with the run that it shows; none named where it shows several."""
+    several = len(subjects) > 1
+    for family in SHARED_FIGURES:
+        for picture in family(subjects):
+            yield ("" if several else subjects[0].name), picture
+    families: list[Callable[[InspectedModel], list[FigureSpec]]] = [*SINGLE_RUN_FIGURES]
+    families.append(partial(nearest_neighbour_figures, words=words))
+    for subject in subjects:
+        prefix = f"{safe_file_name(subject.name)}-" if several else ""
+        for alone in families:
+            for picture in alone(subject):
+                yield subject.name, replace(picture, name=f"{prefix}{picture.name}")
+
+
+def _unique(pictures: Iterator[tuple[str, FigureSpec]]) -> Iterator[tuple[str, FigureSpec]]:
+    """The pictures, a number added to a name that came before."""
+    seen: Counter[str] = Counter()
+    for run, picture in pictures:
+        seen[picture.name] += 1
+        again = seen[picture.name]
+        yield run, picture if again == 1 else replace(picture, name=f"{picture.name}-again-{again}")
+
+
+def _keep_for_reports(
+    subjects: Sequence[InspectedModel],
+    shots: Sequence[SavedFigure],
+    pngs: Sequence[bytes],
+    folder: Path,
+) -> list[str]:
+    """In each run's figures its own pictures and those it shares, unless that was done just now."""
+    remarks = []
+    for subject in subjects:
+        if not subject.model.stored:
+            continue
+        figures = RunFolder(subject.model.path).figures
+        if figures.resolve() == folder.resolve():
+            continue
+        pairs = zip(shots, pngs, strict=True)
+        own = [(shot, png) for shot, png in pairs if shot.run in (subject.name, "")]
+        try:
+            check_inside(figures, subject.model.path)
+            write_figure_files(figures, [shot for shot, _ in own], [png for _, png in own])
+        except UserError as error:
+            remarks.append(f"Reports will not show the pictures of {subject.name}: {error}")
+    return remarks

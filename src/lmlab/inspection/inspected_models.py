@@ -1,0 +1,260 @@
+"""What is looked at: a run, a few sentences by token, and texts of its corpus to average over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.protocols import LogProb, Sample, Step
+from lmlab.core.system import System
+from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.data.corpus_encoding import encode_with_special_tokens, special_tokens_around
+from lmlab.data.readers import Example
+from lmlab.sampling.decoding import sample_sequences
+from lmlab.training.reporting import read_metrics
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+)
+
+DEFAULT_SENTENCES = 3
+"""Sentences shown where none are given."""
+MIN_SENTENCE_TOKENS, MAX_SENTENCE_TOKENS = 5, 25
+"""Tokens of a sentence that is chosen to be shown."""
+SAMPLE_SIZE = 96
+"""Texts that averages are taken over."""
+COUNTED_TEXTS = 4000
+"""Texts whose words are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizedSentence:
+    """A text as a model reads it."""
+
+    text: str
+    ids: tuple[int, ...]
+    """With the opening symbol first, and the end where the model predicts it."""
+    tokens: tuple[str, ...]
+    """As they are spelled."""
+    condition: str | None = None
+    """What it is given, where it is given something: a translator's source."""
+    given: tuple[int, ...] = ()
+    """The ids of that."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InspectedModel:
+    """A run that is looked at."""
+
+    name: str
+    model: TrainedModel
+    sentences: tuple[TokenizedSentence, ...]
+    """Those that are shown."""
+    sample: tuple[TokenizedSentence, ...]
+    """Those that averages are taken over, the shown ones not among them."""
+    counts: Counter[int] = field(default_factory=Counter)
+    """How often each token occurs in some training texts; empty where they are gone."""
+    metrics: tuple[dict[str, Any], ...] = ()
+    remark: str = ""
+    """What the person should know of where the sentences come from."""
+
+    @property
+    def system(self) -> System:
+        return self.model.system
+
+    def token(self, id: int) -> str:
+        """The text of an id."""
+        return self.model.tokenizer.token(id)
+
+
+def make_inspected_models(
+    models: Sequence[TrainedModel], texts: Sequence[str] = ()
+) -> list[InspectedModel]:
+    """The runs with the same sentences: those given, or some of the first run's own texts."""
+    for text in texts:
+        if not text.strip():
+            raise UserError("a text to inspect must hold a word, and an empty one came.")
+    examples = [Example(text=text) for text in texts]
+    if not texts and len(models) > 1:
+        pool = [_example(each) for each in _pool(models[0], training_corpus(models[0]))[0]]
+        able = [each for each in pool if all(fits_window(m, _sentence(m, each)) for m in models)]
+        examples = [
+            _example(each) for each in choose_sentences([_sentence(models[0], e) for e in able])
+        ]
+    return [
+        _make_subject(model, examples, name=name)
+        for model, name in zip(models, _names(models), strict=True)
+    ]
+
+
+def _names(models: Sequence[TrainedModel]) -> list[str]:
+    """The folders' names; whole paths where two share theirs."""
+    names = [model.name for model in models]
+    return [model.name if names.count(model.name) == 1 else str(model.path) for model in models]
+
+
+def make_inspected_model(
+    model: TrainedModel, texts: Sequence[str] = (), *, name: str = ""
+) -> InspectedModel:
+    """Gather what is looked at of a run; without texts, some of its own corpus, or its samples."""
+    return _make_subject(model, [Example(text=text) for text in texts], name=name)
+
+
+def _make_subject(model: TrainedModel, examples: Sequence[Example], *, name: str) -> InspectedModel:
+    corpus = training_corpus(model)
+    pool, remark = _pool(model, corpus)
+    unmet = _meet_tokenizer(model)
+    given = [_sentence(model, example) for example in examples]
+    for each in given:
+        model.system.check_length(len(each.ids))
+    chosen = given or choose_sentences(pool)
+    if not chosen:
+        raise UserError(
+            f"what {model.path} was trained on is gone, and the model writes no text by itself; "
+            "give one by --text (in Python texts=)."
+        )
+    return InspectedModel(
+        name=name or model.name,
+        model=model,
+        sentences=tuple(chosen),
+        sample=tuple(each for each in pool if each not in chosen)[:SAMPLE_SIZE],
+        counts=_counts(model, corpus),
+        metrics=tuple(read_metrics(RunFolder(model.path).metrics)),
+        remark=" ".join(filter(None, ("" if given else remark, unmet))),
+    )
+
+
+def _meet_tokenizer(model: TrainedModel) -> str:
+    """Tell the system what its tokens look like, for views of whole words; a remark if it fails.
+
+    Not told when a run is loaded: reading a lexicon takes seconds, and scoring needs none.
+    """
+    try:
+        model.system.setup_tokenizer(model.tokenizer)
+    except UserError as error:
+        return f"Views of {model.name} show single tokens where it hides names: {error}"
+    return ""
+
+
+def training_corpus(model: TrainedModel) -> Corpus | None:
+    """What the run was trained on, if it is still there and the same."""
+    trained_on = model.config["corpus"]
+    if not trained_on["spec"]:
+        return None
+    how = trained_on.get("errors", "strict")
+    try:
+        corpus = open_corpus(trained_on["spec"], errors=how, seed=trained_on["seed"])
+        return corpus if corpus.fingerprint() == trained_on["fingerprint"] else None
+    except UserError:
+        return None
+
+
+def tokenize_sentence(
+    model: TrainedModel, text: str, condition: str | None = None
+) -> TokenizedSentence:
+    """A text by token, framed as the run was trained, and what it is given."""
+    _, tail = special_tokens_around(model.tokenizer.vocabulary, model.layout)
+    ids = [model.system.vocabulary.opening, *model.tokenizer.encode(text), *tail]
+    ids = ids[: model.layout.cut]
+    given = () if condition is None else encode_with_special_tokens(model.reads_by, condition)
+    tokens = tuple(map(model.tokenizer.token, ids))
+    return TokenizedSentence(
+        text=text, ids=tuple(ids), tokens=tokens, condition=condition, given=given
+    )
+
+
+def _sentence(model: TrainedModel, example: Example) -> TokenizedSentence:
+    given = example.condition if model.card.conditional else None
+    return tokenize_sentence(model, example.text, given)
+
+
+def _example(sentence: TokenizedSentence) -> Example:
+    return Example(text=sentence.text, condition=sentence.condition)
+
+
+def fits_window(model: TrainedModel, sentence: TokenizedSentence) -> bool:
+    """Whether the system can read it at once."""
+    try:
+        model.system.check_length(len(sentence.ids))
+    except UserError:
+        return False
+    return len(sentence.ids) > 1
+
+
+def choose_sentences(pool: Sequence[TokenizedSentence]) -> list[TokenizedSentence]:
+    """The first few that are neither very short nor very long; else the first few there are."""
+    fitting = [each for each in pool if MIN_SENTENCE_TOKENS <= len(each.ids) <= MAX_SENTENCE_TOKENS]
+    return list((fitting or list(pool))[:DEFAULT_SENTENCES])
+
+
+def embedding_name(parameter: str) -> str:
+    """`backbone.embedding.weight` as `embedding`: the table of vectors as a person calls it."""
+    return parameter.removesuffix(".weight").removeprefix("backbone.")
+
+
+def batches_by_length(system: System, sentences: Sequence[TokenizedSentence]) -> list[Batch]:
+    """A batch for each length, so that nothing is padded, shortest first."""
+    by_length: dict[int, list[TokenizedSentence]] = {}
+    for sentence in sentences:
+        by_length.setdefault(len(sentence.ids), []).append(sentence)
+    return [collate_sentences(system, by_length[length]) for length in sorted(by_length)]
+
+
+def collate_sentences(system: System, sentences: Sequence[TokenizedSentence]) -> Batch:
+    """Sentences as one batch, padded at the end, with what they are given if all are."""
+    pad, condition = system.vocabulary.pad, None
+    if all(each.given for each in sentences):
+        condition = Batch.collate([each.given for each in sentences], pad=pad)
+    return Batch.collate([each.ids for each in sentences], pad=pad, condition=condition)
+
+
+def _pool(model: TrainedModel, corpus: Corpus | None) -> tuple[list[TokenizedSentence], str]:
+    """Sentences of the run's own that it can read, and a remark on where they come from."""
+    drawn, remark = _own_texts(model, corpus)
+    found = [_sentence(model, each) for each in dict.fromkeys(drawn) if each.text.strip()]
+    longest = _longest_read(model, [each for each in found if fits_window(model, each)])
+    return [each for each in found if len(each.ids) <= longest and fits_window(model, each)], remark
+
+
+def _longest_read(model: TrainedModel, sentences: Sequence[TokenizedSentence]) -> int:
+    """The length of the longest of these that the system reads: some say no only when asked."""
+    by_length = {len(each.ids): each for each in sentences}
+    for length in sorted(by_length, reverse=True):
+        try:
+            with evaluation_mode(model.system):
+                if isinstance(model.system, LogProb):
+                    generator = torch.Generator().manual_seed(0)
+                    batch = collate_sentences(model.system, [by_length[length]])
+                    model.system.log_prob(batch, generator=generator)
+            return length
+        except UserError:
+            continue
+    return 0
+
+
+def _own_texts(model: TrainedModel, corpus: Corpus | None) -> tuple[list[Example], str]:
+    if corpus is not None and (corpus.layout.kind != "pairs" or model.card.conditional):
+        return list(corpus.split("validation").first(4 * SAMPLE_SIZE)), ""
+    if not isinstance(model.system, (Step, Sample)):
+        return [], ""
+    generator = torch.Generator().manual_seed(0)
+    written = sample_sequences(
+        model.system, SAMPLE_SIZE, max_length=MAX_SENTENCE_TOKENS, generator=generator
+    )
+    remark = "What the run was trained on is gone, so these are texts that it wrote itself."
+    return [Example(text=model.tokenizer.decode(each.tokens)) for each in written], remark
+
+
+def _counts(model: TrainedModel, corpus: Corpus | None) -> Counter[int]:
+    if corpus is None or corpus.layout.kind == "pairs":
+        return Counter()
+    texts = [example.text for example in islice(corpus.split("train"), COUNTED_TEXTS)]
+    return Counter(token for ids in model.tokenizer.encode_batch(texts) for token in ids)

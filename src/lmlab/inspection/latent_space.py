@@ -1,0 +1,207 @@
+"""Pictures of a sentence's latent: how it stands noise, and what lies between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.protocols import LogProbs
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    batches_by_length,
+    collate_sentences,
+)
+from lmlab.plotting.canvas import (
+    add_legend,
+    line_style,
+    printable_name,
+)
+from lmlab.plotting.charts import (
+    TextTable,
+    draw_text_table,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    FigureTable,
+)
+from lmlab.plotting.html import TableCell
+
+LATENT_NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+"""Latent noise, in units of a latent's own size."""
+TOKEN_DROPOUT_RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+"""Token noise: the share of the encoder's tokens that is erased."""
+INTERPOLATION_STEPS = 9
+"""Sentences from one latent to the other, both ends counted."""
+MAX_LINE_LENGTH = 90
+NOISE_CAPTION = (
+    "What giving a sentence back costs when its latent is disturbed: a steep line is a code that "
+    "means nothing a little beside itself, a flat one a code that stands noise."
+)
+TOKEN_DROPOUT_CAPTION = "At the right, the same with words of what the encoder reads erased."
+INTERPOLATION_CAPTION = (
+    "The sentence written from each point on the straight line between the latents of two "
+    "sentences: words that change one after another mean a smooth space, a leap or broken text "
+    "between means that the space is empty there."
+)
+
+
+@runtime_checkable
+class Reconstructor(Protocol):
+    """Gives a sentence back through a latent that can be disturbed."""
+
+    def reconstruct(
+        self,
+        batch: Batch,
+        *,
+        latent_noise: float = 0.0,
+        token_noise: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs: ...
+
+
+@runtime_checkable
+class LatentDecoder(Protocol):
+    """Has a latent for each sentence and a sentence for each latent."""
+
+    def encode(self, batch: Batch) -> Tensor: ...
+
+    def decode(self, latents: Tensor, *, max_length: int = 100) -> list[list[int]]: ...
+
+
+Line = list[tuple[float, float]]
+"""Pairs of noise and nats per token."""
+
+
+def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
+    """Reconstruction against noise, the runs on one picture; none where nothing reconstructs."""
+    able = [each for each in subjects if isinstance(each.system, Reconstructor)]
+    if not able:
+        return []
+    latent = {
+        each.name: reconstruction_loss_by_noise(each, "latent_noise", LATENT_NOISES)
+        for each in able
+    }
+    tokens = {
+        each.name: reconstruction_loss_by_noise(each, "token_noise", TOKEN_DROPOUT_RATES)
+        for each in able
+    }
+    return [
+        FigureSpec(
+            name="latent-noise",
+            title="reconstruction under noise",
+            reading=f"{NOISE_CAPTION} {TOKEN_DROPOUT_CAPTION}",
+            draw=partial(draw_noise_robustness, latent=latent, tokens=tokens),
+            width=7.0,
+            height=2.6,
+        )
+    ]
+
+
+def reconstruction_loss_by_noise(
+    subject: InspectedModel, noise: str, amounts: Sequence[float]
+) -> Line:
+    """Nats per token of reconstructing the sentences and the sample, for each amount of noise.
+
+    The same noise, drawn from the same seed, only larger: the line is smooth.
+    """
+    system, line = subject.system, []
+    assert isinstance(system, Reconstructor)
+    batches = batches_by_length(system, (*subject.sentences, *subject.sample))
+    device = device_of(system)
+    with evaluation_mode(system):
+        for amount in amounts:
+            generator = torch.Generator(device=device).manual_seed(0)
+            total, count = 0.0, 0
+            for batch in batches:
+                found = system.reconstruct(
+                    batch.to(device),
+                    generator=generator,
+                    **{noise: amount},
+                )
+                total -= float(found.per_token.double().sum())
+                count += batch.count
+            line.append((amount, total / max(count, 1)))
+    return line
+
+
+def draw_noise_robustness(
+    figure: Figure, latent: Mapping[str, Line], tokens: Mapping[str, Line]
+) -> None:
+    """Two panels on one scale, a line for each run."""
+    figure.subplots_adjust(wspace=0.12, left=0, right=1, bottom=0, top=1)
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, lines, name in (
+        (left, latent, "latent noise, in the latent's own size"),
+        (right, tokens, "share of words erased"),
+    ):
+        for look, (run, line) in enumerate(lines.items()):
+            label = printable_name(run)
+            axes.plot(
+                *zip(*line, strict=True), marker="o", markersize=4, label=label, **line_style(look)
+            )
+        axes.set_xlabel(name)
+        axes.set_ylim(bottom=0)
+    left.set_title("reconstruction under noise", loc="left", fontsize=11)
+    left.set_ylabel("nats per token")
+    if len(latent) > 1:
+        add_legend(right)
+
+
+def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
+    """What is written between the latents of the first two sentences that are shown."""
+    if not isinstance(subject.system, LatentDecoder) or len(subject.sentences) < 2:
+        return []
+    rows = interpolate_latents(subject)
+    lines = tuple((f"{share:.3g}", _cut(text)) for share, text in rows)
+    listing = TextTable(header=("on the way", "written"), rows=lines, places=(0.0, 0.95))
+    title = "between two sentences"
+    return [
+        FigureSpec(
+            name="interpolation",
+            title=title,
+            reading=INTERPOLATION_CAPTION,
+            draw=partial(draw_text_table, listing=listing, title=title),
+            width=8.5,
+            height=listing.height,
+            text=f"{subject.sentences[0].text} → {subject.sentences[1].text}",
+            table=FigureTable(
+                header=("on the way", "written"),
+                rows=tuple(
+                    (TableCell(f"{share:.3g}", share), TableCell(text)) for share, text in rows
+                ),
+            ),
+        )
+    ]
+
+
+def interpolate_latents(
+    subject: InspectedModel, steps: int = INTERPOLATION_STEPS
+) -> list[tuple[float, str]]:
+    """Shares of the way from the first sentence's latent to the second's, and what is written."""
+    system = subject.system
+    assert isinstance(system, LatentDecoder)
+    device = device_of(system)
+    with evaluation_mode(system):
+        ends = [
+            system.encode(collate_sentences(subject.system, [each]).to(device))[0]
+            for each in subject.sentences[:2]
+        ]
+        shares = torch.linspace(0, 1, steps, device=device)
+        latents = torch.lerp(ends[0], ends[1], shares[:, None])
+        written = system.decode(latents, max_length=60)
+    decode = subject.model.tokenizer.decode
+    return [(float(share), decode(ids)) for share, ids in zip(shares, written, strict=True)]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_LINE_LENGTH else text[: MAX_LINE_LENGTH - 1] + "…"

@@ -1,0 +1,155 @@
+"""Markov chains drawn: their energies, how long these are remembered, what was accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lmlab.core.atomic_files import (
+    telling_disk_errors,
+    write_bytes,
+    write_text,
+)
+from lmlab.core.errors import UserError
+from lmlab.plotting.canvas import (
+    FOREGROUND_COLOUR,
+    abbreviate_count,
+    add_legend,
+    colour,
+    line_style,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    render_figure,
+    standalone_svg,
+)
+from lmlab.sampling.mcmc.diagnostics import McmcResult
+
+FORMS = (".svg", ".png")
+MAX_LINES = 12
+"""Chains that are drawn; more would hide each other."""
+CAPTION = (
+    "Above: the energy of each chain's text; shaded is the burn-in. Chains that have mixed wander "
+    "over the same band. Below left: how strongly an energy depends on an earlier one; right: the "
+    "share of proposals taken, and of steps that changed the text."
+)
+
+
+def check_form(path: Path) -> None:
+    """Refuse a file whose name does not say how to draw it, before chains have run for it."""
+    if path.suffix.lower() not in FORMS:
+        raise UserError(
+            f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
+            "says in which form the picture is drawn."
+        )
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file to write.")
+
+
+def mcmc_trace_figure(chains: McmcResult) -> FigureSpec:
+    """Energies, autocorrelation and acceptance of some chains."""
+    return FigureSpec(
+        name="chains",
+        title=f"{chains.chains} chains by {chains.method}, energy {chains.energy}",
+        reading=CAPTION,
+        draw=lambda figure: _draw(figure, chains),
+        height=5.0,
+    )
+
+
+def write_mcmc_traces(chains: McmcResult, path: Path) -> None:
+    """Write the picture as .svg or .png."""
+    check_form(path)
+    drawn = render_figure(mcmc_trace_figure(chains))
+    with telling_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".svg":
+        write_text(path, standalone_svg(drawn.svg))
+    else:
+        write_bytes(path, drawn.png)
+
+
+def _draw(figure: Figure, chains: McmcResult) -> None:
+    grid = figure.add_gridspec(2, 2, hspace=0.55, wspace=0.35, height_ratios=(1.2, 1))
+    _draw_energies(figure.add_subplot(grid[0, :]), chains)
+    _draw_memory(figure.add_subplot(grid[1, 0]), chains)
+    _draw_decisions(figure.add_subplot(grid[1, 1]), chains)
+
+
+def _draw_energies(axes: Axes, chains: McmcResult) -> None:
+    every = chains.trace.every
+    for look, energies in enumerate(chains.trace.energies[:MAX_LINES]):
+        finite = [value if math.isfinite(value) else math.nan for value in energies]
+        steps = [every * reading for reading in range(len(finite))]
+        axes.plot(steps, finite, linewidth=0.9, alpha=0.8, **line_style(look))
+    axes.axvspan(
+        0,
+        min(chains.burn_in, max(chains.steps, 1)),
+        color=FOREGROUND_COLOUR,
+        alpha=0.07,
+        linewidth=0,
+    )
+    axes.set_xlim(0, max(chains.steps, 1))
+    if chains.burn_in:
+        axes.text(
+            *(0.006, 0.97, "burn-in"),
+            transform=axes.transAxes,
+            va="top",
+            fontsize=8,
+            color=FOREGROUND_COLOUR,
+            alpha=0.7,
+        )
+    axes.set_ylabel(f"energy ({chains.energy}), nats", color=FOREGROUND_COLOUR)
+    _steps_below(axes)
+    found = chains.mixing
+    said = f"R-hat {_number(found.r_hat)},  effective size {_number(found.effective_size, 0)}"
+    axes.set_title(
+        f"{said} of {found.readings:,} readings", fontsize=10, color=FOREGROUND_COLOUR, loc="left"
+    )
+
+
+def _draw_memory(axes: Axes, chains: McmcResult) -> None:
+    found = chains.mixing.autocorrelation
+    lags = [chains.trace.every * lag for lag in range(len(found))]
+    axes.vlines(lags, 0, found, color=colour(0), linewidth=1.6)
+    axes.axhline(0, color=FOREGROUND_COLOUR, linewidth=0.8)
+    axes.set_ylim(min(-0.1, *found, 0.0), 1.05)
+    axes.set_xlabel("steps apart", color=FOREGROUND_COLOUR)
+    axes.set_ylabel("autocorrelation", color=FOREGROUND_COLOUR)
+
+
+def _draw_decisions(axes: Axes, chains: McmcResult) -> None:
+    trace = chains.trace
+    lines: Sequence[tuple[str, Sequence[float]]] = (
+        ("accepted", trace.accepted),
+        ("changed", trace.changed),
+    )
+    for look, (name, shares) in enumerate(lines):
+        steps, means = _in_windows(shares, trace.every)
+        axes.plot(steps, means, linewidth=1.4, label=name, color=colour(look))
+    axes.set_ylim(0, 1.05)
+    axes.set_xlim(0, max(chains.steps, 1))
+    axes.set_ylabel("share of steps", color=FOREGROUND_COLOUR)
+    _steps_below(axes)
+    add_legend(axes)
+
+
+def _in_windows(shares: Sequence[float], every: int) -> tuple[list[float], list[float]]:
+    """Means of at most 50 stretches: single steps of a few chains are all or nothing."""
+    size = max(1, -(-len(shares) // 50))
+    groups = [shares[first : first + size] for first in range(0, len(shares), size)]
+    ends = [every * min((index + 1) * size, len(shares)) for index in range(len(groups))]
+    return [float(end) for end in ends], [sum(group) / len(group) for group in groups]
+
+
+def _steps_below(axes: Axes) -> None:
+    axes.set_xlabel("step", color=FOREGROUND_COLOUR)
+    axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return f"{value:,.{digits}f}" if math.isfinite(value) else "unknown"

@@ -1,0 +1,244 @@
+"""Words' neighbours: the nearest words in each table of vectors, listed and drawn on a plane.
+
+A word of two circles draws both together, and so words of one nearer to those of the other: 000's
+secondary attraction (张李胡 | 王 | 帝侯爵).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError, nearest_names
+from lmlab.inspection.capture_figures import safe_file_name
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    embedding_name,
+)
+from lmlab.layers.sphere_embedding import scale_to_radius
+from lmlab.plotting.canvas import (
+    COLOURS,
+    FOREGROUND_COLOUR,
+)
+from lmlab.plotting.charts import shorten_label
+from lmlab.plotting.figure import (
+    FigureSpec,
+    FigureTable,
+)
+from lmlab.plotting.html import TableCell
+from lmlab.plotting.label_layout import place_labels
+from lmlab.training.weight_statistics import token_vectors
+
+DEFAULT_WORD_COUNT = 12
+"""Words chosen where none are given."""
+LISTED_NEIGHBOURS = 8
+"""Neighbours listed for each."""
+LINKED_NEIGHBOURS = 3
+"""Neighbours drawn for each."""
+MIN_OCCURRENCES = 3
+"""A word seen less often in the counted texts is no neighbour: chance placed its vector."""
+READING = (
+    "Each word given (blue) is joined to its {linked} nearest by cosine, on the plane on which "
+    "these words spread most ({share:.0%} of their variance), so that what is near here may yet be "
+    "far. A word between two circles belongs to both and draws them together."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestNeighbours:
+    """A word and those nearest to it, best first."""
+
+    word: int
+    nearest: tuple[int, ...]
+    cosines: tuple[float, ...]
+
+
+def nearest_neighbour_figures(
+    subject: InspectedModel, words: Sequence[str] = ()
+) -> list[FigureSpec]:
+    """A picture and a table for each table of vectors that the system has; often one or two."""
+    chosen = word_ids(subject, words) if words else frequent_words(subject)
+    tables = token_vectors(subject.system)
+    if not chosen or not tables:
+        return []
+    pictures = []
+    for name, vectors in tables.items():
+        found = nearest_by_cosine(vectors, chosen, _candidates(subject))
+        part = embedding_name(name)
+        title = f"neighbours of words, {part}"
+        file = "neighbours" if len(tables) == 1 else f"neighbours-{safe_file_name(part)}"
+        pictures.append(_picture(subject, found, vectors, name=file, title=title))
+    return pictures
+
+
+def check_known_words(subjects: Sequence[InspectedModel], words: Sequence[str]) -> None:
+    """An error, before anything is drawn, for words that no run has a vector for."""
+    able = [subject for subject in subjects if token_vectors(subject.system)]
+    if words and not able:
+        raise UserError(
+            "words have neighbours where a system has a vector for each, and none of these has; "
+            "leave out --words."
+        )
+    for subject in able:
+        word_ids(subject, words)
+
+
+def word_ids(subject: InspectedModel, words: Sequence[str]) -> list[int]:
+    """The ids of words; one that is not in the vocabulary is an error that names near ones."""
+    tokenizer, found = subject.model.tokenizer, []
+    for word in words:
+        id = tokenizer.id(word)
+        pieces = tokenizer.encode(word)
+        if id is None and len(pieces) == 1 and pieces[0] != tokenizer.vocabulary.unknown:
+            id = pieces[0]
+        if id is None:
+            known = [tokenizer.token(each) for each in range(tokenizer.vocabulary.size)]
+            close = nearest_names(word, known)
+            guess = f"did you mean {' or '.join(map(repr, close))}?" if close else "choose another."
+            raise UserError(f"the run {subject.name} has no word {word!r} of one token; {guess}")
+        found.append(id)
+    return list(dict.fromkeys(found))
+
+
+def frequent_words(subject: InspectedModel, count: int = DEFAULT_WORD_COUNT) -> list[int]:
+    """Some frequent words, from the commonest to the two hundredth, evenly by powers.
+
+    Where the corpus is gone, those of the sentences that are shown.
+    """
+    vocabulary = subject.system.vocabulary
+    symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
+    ids = [token for token, _ in subject.counts.most_common() if token not in symbols]
+    if not ids:
+        shown = [token for sentence in subject.sentences for token in sentence.ids]
+        ids = [token for token in dict.fromkeys(shown) if token not in symbols]
+    words = [token for token in ids if any(map(str.isalpha, subject.token(token)))] or ids
+    ranks = np.unique(np.geomspace(1, min(len(words), 200), count).round().astype(int)) - 1
+    return [words[rank] for rank in ranks] if words else []
+
+
+def _candidates(subject: InspectedModel) -> list[int]:
+    """Words that may be neighbours: those seen a few times, or all where nothing was counted."""
+    vocabulary = subject.system.vocabulary
+    predictable = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]
+    seen = [id for id in predictable if subject.counts[id] >= MIN_OCCURRENCES]
+    return seen if len(seen) > LISTED_NEIGHBOURS else predictable
+
+
+@torch.no_grad()
+def nearest_by_cosine(
+    vectors: torch.Tensor, words: Sequence[int], candidates: Sequence[int]
+) -> list[NearestNeighbours]:
+    """The candidates nearest to each word by the cosine of rows of (V, W), itself left out."""
+    directions = scale_to_radius(vectors.detach().float().cpu())
+    pool = torch.tensor(list(candidates))
+    found = []
+    for word in words:
+        cosines = directions[pool] @ directions[word]
+        cosines[pool == word] = -torch.inf
+        best = torch.topk(cosines, min(LISTED_NEIGHBOURS, int(torch.isfinite(cosines).sum())))
+        found.append(
+            NearestNeighbours(
+                word=word,
+                nearest=tuple(pool[best.indices].tolist()),
+                cosines=tuple(best.values.tolist()),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Projection:
+    """Words on a plane, and lines between them."""
+
+    points: NDArray[np.float64]
+    """(N, 2)"""
+    labels: tuple[str, ...]
+    given: int
+    """How many of the first are the words that were asked for."""
+    links: tuple[tuple[int, int], ...]
+    share: float
+    """Of the variance of these words' directions."""
+
+
+def project_embeddings(
+    vectors: torch.Tensor, found: Sequence[NearestNeighbours], names: Sequence[str]
+) -> Projection:
+    """The first two principal components of the directions of the words and their nearest."""
+    words = [each.word for each in found]
+    near = [id for each in found for id in each.nearest[:LINKED_NEIGHBOURS]]
+    ids = list(dict.fromkeys([*words, *near]))
+    place = {id: at for at, id in enumerate(ids)}
+    directions = scale_to_radius(vectors.detach().double().cpu()).numpy()[ids]
+    centred = directions - directions.mean(0)
+    _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
+    axes, sizes = axes[:2], np.square(sizes)
+    # Principal axes have no sign of their own: the largest entry is made positive.
+    axes = axes * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
+    points = np.zeros((len(ids), 2))
+    points[:, : len(axes)] = centred @ axes.T
+    return Projection(
+        points=points,
+        labels=tuple(names[id] for id in ids),
+        given=len(words),
+        links=tuple(
+            (place[e.word], place[id]) for e in found for id in e.nearest[:LINKED_NEIGHBOURS]
+        ),
+        share=float(sizes[:2].sum() / max(sizes.sum(), 1e-30)),
+    )
+
+
+def draw_projection(figure: Figure, plane: Projection, *, title: str) -> None:
+    """Words with lines to their nearest; names stand beside their points, not on each other."""
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_title(title, loc="left", fontsize=11)
+    for one, other in plane.links:
+        pair = plane.points[[one, other]]
+        axes.plot(*pair.T, color=FOREGROUND_COLOUR, linewidth=0.6, alpha=0.25, zorder=1)
+    first, rest = plane.points[: plane.given], plane.points[plane.given :]
+    axes.scatter(rest[:, 0], rest[:, 1], s=14, color=COLOURS[1], zorder=2)
+    axes.scatter(first[:, 0], first[:, 1], s=26, color=COLOURS[0], zorder=3)
+    axes.margins(0.08)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel("first principal component")
+    axes.set_ylabel("second")
+    labels = [shorten_label(label) for label in plane.labels]
+    place_labels(axes, plane.points, labels, strong=plane.given)
+
+
+def _picture(
+    subject: InspectedModel,
+    found: Sequence[NearestNeighbours],
+    vectors: torch.Tensor,
+    *,
+    name: str,
+    title: str,
+) -> FigureSpec:
+    names = [subject.token(id) for id in range(subject.system.vocabulary.size)]
+    plane = project_embeddings(vectors, found, names)
+    rows = tuple(
+        (
+            TableCell(names[each.word]),
+            TableCell(" · ".join(f"{names[id]} {c:.2f}" for id, c in _pairs(each))),
+        )
+        for each in found
+    )
+    return FigureSpec(
+        name=name,
+        title=title,
+        reading=READING.format(linked=LINKED_NEIGHBOURS, share=plane.share),
+        draw=partial(draw_projection, plane=plane, title=title),
+        width=7.0,
+        height=5.2,
+        table=FigureTable(header=("word", "nearest by cosine"), rows=rows),
+    )
+
+
+def _pairs(each: NearestNeighbours) -> list[tuple[int, float]]:
+    return list(zip(each.nearest, each.cosines, strict=True))

@@ -1,0 +1,151 @@
+"""Parse trees: the likeliest tree of a sentence, for systems that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.inference.parse_trees import ParseTree
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    collate_sentences,
+)
+from lmlab.plotting.canvas import (
+    COLOURS,
+    FOREGROUND_COLOUR,
+)
+from lmlab.plotting.charts import shorten_label
+from lmlab.plotting.figure import (
+    FigureSpec,
+    numbered_name,
+)
+
+WORD_INCHES = 0.4
+"""Inches that a word is given across."""
+LEVEL_INCHES = 0.42
+"""Inches from a node to those below it."""
+MAX_WORDS = 40
+"""Longer sentences have no picture: a tree can't be cut."""
+CAPTION = (
+    "The likeliest tree of the sentence: each joint is a symbol of the grammar and covers the "
+    "words below it; symbols have no names but their numbers."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeNode:
+    """A joint of a tree, or a word at its end."""
+
+    label: str
+    children: tuple[TreeNode, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The words below it, from left to right."""
+        if not self.children:
+            return (self.label,)
+        return tuple(word for child in self.children for word in child.leaves)
+
+    @property
+    def height(self) -> int:
+        """Steps down to the farthest word."""
+        return 1 + max(child.height for child in self.children) if self.children else 0
+
+
+@runtime_checkable
+class Parser(Protocol):
+    """Has a likeliest tree for each sentence."""
+
+    def best_tree(self, batch: Batch) -> list[ParseTree | None]: ...
+
+
+def parse_tree_figures(subject: InspectedModel) -> list[FigureSpec]:
+    """The likeliest tree of each sentence that is shown; none where the system has no trees."""
+    system, pictures = subject.system, []
+    if not isinstance(system, Parser):
+        return []
+    count = len(subject.sentences)
+    for place, sentence in enumerate(subject.sentences):
+        batch = collate_sentences(subject.system, [sentence]).to(device_of(system))
+        with evaluation_mode(system):
+            [tree] = system.best_tree(batch)
+        if tree is not None and tree.last <= MAX_WORDS:
+            node = to_tree_node(tree, sentence.tokens[1:])
+            pictures.append(
+                parse_tree_figure(
+                    node, name=numbered_name("tree", place, count), text=sentence.text
+                )
+            )
+    return pictures
+
+
+def to_tree_node(tree: ParseTree, words: Sequence[str]) -> TreeNode:
+    """A tree over places as one over words; a leaf's symbol stands above its word."""
+    if not tree.children:
+        return TreeNode(label=str(tree.label), children=(TreeNode(label=words[tree.first]),))
+    children = tuple(to_tree_node(child, words) for child in tree.children)
+    return TreeNode(label=str(tree.label), children=children)
+
+
+def parse_tree_figure(tree: TreeNode, *, name: str, text: str) -> FigureSpec:
+    """The tree with its words along the bottom."""
+    return FigureSpec(
+        name=name,
+        title="likeliest tree",
+        reading=CAPTION,
+        draw=partial(draw_parse_tree, tree=tree),
+        width=max(2.0, WORD_INCHES * len(tree.leaves)),
+        height=LEVEL_INCHES * (tree.height + 0.5),
+        text=text,
+    )
+
+
+def draw_parse_tree(figure: Figure, tree: TreeNode, title: str = "likeliest tree") -> None:
+    """Joints as numbers in circles of the page's colour, words below."""
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(-0.5, len(tree.leaves) - 0.5)
+    axes.set_ylim(-0.6, tree.height + 0.4)
+    axes.axis("off")
+    axes.set_title(title, loc="left", fontsize=11)
+    _draw_node(axes, tree, first=0)
+
+
+def _draw_node(axes: Axes, node: TreeNode, *, first: int) -> float:
+    """Draw what is below a node and then the node; gives where it stands across."""
+    if not node.children:
+        slanted = {"rotation": 50, "ha": "right", "va": "top", "rotation_mode": "anchor"}
+        flat = {"ha": "center", "va": "top"}
+        look = flat if len(node.label) <= 2 else slanted
+        axes.text(first, -0.12, shorten_label(node.label), fontsize=9, **look)
+        return float(first)
+    places, at = [], first
+    for child in node.children:
+        places.append(_draw_node(axes, child, first=at))
+        at += len(child.leaves)
+    middle = (places[0] + places[-1]) / 2
+    for child, place in zip(node.children, places, strict=True):
+        # Across and then down: slanted lines would cut through what is between.
+        bottom = child.height if child.children else -0.05
+        path = ((middle, place, place), (node.height, node.height, bottom))
+        axes.plot(*path, color=FOREGROUND_COLOUR, linewidth=0.8, zorder=1)
+    axes.annotate(
+        node.label,
+        (middle, node.height),
+        ha="center",
+        va="center",
+        fontsize=8,
+        color="white",
+        zorder=3,
+        bbox={"boxstyle": "round,pad=0.18", "facecolor": COLOURS[0], "edgecolor": "none"},
+    )
+    return middle

@@ -1,0 +1,150 @@
+"""Where a writer looked in its source, word by word: one picture for a translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lmlab.core.atomic_files import (
+    telling_disk_errors,
+    write_text,
+)
+from lmlab.core.batch import Batch
+from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.locks import FolderLock
+from lmlab.inspection.inspected_models import encode_with_special_tokens
+from lmlab.plotting.charts import (
+    HeatMap,
+    HeatMapAxis,
+    Values,
+    draw_heat_maps,
+    heat_maps_size,
+)
+from lmlab.plotting.figure import (
+    FigureSpec,
+    render_figure,
+    standalone_svg,
+)
+from lmlab.sampling.translation import Translation
+from lmlab.training.distributed import lock_output
+from lmlab.training.run_folder import TrainedModel
+
+MAX_TOKENS = 60
+"""Tokens that are drawn along each side."""
+CAPTION = (
+    "A row is a written token, and its squares where in the source was looked for it; the squares "
+    "of a row sum to one."
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SourceAttention:
+    """Where in a source was looked for each written token."""
+
+    weights: Values
+    """(T, S); over several layers and heads the mean of the last layer's heads."""
+    written: tuple[str, ...]
+    source: tuple[str, ...]
+
+
+def measure_source_attention(model: TrainedModel, source: str, written: str) -> SourceAttention:
+    """The weights that a translator gives its source while it writes a text."""
+    system, reads = model.system, model.reads_by
+    given, ids = (
+        encode_with_special_tokens(reads, source),
+        encode_with_special_tokens(model.tokenizer, written),
+    )
+    condition = Batch.collate([given], system.vocabulary.pad)
+    batch = Batch.collate([ids], system.vocabulary.pad, condition=condition)
+    with evaluation_mode(system):
+        captures = system.capture_internals(batch.to(device_of(system)))
+    found = _weights(captures)
+    if found is None:
+        raise UserError(
+            f"{model.card.name} looks at no place of its source, so there is nothing to draw; "
+            "those that do: seq2seq-attention, transformer."
+        )
+    return SourceAttention(
+        weights=found,
+        written=tuple(map(model.tokenizer.token, ids[1:])),
+        source=tuple(map(reads.token, given)),
+    )
+
+
+def write_source_attention(model: TrainedModel, source: str, written: str, path: Path) -> None:
+    """Write the picture of a translation as SVG."""
+    looked = measure_source_attention(model, source, written)
+    drawn = render_figure(source_attention_figure(looked, name=path.stem))
+    with telling_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, standalone_svg(drawn.svg))
+
+
+def with_source_attention_figures(
+    model: TrainedModel, found: Iterator[Translation], folder: Path
+) -> Iterator[Translation]:
+    """Translations as they come, the best of each drawn into a folder under its number.
+
+    A system that looks nowhere, or a folder that can't be written to, is told before the first.
+    """
+    measure_source_attention(model, "", "")
+    return _drawn(model, found, folder, lock_output(folder))
+
+
+def _drawn(
+    model: TrainedModel, found: Iterator[Translation], folder: Path, lock: FolderLock
+) -> Iterator[Translation]:
+    with lock:
+        for number, each in enumerate(found, 1):
+            if each.written:
+                write_source_attention(model, each.source, each.text, folder / f"{number}.svg")
+            yield each
+
+
+def source_attention_figure(looked: SourceAttention, *, name: str) -> FigureSpec:
+    grid = HeatMap(
+        values=looked.weights[:MAX_TOKENS, :MAX_TOKENS],
+        rows=HeatMapAxis(name="written", labels=looked.written[:MAX_TOKENS]),
+        columns=HeatMapAxis(name="source", labels=looked.source[:MAX_TOKENS]),
+        bounds=UNIT_INTERVAL,
+    )
+    width, height = heat_maps_size([grid])
+    return FigureSpec(
+        name=name,
+        title="Where it looked",
+        reading=CAPTION,
+        draw=partial(draw_heat_maps, grids=[grid], title=f"attention to the source{_cut(looked)}"),
+        width=width,
+        height=height,
+    )
+
+
+def _cut(looked: SourceAttention) -> str:
+    """What of a long text is drawn."""
+    sizes = {"written": len(looked.written), "source": len(looked.source)}
+    cut = [f"{MAX_TOKENS} of {size} {name}" for name, size in sizes.items() if size > MAX_TOKENS]
+    return f", the first {' and '.join(cut)} tokens" if cut else ""
+
+
+def _weights(captures: dict[str, Capture]) -> Values | None:
+    """(T, S) of the one glance there is, or of the last layer that looks at a source."""
+    looking = [
+        capture
+        for name, capture in captures.items()
+        if name == "attention" or name.endswith("source attention")
+    ]
+    if not looking:
+        return None
+    values = looking[-1].values[0]
+    values = values.mean(0) if "head" in looking[-1].axes else values
+    return np.asarray(values.to(torch.float64).cpu(), dtype=np.float64)

@@ -1,0 +1,187 @@
+"""Pictures of a training's course: norms as it went on, and the gradient against distance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lmlab.core.errors import UserError
+from lmlab.inspection.gradient_flow import (
+    GradientByDistance,
+    measure_gradient_by_distance,
+)
+from lmlab.inspection.inspected_models import (
+    InspectedModel,
+    batches_by_length,
+    embedding_name,
+)
+from lmlab.plotting.canvas import (
+    abbreviate_count,
+    add_legend,
+    line_style,
+    printable_name,
+    set_plain_log_scale,
+)
+from lmlab.plotting.figure import FigureSpec
+
+Points = tuple[tuple[float, float], ...]
+"""Pairs of training tokens seen and a number then."""
+NORM_PANELS = {
+    "length of the tokens' vectors": "mean length",
+    "gradient before clipping": "norm",
+    "step against weights": "‖change‖ / ‖weights‖",
+}
+NORMS_CAPTION = (
+    "Left: do the tokens' vectors grow while the loss no longer falls? Then the model uses their "
+    "length where a direction would do. Middle: a gradient that climbs or leaps asks for a smaller "
+    "learning rate, one near zero for a larger. Right: a thousandth a step is customary."
+)
+GRADIENT_CAPTION = (
+    "How much the last prediction of a sentence would change if the word so many places before it "
+    "did, on a scale of powers: a straight line down is a memory that fades by the same factor at "
+    "every step, and a flat one is kept."
+)
+
+
+def norm_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
+    """Norms over training of one run or of several; none where the metrics tell no norms."""
+    found = {subject.name: norms_over_training(subject.metrics) for subject in subjects}
+    panels = [name for name in NORM_PANELS if any(lines.get(name) for lines in found.values())]
+    if not panels:
+        return []
+    draw = partial(draw_norms, norms=found, panels=panels)
+    return [
+        FigureSpec(
+            name="norms",
+            title="norms over training",
+            reading=NORMS_CAPTION if len(panels) == len(NORM_PANELS) else _reading(panels),
+            draw=draw,
+            width=3.1 * len(panels),
+            height=2.4,
+        )
+    ]
+
+
+def _reading(panels: Sequence[str]) -> str:
+    return f"From left to right: {', '.join(panels)}, by training tokens seen."
+
+
+def norms_over_training(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Points]]:
+    """For each panel its lines by name, from the lines of metrics.jsonl."""
+    seen, found = 0.0, {name: dict[str, list[tuple[float, float]]]() for name in NORM_PANELS}
+    lengths, gradient, change = found.values()
+    for line in lines:
+        if line.get("event") != "train":
+            continue
+        seen += float(line.get("count", 0))
+        told: dict[str, Any] = line.get("vector_norms") or {}
+        for name, value in told.items():
+            _add(lengths, embedding_name(name), seen, value)
+        _add(gradient, "", seen, line.get("gradient_norm"))
+        _add(change, "", seen, line.get("update_ratio"))
+    return {
+        panel: {name: tuple(points) for name, points in lines_.items()}
+        for panel, lines_ in found.items()
+    }
+
+
+def _add(lines: dict[str, list[tuple[float, float]]], name: str, seen: float, value: Any) -> None:
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        lines.setdefault(name, []).append((seen, float(value)))
+
+
+def draw_norms(
+    figure: Figure, norms: Mapping[str, dict[str, dict[str, Points]]], panels: Sequence[str]
+) -> None:
+    """A panel for each kind of norm, a colour for each run, dashes for its tables of vectors."""
+    figure.subplots_adjust(wspace=0.42, left=0, right=1, bottom=0, top=1)
+    places = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(places, panels, strict=True):
+        for look, (run, found) in enumerate(norms.items()):
+            for dash, (part, points) in enumerate(found.get(panel, {}).items()):
+                name = " ".join(word for word in (run if len(norms) > 1 else "", part) if word)
+                style = line_style(look)["color"], line_style(8 * dash)["linestyle"]
+                axes.plot(
+                    *zip(*points, strict=True),
+                    color=style[0],
+                    linestyle=style[1],
+                    linewidth=1.4,
+                    label=printable_name(name) if name else None,
+                    marker="o" if len(points) == 1 else None,
+                )
+        _dress(axes, panel)
+    # The first panel has every line that the others have; its names stand at the end of the row.
+    handles, names = places[0].get_legend_handles_labels()
+    if len(names) > 1:
+        add_legend(places[-1], handles, names)
+
+
+def _dress(axes: Axes, panel: str) -> None:
+    axes.set_title(panel, loc="left", fontsize=10)
+    axes.set_xlabel("training tokens seen")
+    axes.set_ylabel(NORM_PANELS[panel], fontsize=9)
+    axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
+    axes.locator_params(axis="x", nbins=5)
+    axes.tick_params(labelsize=8)
+    lowest, highest = axes.get_ylim()
+    if panel == "step against weights" and lowest >= 0 and highest > 0:
+        set_plain_log_scale(axes)
+    else:
+        axes.set_ylim(0, highest)
+
+
+def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
+    """The gradient against distance, the runs beside each other; those that read no words none."""
+    found: dict[str, GradientByDistance] = {}
+    for subject in subjects:
+        texts = (*subject.sentences, *subject.sample)
+        if subject.system.fitting != "gradient":
+            continue
+        try:
+            measured = measure_gradient_by_distance(
+                subject.system, batches_by_length(subject.system, texts)
+            )
+        except UserError:
+            continue
+        if measured.reached:
+            found[subject.name] = measured
+    if not found:
+        return []
+    return [
+        FigureSpec(
+            name="gradient",
+            title="gradient against distance",
+            reading=GRADIENT_CAPTION,
+            draw=partial(draw_gradient_by_distance, gradients=found),
+            width=5.2,
+            height=3.0,
+        )
+    ]
+
+
+def draw_gradient_by_distance(figure: Figure, gradients: Mapping[str, GradientByDistance]) -> None:
+    """A line for each run on a scale of powers, with the factor of a step back beside its name."""
+    axes = figure.add_axes((0, 0, 1, 1))
+    set_plain_log_scale(axes)
+    highest = max(max(each.norms) for each in gradients.values())
+    for look, (name, each) in enumerate(gradients.items()):
+        pairs = zip(each.distances, each.norms, strict=True)
+        points = [(d, n) for d, n in pairs if n > highest * 1e-12]
+        if not points:
+            continue
+        factor = each.factor
+        said = "" if factor is None else f", × {factor:.2f} a step"
+        style = line_style(look)
+        label = printable_name(name) + said
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=label, **style)
+    axes.set_title("gradient against distance", loc="left", fontsize=11)
+    axes.set_xlabel("places back, 1 is the word before")
+    axes.set_ylabel("‖∂ loss / ∂ word's vector‖")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    add_legend(axes)

@@ -1,0 +1,307 @@
+r"""ARPA files: backoff n-gram tables as text, as SRILM, KenLM and many others write and read them.
+
+    \data\
+    ngram 1=10002
+    ngram 2=264990
+
+    \1-grams:
+    log10 P <tab> word <tab> log10 B
+    …
+    \end\
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, NoReturn
+
+import numpy as np
+
+from lmlab.core.atomic_files import new_file
+from lmlab.core.errors import UserError
+from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.vocabulary import END, MASK, PAD, SPECIAL_TOKENS, START, UNKNOWN, Vocabulary
+from lmlab.data.lines import bounded_lines
+from lmlab.inference.backoff import MOST_ORDER, BackoffTables
+from lmlab.inference.key_index import KeyIndex
+
+LOG_10 = math.log(10.0)
+LOG10_ZERO = -99.0
+"""How a probability of zero is written, by SRILM's custom."""
+START_BYTES, END_BYTES, UNKNOWN_BYTES = START.encode(), END.encode(), UNKNOWN.encode()
+RESERVED_TOKENS = (PAD.encode(), MASK.encode())
+
+
+def write_arpa(path: Path | str, tables: BackoffTables, token_strings: Sequence[str]) -> None:
+    """Write tables as an ARPA file, compressed if the name ends in .gz.
+
+    token_strings[i] is the text of id i. The start, end and unknown symbols are written `<s>`,
+    `</s>` and `<unk>` whatever they are called, because readers know them by these names; padding
+    and mask are left out. The file appears only when it is complete.
+    """
+    path = Path(path)
+    names = _names(tables.vocabulary, token_strings)
+    with new_file(path) as file:
+        if path.suffix != ".gz":
+            file.writelines(_lines(tables, names))
+            return
+        # Without its name and the time, so that the same tables give the same file.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+            packed.writelines(_lines(tables, names))
+
+
+def read_arpa(path: Path | str) -> tuple[BackoffTables, list[str]]:
+    """Read an ARPA file, compressed if its name ends in .gz: the tables, and the text of each id.
+
+    The ids 0 to 4 are the symbols of `core.vocabulary`, the others follow in the file's order.
+    `<s>` is never predicted, whatever probability it is given (KenLM writes 1, SRILM 0); a symbol
+    that the file does not have has probability 0.
+    """
+    path = Path(path)
+    try:
+        with _open(path) as file:
+            return _Reader(path, file).read()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} can't be read: {reason}.") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return path.open("rb")
+
+
+def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes | None]:
+    """What each id is called in the file; None for those that are left out."""
+    if len(token_strings) != vocabulary.size:
+        raise UserError(
+            f"expected the text of {vocabulary.size} tokens, but got {len(token_strings)}; give "
+            "those of the tokeniser that the model was fitted with."
+        )
+    names: list[bytes | None] = [text.encode() for text in token_strings]
+    for symbol, name in (
+        *((i, None) for i in vocabulary.unpredictable),
+        (vocabulary.start, START_BYTES),
+        (vocabulary.end, END_BYTES),
+        (vocabulary.unknown, UNKNOWN_BYTES),
+    ):
+        if symbol is not None:
+            names[symbol] = name
+    first: dict[bytes, int] = {}
+    for i, name in enumerate(names):
+        if name is None:
+            continue
+        if name.split() != [name] or b"\0" in name:
+            raise UserError(
+                f"token {i} is {token_strings[i]!r}, and an ARPA file can't hold a token that is "
+                "empty or has white space in it; give it another text."
+            )
+        if first.setdefault(name, i) != i:
+            raise UserError(
+                f"tokens {first[name]} and {i} would both be written {name.decode()!r}; give one "
+                "of them another text."
+            )
+    return names
+
+
+def _lines(tables: BackoffTables, names: list[bytes | None]) -> Iterator[bytes]:
+    # KenLM refuses a file without <s> and </s>, so a vocabulary without them still writes them.
+    missing = [name for name in (START_BYTES, END_BYTES) if name not in names]
+    unigrams = len(names) - names.count(None) + len(missing)
+    yield b"\\data\\\n"
+    for words, end in enumerate(tables.level_ends.tolist(), start=1):
+        count = unigrams if words == 1 else end - int(tables.level_ends[words - 2])
+        yield b"ngram %d=%d\n" % (words, count)
+    texts = names
+    for words in range(1, tables.order + 1):
+        if words > 1:
+            contexts, last = np.divmod(tables.keys_of(words), tables.vocabulary.size)
+            contexts -= tables.level(words - 1).start
+            pairs = zip(contexts.tolist(), last.tolist(), strict=True)
+            texts = [b"%b %b" % (texts[context], names[word]) for context, word in pairs]
+        yield b"\n\\%d-grams:\n" % words
+        if words == 1:
+            yield from (b"%g\t%b\t0\n" % (LOG10_ZERO, name) for name in missing)
+        yield from _entries(tables, words, texts)
+    yield b"\n\\end\\\n"
+
+
+def _entries(tables: BackoffTables, words: int, texts: Sequence[bytes | None]) -> Iterator[bytes]:
+    level = tables.level(words)
+    log_probs = np.maximum(tables.log_probs[level] / LOG_10, LOG10_ZERO).tolist()
+    if words == tables.order:
+        yield from (
+            b"%.9g\t%b\n" % (log_prob, text)
+            for log_prob, text in zip(log_probs, texts, strict=True)
+            if text is not None
+        )
+        return
+    log_backoffs = (tables.log_backoffs[level] / LOG_10).tolist()
+    yield from (
+        b"%.9g\t%b\t%.9g\n" % (log_prob, text, log_backoff)
+        for log_prob, text, log_backoff in zip(log_probs, texts, log_backoffs, strict=True)
+        if text is not None
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Section:
+    """The n-grams of one length as they stand in the file."""
+
+    ids: np.ndarray
+    """(count, words)"""
+    log_probs: np.ndarray
+    log_backoffs: np.ndarray
+    first_line: int
+
+
+class _Reader:
+    """A file read line by line, and the ids of its words."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self.lines = bounded_lines(file, str(path))
+        self.line = 0
+        self.ids = {name.encode(): i for i, name in enumerate(SPECIAL_TOKENS)}
+
+    def fail(self, message: str, line: int | None = None) -> NoReturn:
+        raise UserError(f"{self.path}, line {self.line if line is None else line}: {message}.")
+
+    def read(self) -> tuple[BackoffTables, list[str]]:
+        counts = self.header()
+        sections = [self.section(words, count) for words, count in enumerate(counts, start=1)]
+        if self.next_filled() != b"\\end\\":
+            self.fail(f"expected \\end\\ after {counts[-1]} {len(counts)}-grams")
+        return self.tables(sections), [name.decode() for name in self.ids]
+
+    def next_filled(self) -> bytes:
+        """The next line that is not empty, stripped; nothing at the end of the file."""
+        for line in self.lines:
+            self.line += 1
+            if line.strip():
+                return line.strip()
+        return b""
+
+    def header(self) -> list[int]:
+        """How many n-grams of each length there will be."""
+        while (line := self.next_filled()) != b"\\data\\":  # comments may come before it
+            if not line:
+                self.fail("expected a line \\data\\, with which ARPA files begin, but found none")
+        counts: list[int] = []
+        for line in self.lines:
+            self.line += 1
+            if not line.strip():
+                break
+            match = re.fullmatch(rb"ngram\s+(\d+)\s*=\s*(\d+)", line.strip())
+            count = None if match is None else parse_integer(match[2])
+            if match is None or count is None or parse_integer(match[1]) != len(counts) + 1:
+                self.fail(f"expected 'ngram {len(counts) + 1}=' and a count, or an empty line")
+            counts.append(count)
+        if not counts:
+            self.fail("expected counts ('ngram 1=…') after \\data\\")
+        if len(counts) > MOST_ORDER:
+            self.fail(f"n-grams must have at most {MOST_ORDER} words, got {len(counts)}")
+        return counts
+
+    def section(self, words: int, count: int) -> _Section:
+        if self.next_filled() != b"\\%d-grams:" % words:
+            self.fail(f"expected \\{words}-grams: here")
+        first_line = self.line + 1
+        log_probs, log_backoffs, ids = array("d"), array("d"), array("q")
+        known = self.ids
+        try:
+            for line in islice(self.lines, count):
+                self.line += 1
+                fields = line.split()
+                if not words < len(fields) <= words + 2:
+                    raise ValueError
+                log_probs.append(float(fields[0]))
+                log_backoffs.append(float(fields[-1]) if len(fields) == words + 2 else 0.0)
+                if words == 1:
+                    self.add_word(fields[1])
+                ids.extend([known[name] for name in fields[1 : words + 1]])
+        except ValueError:
+            self.fail(f"expected log10 P, {'a word' if words == 1 else f'{words} words'}, log10 B")
+        except KeyError as error:
+            self.fail(f"{error.args[0].decode(errors='replace')!r} is not among the 1-grams")
+        if len(log_probs) < count:
+            self.fail(f"the file ends after {len(log_probs)} of {count} {words}-grams")
+        section = _Section(
+            ids=np.array(ids, dtype=np.int64).reshape(-1, words),
+            log_probs=np.array(log_probs),
+            log_backoffs=np.array(log_backoffs),
+            first_line=first_line,
+        )
+        for row in np.flatnonzero(~((section.log_probs <= 0) & (section.log_backoffs < np.inf))):
+            numbers = f"{log_probs[row]:g} and {log_backoffs[row]:g}"
+            self.fail(f"{numbers} can't be log10 P and log10 B", first_line + int(row))
+        return section
+
+    def add_word(self, name: bytes) -> None:
+        """Give a word an id, the next one unless it is a symbol."""
+        if name in RESERVED_TOKENS:
+            self.fail("padding and mask are never predicted here; rename this word in the file")
+        try:
+            name.decode()
+        except UnicodeDecodeError:
+            self.fail("this word is not UTF-8; convert the file")
+        self.ids.setdefault(name, len(self.ids))
+
+    def tables(self, sections: list[_Section]) -> BackoffTables:
+        """Number the n-grams as nodes of a trie, each level from the one above it."""
+        vocabulary = Vocabulary(size=len(self.ids))
+        levels: list[tuple[int, KeyIndex]] = []
+        log_probs = [np.full(vocabulary.size, LOG10_ZERO)]
+        log_backoffs = [np.zeros(vocabulary.size)]
+        unigrams = sections[0]
+        self.check_distinct(unigrams, unigrams.ids[:, 0])
+        log_probs[0][unigrams.ids[:, 0]] = unigrams.log_probs
+        log_probs[0][self.ids[START_BYTES]] = LOG10_ZERO
+        log_backoffs[0][unigrams.ids[:, 0]] = unigrams.log_backoffs
+        level_ends = [vocabulary.size]
+        for section in sections[1:]:
+            keys = self.contexts(section, levels) * vocabulary.size + section.ids[:, -1]
+            self.check_distinct(section, keys)
+            order = np.argsort(keys)
+            levels.append((level_ends[-1], KeyIndex(keys[order])))
+            log_probs.append(section.log_probs[order])
+            log_backoffs.append(section.log_backoffs[order])
+            level_ends.append(level_ends[-1] + len(keys))
+        nothing = np.empty(0, dtype=np.int64)
+        joined = np.concatenate(log_probs)
+        return BackoffTables(
+            vocabulary=vocabulary,
+            level_ends=np.array(level_ends),
+            keys=np.concatenate([nothing, *(index.keys for _, index in levels)]),
+            log_probs=np.where(joined <= LOG10_ZERO, -np.inf, joined * LOG_10),
+            log_backoffs=np.concatenate([np.empty(0), *log_backoffs[:-1]]) * LOG_10,
+        )
+
+    def contexts(self, section: _Section, levels: list[tuple[int, KeyIndex]]) -> np.ndarray:
+        """(count,) the node of all words but the last of each n-gram."""
+        nodes, size = section.ids[:, 0], len(self.ids)
+        for column, (first_node, index) in enumerate(levels, start=1):
+            places = index.find(nodes * size + section.ids[:, column])
+            missing = np.flatnonzero(places < 0)
+            if len(missing):
+                self.fail(
+                    f"its first {column + 1} words are not among the {column + 1}-grams",
+                    section.first_line + int(missing[0]),
+                )
+            nodes = first_node + places
+        return nodes
+
+    def check_distinct(self, section: _Section, keys: np.ndarray) -> None:
+        order = np.argsort(keys, kind="stable")
+        again = order[1:][keys[order[1:]] == keys[order[:-1]]]
+        if len(again):
+            self.fail("this n-gram has come before", section.first_line + int(again.min()))

@@ -1,0 +1,158 @@
+"""What BART and Pegasus share: an encoder and a decoder of like layers, over one embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.config_fields import (
+    ConfigField,
+    activation_field,
+    read_whole_number,
+)
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
+from lmlab.interop.hf.weight_mapping import (
+    Unsqueeze,
+    WeightPair,
+    concatenated_pairs,
+    linear_pairs,
+    weight_pair,
+)
+
+SHARED_FIELDS = ("attention_heads", "ffn_dim")
+"""Settings that encoder and decoder each have, and which are the same in ours."""
+LOGIT_BIAS = "final_logits_bias"
+SIDES = ("encoder", "decoder")
+
+
+class DenoisingSeq2SeqFamily(CheckpointFamily):
+    """An encoder-decoder that restores what its source hides."""
+
+    settings = (
+        ConfigField("width", "d_model", 1024),
+        ConfigField("layers", "encoder_layers", 12),
+        ConfigField("heads", "encoder_attention_heads", 16),
+        ConfigField("inner", "encoder_ffn_dim", 4096),
+        ConfigField("length", "max_position_embeddings", 1024),
+        ConfigField("dropout", "dropout", 0.1),
+        ConfigField("attention_dropout", "attention_dropout", 0.0),
+        ConfigField("scaled", "scale_embedding", False),
+        activation_field("activation_function", "gelu"),
+    )
+    derived_settings = frozenset({"decoder_layers", "opening"})
+    required = {"tie_word_embeddings": True, "is_encoder_decoder": True}
+    # Whether a source begins with the start symbol is read of the family, and told by no config.
+    free = CheckpointFamily.free | {"rate", "whole", "mask", "source_start"}
+    # Numbers that the first versions kept.
+    ignored_weights: ClassVar[tuple[str, ...]] = (r"\.version$",)
+    prefix = "model."
+    output_bias = LOGIT_BIAS
+    heads = ("lm_head.", LOGIT_BIAS)
+    begins_with_start: ClassVar[bool]
+    """Whether sources, and what is written beside them, begin with the start symbol."""
+
+    def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
+        tokens = "backbone.encoder.embedding.tokens.weight"
+        yield weight_pair(tokens, "model.shared.weight", shape.token_row_transform)
+        yield weight_pair("emission.bias", LOGIT_BIAS, Unsqueeze(shape.token_row_transform))
+        for side in SIDES:
+            yield from self.side_pairs(shape, f"backbone.{side}", f"model.{side}")
+        layers = {"encoder": shape.layers, "decoder": decoder_layers(shape.settings)}
+        for side, count in layers.items():
+            for layer in range(count):
+                ours, theirs = f"backbone.{side}.stack.blocks.{layer}", f"model.{side}.layers"
+                yield from seq2seq_layer_pairs(
+                    ours, f"{theirs}.{layer}", reads_source=side == "decoder"
+                )
+
+    def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
+        """What stands before and after the layers of one side."""
+        raise TypeError(f"{type(self).__name__} does not define side_pairs")
+
+    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+        tokens = "backbone.encoder.embedding.tokens.weight"
+        return {"emission.weight": tokens, "backbone.decoder.embedding.tokens.weight": tokens}
+
+    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+        again = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+        return dict.fromkeys((*again, "lm_head.weight"), "model.shared.weight")
+
+    def defaults(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
+        return {LOGIT_BIAS: torch.zeros(1, shape.rows)}
+
+    def import_settings(
+        self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        for name in SHARED_FIELDS:
+            mine, other = (config.get(f"{side}_{name}") for side in SIDES)
+            if mine != other:
+                raise UserError(
+                    f"the checkpoint's encoder and decoder differ in {name} ({mine} and {other}), "
+                    "and lmlab's have the same."
+                )
+        vocabulary = tokenizer.vocabulary
+        begin = read_whole_number(config, "decoder_start_token_id", vocabulary.opening)
+        return {
+            "decoder_layers": read_whole_number(config, "decoder_layers", 12),
+            "opening": self._opening(begin, vocabulary),
+            "source_start": self.begins_with_start,
+        }
+
+    def _opening(self, begin: int, vocabulary: Vocabulary) -> tuple[int, ...]:
+        """What their decoder is given before the text, where it begins with this id."""
+        start = vocabulary.start if self.begins_with_start else None
+        return (begin,) if start in (None, begin) else (begin, start)
+
+    def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
+        settings = shape.settings
+        opening = tuple(settings["opening"]) or (shape.vocabulary.opening,)
+        begin, *more = opening
+        if opening != self._opening(begin, shape.vocabulary):
+            raise UserError(
+                f"the run's decoder is given the ids {', '.join(map(str, opening))} first, which a "
+                f"{self.model_type} checkpoint can't tell; it can't be exported."
+            )
+        return {
+            "decoder_layers": decoder_layers(settings),
+            "decoder_attention_heads": settings["heads"],
+            "decoder_ffn_dim": settings["inner"],
+            "decoder_start_token_id": begin,
+            "forced_bos_token_id": more[0] if more else None,
+            "forced_eos_token_id": shape.vocabulary.end,
+        }
+
+    def framing(self, settings: Mapping[str, Any]) -> str:
+        return "start text end" if settings["source_start"] else "text end"
+
+
+def decoder_layers(settings: Mapping[str, Any]) -> int:
+    return int(settings["decoder_layers"] or settings["layers"])
+
+
+def seq2seq_layer_pairs(ours: str, theirs: str, *, reads_source: bool) -> Iterator[WeightPair]:
+    """One layer; a decoder's looks at the source too."""
+    yield from attention_pairs(f"{ours}.attention", f"{theirs}.self_attn")
+    yield from linear_pairs(
+        f"{ours}.self_attention_residual.norm", f"{theirs}.self_attn_layer_norm"
+    )
+    if reads_source:
+        yield from attention_pairs(f"{ours}.cross_attention", f"{theirs}.encoder_attn")
+        yield from linear_pairs(
+            f"{ours}.cross_attention_residual.norm", f"{theirs}.encoder_attn_layer_norm"
+        )
+    yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.fc1")
+    yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{theirs}.fc2")
+    yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
+
+
+def attention_pairs(ours: str, theirs: str) -> Iterator[WeightPair]:
+    yield from concatenated_pairs(
+        f"{ours}.project", [f"{theirs}.{name}_proj" for name in ("q", "k", "v")]
+    )
+    yield from linear_pairs(f"{ours}.output", f"{theirs}.out_proj")

@@ -1,0 +1,169 @@
+"""Runs as folders in the Hub's format, which transformers loads and which give the same logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.atomic_files import (
+    new_folder,
+    write_json,
+)
+from lmlab.core.errors import UserError
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.checkpoint_files import (
+    WEIGHTS_FILE,
+    write_weights,
+)
+from lmlab.interop.hf.config_fields import resolve_settings
+from lmlab.interop.hf.family import LMLAB_CONFIG_KEY, CheckpointFamily, CheckpointSpec
+from lmlab.interop.hf.family_registry import family_of_system
+from lmlab.interop.hf.tokenizer_files import has_pad, with_swapped_ids, write_tokenizer
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+    load_run,
+)
+
+NEVER_PREDICTED_BIAS = -1e4
+"""Output bias of padding, start and mask tokens: exp(NEVER) is 0 in float32, and unlike -inf it
+stays finite in losses and fits float16."""
+DROPPED_TOKENIZER_FIELDS = (
+    "tokenizer_class",
+    "auto_map",
+    "tokenizer_file",
+    "vocab_file",
+    "name_or_path",
+)
+"""Entries of another's tokenizer_config.json that do not hold in a new folder."""
+DROPPED_CONFIG_FIELDS = (
+    "auto_map",
+    "torch_dtype",
+    "quantization_config",
+    "_name_or_path",
+    LMLAB_CONFIG_KEY,
+)
+"""Entries of another's config.json that do not hold of float32 weights in a new folder."""
+
+
+def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
+    """Write a run as config.json, model.safetensors and a tokeniser; the family it is written as.
+
+    A setting of ours that the network depends on and theirs can't express is a UserError, and
+    nothing is written; one that only training or a score depends on goes out under a word of ours.
+    """
+    model = load_run(run)
+    family = family_of_system(model.card.name)
+    tokenizer, shape = exported_tokenizer(model, family)
+    config = family.their_config(shape)
+    # What trained a softmax (the law of its noise) is no part of a checkpoint.
+    held = model.system.state_dict().items()
+    table, state = family.table(shape), {n: v for n, v in held if not n.startswith("contrast.")}
+    assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
+    weights = {**table.to_theirs(state), **family.filler_weights(shape)}
+    if "imported" not in model.config:  # an imported checkpoint goes out as it came
+        weights |= _never_predicted(family, shape, weights)
+    if unsaid := family.unsaid(shape.settings, config, frozenset(weights), tokenizer):
+        config[LMLAB_CONFIG_KEY] = unsaid
+    imported: Mapping[str, Any] = model.config.get("imported", {})
+    # What came with an imported checkpoint and says nothing about its shape goes out with it again.
+    before = {k: v for k, v in imported.get("config", {}).items() if k not in DROPPED_CONFIG_FIELDS}
+    with new_folder(Path(folder)) as partial:
+        for name, (its_config, its_weights) in family.parts({**before, **config}, weights).items():
+            part = partial / name
+            part.mkdir(exist_ok=True)
+            write_json(part / "config.json", its_config)
+            write_weights(part / WEIGHTS_FILE, its_weights)
+            write_tokenizer(
+                part,
+                tokenizer,
+                extra=family.extra(shape.settings, shape.vocabulary),
+                framing="" if imported else family.framing(shape.settings),
+                told=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
+            )
+    return family
+
+
+def softmax_note(family: CheckpointFamily) -> str | None:
+    """What a family's checkpoints can't say of our softmax; None where the two are the same."""
+    if family.output_bias is not None or not family.predicts_tokens:
+        return None
+    return (
+        f"{family.model_type} has no output bias, so transformers' softmax gives padding, start "
+        "and mask tokens some probability, which lmlab gives none: leave these out of its softmax "
+        "to get the same probabilities."
+    )
+
+
+def _never_predicted(
+    family: CheckpointFamily, shape: CheckpointSpec, weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Their output bias with `NEVER_PREDICTED_BIAS` at tokens that no distribution of ours predicts."""
+    bias = None if family.output_bias is None else weights.get(family.output_bias)
+    if bias is None:
+        return {}
+    assert family.output_bias is not None
+    ids = [i for i in shape.vocabulary.unpredictable if i < bias.shape[-1]]
+    return {
+        family.output_bias: bias.index_fill(
+            -1, torch.tensor(ids, device=bias.device), NEVER_PREDICTED_BIAS
+        )
+    }
+
+
+def exported_tokenizer(
+    model: TrainedModel, family: CheckpointFamily
+) -> tuple[Tokenizer, CheckpointSpec]:
+    """The tokeniser as it is exported, and what the name table depends on.
+
+    Where their code knows padding by a number of its own, ours and the token of that number change
+    places.
+    """
+    settings, tokenizer, exchange = (
+        resolve_settings(model.config["system_config"]),
+        model.tokenizer,
+        None,
+    )
+    pad = tokenizer.vocabulary.pad
+    if family.pad is not None and pad != family.pad:
+        if "imported" in model.config or not has_pad(tokenizer):
+            raise UserError(
+                f"in a {family.model_type} checkpoint padding has the id {family.pad}, and in this "
+                f"run's tokeniser, which is not of lmlab, it has {pad}; it can't be exported."
+            )
+        exchange = (family.pad, pad)
+        tokenizer = with_swapped_ids(RunFolder(model.path).tokenizer, *exchange)
+    extra = len(family.extra(settings, tokenizer.vocabulary))
+    if extra and not has_pad(tokenizer):
+        raise UserError(
+            "the run's own symbols stand behind a padding that is no token of its tokeniser, which "
+            f"a {family.model_type} checkpoint can't express; it can't be exported."
+        )
+    tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
+    shape = CheckpointSpec(
+        settings=settings,
+        vocabulary=tokenizer.vocabulary,
+        rows=tokens + extra,
+        extra=extra,
+        exchanged=exchange,
+    )
+    return tokenizer, shape
+
+
+def _tokenizer_config(
+    family: CheckpointFamily, shape: CheckpointSpec, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    longest = shape.settings.get("length")
+    ours = {
+        "model_input_names": list(family.inputs),
+        "clean_up_tokenization_spaces": False,
+        **({"model_max_length": longest} if longest else {}),
+    }
+    return {
+        **ours,
+        **{k: v for k, v in (before or {}).items() if k not in DROPPED_TOKENIZER_FIELDS},
+    }

@@ -1,0 +1,239 @@
+"""Checkpoints of the Hub's format as runs: scored, sampled, filled and drawn like our own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lmlab.core.atomic_files import new_folder
+from lmlab.core.errors import UserError
+from lmlab.core.registry import full_card, system_module
+from lmlab.core.system import System
+from lmlab.core.tensor_files import check_finite
+from lmlab.data.corpus import Layout
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.checkpoint_files import (
+    find_checkpoint_folder,
+    read_config,
+    weight_names,
+)
+from lmlab.interop.hf.config_fields import resolve_settings
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
+from lmlab.interop.hf.family_registry import family_of_checkpoint
+from lmlab.interop.hf.tokenizer_files import (
+    has_pad,
+    read_special_tokens,
+    read_tokenizer,
+    read_tokenizer_config,
+)
+from lmlab.interop.hf.weight_mapping import NameTable
+from lmlab.training.config import TrainingConfig
+from lmlab.training.run_config import stored_model_guard
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+    build_system,
+)
+
+MAX_SHARED_LAYERS = 1_000
+"""Layers of a checkpoint whose layers share one set of weights (ALBERT)."""
+LISTED_NAMES = 3
+"""Names of weights that an error lists."""
+
+
+def import_hf(source: str | Path, out: str | Path, *, family: str | None = None) -> TrainedModel:
+    """Make a run of a checkpoint in the Hub's format: a folder, or a name that is fetched.
+
+    `family` is its model type, for who wants to be sure. Only safetensors are read, as float32;
+    `transformers` is not needed. `Model.config["imported"]["notes"]` tells what was left out.
+    """
+    if Path(out).exists():
+        raise UserError(f"{out} already exists; choose another --out.")
+    read = read_checkpoint(source, family=family)
+    with new_folder(Path(out)) as partial:
+        _write_run(RunFolder(partial), read)
+    config = RunFolder(Path(out)).read_config()
+    return replace(read, config=config, path=Path(out), stored=True)
+
+
+def read_checkpoint(source: str | Path, *, family: str | None = None) -> TrainedModel:
+    """The model that a checkpoint becomes, in memory alone; see `import_hf`."""
+    folder = find_checkpoint_folder(source)
+    config = read_config(folder)
+    known = family_of_checkpoint(config.get("model_type"), family)
+    tokenizer = read_tokenizer(folder)
+    known = known.family_for_weights(weight_names(folder))
+    known.needs(tokenizer.vocabulary)
+    described, weights = known.gather(folder, config)
+    with stored_model_guard(folder, sum(each.nbytes for each in weights.values())):
+        made = build_imported_system(known, described, tokenizer, weights)
+    imported = {
+        "from": folder.resolve().name if Path(source).is_dir() else str(source),
+        "notes": made.notes,
+        "config": dict(described),
+        "tokenizer_config": {
+            **read_tokenizer_config(folder),
+            **{f"{role}_token": token for role, token in read_special_tokens(folder).items()},
+        },
+    }
+    return TrainedModel(
+        system=made.system.eval(),
+        tokenizer=tokenizer,
+        layout=Layout(),
+        config=_described(made, tokenizer, imported),
+        card=full_card(system_module(made.name)),
+        path=folder,
+        stored=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImportedSystem:
+    """A system with the weights of a checkpoint."""
+
+    name: str
+    """Of the system."""
+    settings: dict[str, Any]
+    system: System
+    notes: list[str]
+    """Sentences on what was left out."""
+
+
+def build_imported_system(
+    family: CheckpointFamily,
+    config: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    weights: Mapping[str, Tensor],
+) -> ImportedSystem:
+    """The system that a checkpoint is, every weight in its place."""
+    spelled = family.spelled(weights)
+    theirs = {new: weights[name] for name, new in spelled.items() if not family.is_ignored(new)}
+    vocabulary = tokenizer.vocabulary
+    settings = family.our_settings(config, frozenset(theirs), tokenizer)
+    _check_layers(settings, len(weights))
+    shape = CheckpointSpec(
+        settings=resolve_settings(settings),
+        vocabulary=vocabulary,
+        rows=_rows(config, tokenizer),
+        extra=len(family.extra(settings, vocabulary)),
+    )
+    family.check_ignored(shape, {new: weights[name] for name, new in spelled.items()})
+    table = family.table(shape)
+    theirs = {**family.defaults(shape), **table.without_tied_names(theirs)}
+    notes = _check_names(family, table, theirs) + family.remarks(config)
+    system = build_system(family.systems[0], settings, vocabulary, seed=0)
+    state = {n: value.float() for n, value in table.among(theirs).to_ours(theirs).items()}
+    whole = theirs.keys() >= set(table.their_names)
+    _check_shapes(family, system.state_dict(), state, whole=whole)
+    check_finite("the checkpoint", state, dict(system.named_parameters()))
+    system.load_state_dict(state, strict=False)
+    return ImportedSystem(name=family.systems[0], settings=settings, system=system, notes=notes)
+
+
+def _check_layers(settings: Mapping[str, Any], tensors: int) -> None:
+    """A UserError where a config.json declares more layers than its weights can be those of."""
+    for name, value in settings.items():
+        if (
+            name.endswith("layers")
+            and isinstance(value, int)
+            and value > max(tensors, MAX_SHARED_LAYERS)
+        ):
+            raise UserError(
+                f"config.json declares {value:,} {name.replace('_', ' ')}, and the checkpoint has "
+                f"only {tensors:,} weight tensors; restore the pair that belongs together."
+            )
+
+
+def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
+    """Token vectors of the checkpoint, checked to be enough for the tokeniser."""
+    tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
+    rows = config.get("vocab_size")
+    if not isinstance(rows, int):
+        raise UserError("the checkpoint's config.json does not tell its vocab_size; restore it.")
+    if rows < tokens:
+        raise UserError(
+            f"the tokeniser has {tokens} tokens, and the checkpoint vectors for {rows}; take the "
+            "tokeniser that it was trained with."
+        )
+    return rows
+
+
+def _check_names(
+    family: CheckpointFamily, table: NameTable, theirs: Mapping[str, Tensor]
+) -> list[str]:
+    """Sentences on weights without a place here; errors where some are missing or strange."""
+    missing, notes = [name for name in table.their_names if name not in theirs], []
+    for pattern, what in family.missing_allowed.items():
+        part = [name for name in table.their_names if re.search(pattern, name)]
+        if set(part) <= set(missing):
+            missing = [name for name in missing if name not in part]
+            notes.append(f"the checkpoint has no {what}.")
+    if missing:
+        raise UserError(
+            f"the checkpoint lacks weights of {family.model_type}: {_listed(missing)}; "
+            f"{family.missing_weights_hint}."
+        )
+    unknown = [name for name in theirs if name not in set(table.their_names)]
+    for pattern, what in family.optional_weights.items():
+        found = [name for name in unknown if re.search(pattern, name)]
+        unknown = [name for name in unknown if name not in found]
+        notes += [f"{what} was left out, since our {family.systems[0]} has none."] if found else []
+    if unknown:
+        raise UserError(
+            f"the checkpoint has weights that lmlab does not know in {family.model_type}: "
+            f"{_listed(unknown)}."
+        )
+    return notes
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    return ", ".join(names[:LISTED_NAMES]) + more
+
+
+def _check_shapes(
+    family: CheckpointFamily,
+    ours: Mapping[str, Tensor],
+    found: Mapping[str, Tensor],
+    *,
+    whole: bool,
+) -> None:
+    needed = ours.keys() - family.data_buffers
+    strange = needed ^ found.keys() if whole else found.keys() - needed
+    assert not strange, f"the table of {family.model_type} is not whole: {strange}"
+    for name, value in found.items():
+        if value.shape != ours[name].shape:
+            raise UserError(
+                f"the weights do not fit config.json: {name} is of shape {tuple(value.shape)}, and "
+                f"{tuple(ours[name].shape)} was expected; restore the pair that belongs together."
+            )
+
+
+def _write_run(run: RunFolder, model: TrainedModel) -> None:
+    run.write_description(model.config, model.tokenizer, weights=model.system)
+
+
+def _described(
+    made: ImportedSystem, tokenizer: Tokenizer, imported: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What config.json tells of an imported run."""
+    return {
+        "system": made.name,
+        "size": "base",
+        "recipe": None,
+        "seed": 0,
+        "system_config": made.settings,
+        "vocabulary": asdict(tokenizer.vocabulary),
+        "tokenizer": tokenizer.kind,
+        "tokenizer_fingerprint": tokenizer.fingerprint(),
+        "layout": asdict(Layout()),
+        # Without a fingerprint: what it was trained on is not known here.
+        "corpus": {"name": imported["from"], "spec": "", "fingerprint": "", "seed": 0},
+        "training": asdict(TrainingConfig()),
+        "imported": dict(imported),
+    }

@@ -1,0 +1,92 @@
+"""Settings in our words and in theirs: what config.json says, read in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmlab.core.errors import UserError
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu-tanh": "gelu_new",
+    "relu": "relu",
+    "silu": "silu",
+    "tanh": "tanh",
+}
+"""Our names of activations and theirs; they have several for some."""
+OTHER_ACTIVATIONS = {
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_python": "gelu",
+    "swish": "silu",
+}
+
+
+@dataclass(frozen=True)
+class ConfigField:
+    """A setting of ours beside the one of theirs that says the same."""
+
+    ours: str
+    theirs: str
+    default: Any
+    """What theirs is where config.json is silent."""
+    read: Callable[[Any], Any] = field(default=lambda value: value)
+    """From their value to ours."""
+    write: Callable[[Any], Any] = field(default=lambda value: value)
+    """From our value to theirs."""
+
+    def read_from(self, config: Mapping[str, Any]) -> Any:
+        """Our value of what their config.json tells."""
+        value = config.get(self.theirs)
+        value = self.default if value is None else value
+        kinds = (int, float) if isinstance(self.default, float) else (type(self.default),)
+        if type(value) not in kinds:
+            raise UserError(
+                f"the checkpoint's config.json sets {self.theirs} to {value!r}, and a value such "
+                f"as {self.default!r} was expected."
+            )
+        return self.read(value)
+
+
+def read_whole_number(config: Mapping[str, Any], theirs: str, default: int) -> int:
+    """A whole number of their config.json."""
+    return int(ConfigField(theirs, theirs, default).read_from(config))
+
+
+def activation_field(theirs: str, default: str) -> ConfigField:
+    """The activation of the feed-forward layers."""
+    return ConfigField("activation", theirs, default, from_hf_activation, ACTIVATIONS.__getitem__)
+
+
+def from_hf_activation(name: Any) -> str:
+    known = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
+    if name not in known:
+        raise UserError(
+            f"the checkpoint's activation is {name!r}, and lmlab has {', '.join(sorted(known))}."
+        )
+    return known[name]
+
+
+def resolve_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with one spelling each: 0 may stand for the usual size, which they also may tell."""
+    width, found = settings["width"], dict(settings)
+    found["inner"] = settings["inner"] or 4 * width
+    if settings["head_width"] * settings["heads"] == width:
+        found["head_width"] = 0
+    if settings["embedding_width"] == width:
+        found["embedding_width"] = 0
+    return found
+
+
+def to_json_value(value: Any) -> Any:
+    """The value as JSON has it, which knows no tuples."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def to_set_value(value: Any) -> str:
+    """The value as `--set` takes it."""
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(to_set_value, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,257 @@
+"""Checkpoints of the Hub as encoders of sentences, by the conventions of sentence-transformers.
+
+Reimers and Gurevych 2019: a Transformer's last hidden states, pooled into one vector, of length one
+where `modules.json` says so. A folder without that file is pooled by the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_file
+from lmlab.interop.hf.checkpoint_files import (
+    read_config,
+    read_json,
+    weight_files,
+)
+from lmlab.interop.hf.tokenizer_files import check_tokenizer_file
+from lmlab.training.run_config import stored_model_guard
+
+PoolingFunction = Callable[[Tensor, Tensor], Tensor]
+"""From hidden states (B, T, W) and which places are real (B, T), one vector (B, W) each."""
+
+
+def _mean(hidden: Tensor, real: Tensor) -> Tensor:
+    return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+
+
+def _mean_root(hidden: Tensor, real: Tensor) -> Tensor:
+    return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1).sqrt()
+
+
+def _weighted(hidden: Tensor, real: Tensor) -> Tensor:
+    """Later places weigh more: the i-th i times (SGPT)."""
+    weights = real.cumsum(1) * real
+    return (hidden * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
+
+
+def _first(hidden: Tensor, real: Tensor) -> Tensor:
+    return hidden[:, 0]
+
+
+def _last(hidden: Tensor, real: Tensor) -> Tensor:
+    last = (real.sum(1).long() - 1).clamp(min=0)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+def _max(hidden: Tensor, real: Tensor) -> Tensor:
+    return hidden.masked_fill(real[..., None] == 0, -torch.inf).amax(1)
+
+
+POOLING_FUNCTIONS: dict[str, PoolingFunction] = {
+    "cls": _first,
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len": _mean_root,
+    "weightedmean": _weighted,
+    "lasttoken": _last,
+}
+"""By their names in 1_Pooling/config.json; several stand one after another in this order."""
+MODULES = ("Transformer", "Pooling", "Normalize")
+"""Of modules.json, those that are understood."""
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")
+"""What prompts are called in config_sentence_transformers.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEncoderConfig:
+    """What a folder says of texts before its Transformer and of hidden states behind it."""
+
+    poolings: tuple[str, ...]
+    """How hidden states become a vector, of `POOLING_FUNCTIONS`."""
+    normalized: bool
+    """Whether vectors have length one."""
+    lower: bool
+    """Whether texts are written in small letters first."""
+    window: int | None
+    """Tokens that are read of a text at most, where sentence_bert_config.json says so."""
+    query_prompt: str
+    """What stands before a question."""
+    document_prompt: str
+    """What stands before a document."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SentenceEncoder:
+    """A Transformer run by transformers, its tokeniser, and how its hidden states are pooled."""
+
+    name: str
+    """Its model type."""
+    module: Any
+    tokenizer: Any
+    window: int | None
+    """Tokens that it reads at most, symbols counted."""
+    conventions: SentenceEncoderConfig
+
+    def vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
+        """(B, W) a vector for each text, and how many texts were too long and cut."""
+        try:
+            return self._vectors(texts)
+        except UserError:
+            raise
+        except Exception as error:  # a damaged model fails when it is used, in dozens of ways
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            if "memory" in reason:
+                raise
+            raise UserError(
+                f"the {self.name} encoder can't encode texts ({reason.rstrip('. ')[:200]}); check "
+                "its config.json and tokenizer.json."
+            ) from error
+
+    def _vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
+        told = self.conventions
+        given = [text.lower() for text in texts] if told.lower else list(texts)
+        ids = self.tokenizer(given, truncation=False, verbose=False)["input_ids"]
+        cut = 0 if self.window is None else sum(len(each) > self.window for each in ids)
+        fed = self.tokenizer(
+            given,
+            padding=True,
+            truncation=self.window is not None,
+            max_length=self.window,
+            return_tensors="pt",
+        )
+        hidden = self.module(**fed).last_hidden_state
+        real = fed["attention_mask"].to(hidden.dtype)
+        found = torch.cat([POOLING_FUNCTIONS[name](hidden, real) for name in told.poolings], 1)
+        return (F.normalize(found, dim=1) if told.normalized else found), cut
+
+
+def load_sentence_encoder(folder: Path) -> SentenceEncoder:
+    """The encoder that a checkpoint's folder describes; no code that it brings along is run."""
+    config = read_config(folder)
+    size = sum(file.stat().st_size for file in weight_files(folder))
+    conventions = read_sentence_encoder_config(folder)
+    check_tokenizer_file(folder)
+    tokenizer, module = _load(folder, config, size)
+    return SentenceEncoder(
+        name=str(config.get("model_type")),
+        module=module,
+        tokenizer=tokenizer,
+        window=_window(conventions, tokenizer, config),
+        conventions=conventions,
+    )
+
+
+def read_sentence_encoder_config(folder: Path) -> SentenceEncoderConfig:
+    """What the files of sentence-transformers in a checkpoint's folder say, if there are any."""
+    modules = _modules(folder)
+    told = _optional(folder / "sentence_bert_config.json")
+    prompts = _optional(folder / "config_sentence_transformers.json").get("prompts") or {}
+    longest = told.get("max_seq_length")
+    return SentenceEncoderConfig(
+        poolings=_pools(folder, modules),
+        normalized="Normalize" in modules,
+        lower=bool(told.get("do_lower_case")),
+        window=longest if type(longest) is int and longest > 0 else None,
+        query_prompt=_prompt(prompts, QUERY_PROMPTS),
+        document_prompt=_prompt(prompts, DOCUMENT_PROMPTS),
+    )
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """Kinds of modules, in their order, with their folders; none where the folder doesn't tell."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return {}
+    try:
+        rows = read_json_file(path)
+        found = {str(row["type"]).rpartition(".")[2]: str(row["path"]) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is no list of modules; restore it.") from error
+    for kind in found:
+        if kind not in MODULES:
+            raise UserError(
+                f"{path} names a module {kind}, and lmlab knows {', '.join(MODULES)}; choose "
+                "another encoder."
+            )
+    return found
+
+
+def _pools(folder: Path, modules: Mapping[str, str]) -> tuple[str, ...]:
+    path = folder / modules.get("Pooling", "") / "config.json"
+    if "Pooling" not in modules:
+        return ("mean",)
+    told = read_json(path)
+    named = told.get("pooling_mode")  # later versions write one name, or several
+    if named is not None:
+        chosen = [named] if isinstance(named, str) else list(named)
+    else:
+        spelled = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens"}
+        spelled |= {"mean_sqrt_len": "mean_sqrt_len_tokens", "weightedmean": "weightedmean_tokens"}
+        chosen = [n for n in POOLING_FUNCTIONS if told.get(f"pooling_mode_{spelled.get(n, n)}")]
+    if not chosen or not set(chosen) <= POOLING_FUNCTIONS.keys():
+        raise UserError(
+            f"{path} names no way of pooling that lmlab knows: {', '.join(POOLING_FUNCTIONS)}."
+        )
+    return tuple(name for name in POOLING_FUNCTIONS if name in chosen)
+
+
+def _prompt(prompts: Mapping[str, Any], names: Sequence[str]) -> str:
+    return next((str(prompts[name]) for name in names if prompts.get(name)), "")
+
+
+def _window(told: SentenceEncoderConfig, tokenizer: Any, config: Mapping[str, Any]) -> int | None:
+    """The least of what the files say; transformers writes enormous numbers for none."""
+    every = (
+        told.window,
+        getattr(tokenizer, "model_max_length", None),
+        config.get("max_position_embeddings"),
+    )
+    sensible = [number for number in every if isinstance(number, int) and 0 < number < 10**9]
+    return min(sensible, default=None)
+
+
+def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]:
+    try:
+        # Imported late: it is an extra, and slow.
+        import transformers
+    except ImportError as error:
+        raise UserError(
+            f"{folder} holds a checkpoint of the Hub, and to encode texts by it lmlab needs "
+            "transformers: pip install 'lmlab[hf]'."
+        ) from error
+    safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    bars, shown = transformers.utils.logging, transformers.utils.logging.is_progress_bar_enabled()
+    bars.disable_progress_bar()  # lmlab shows its own
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe)
+        with stored_model_guard(folder, size):
+            module = transformers.AutoModel.from_pretrained(
+                folder, use_safetensors=True, dtype="float32", **safe
+            )
+    except UserError:
+        raise
+    except Exception as error:  # the library raises dozens of kinds
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UserError(f"transformers can't load {folder} ({reason.rstrip('. ')}).") from error
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+    if config.get("is_encoder_decoder"):
+        module = module.get_encoder()
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"  # the first place is a text's own
+    return tokenizer, module.eval()

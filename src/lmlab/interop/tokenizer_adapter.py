@@ -1,0 +1,299 @@
+"""Tokenisers of whatever make, as the laboratory asks of one: ids, texts, places and symbols.
+
+Ours, the library `tokenizers`', transformers' and any object with encode, decode and a size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import tokenizers as hf
+
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.vocabulary import PAD, Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.interop.hf.tokenizer_files import SPECIAL_TOKEN_ROLES, has_pad
+
+SPECIAL_TOKEN_ARGUMENTS = ("start", "end", "unknown", "mask", "pad")
+SpecialToken = str | int | None
+"""A symbol by its spelling or its id; None where there is none."""
+ROLES_BY_KIND = {
+    "causal": {"start": ("bos", "cls"), "end": ("eos", "sep")},
+    "masked": {"start": ("cls", "bos"), "end": ("sep", "eos")},
+}
+"""Which of transformers' roles frame a text, the first that a tokeniser has."""
+OTHER_ROLES = {"unknown": "unk", "mask": "mask", "pad": "pad"}
+SIZE_ATTRIBUTES = ("vocab_size", "n_vocab", "get_vocab_size", "get_piece_size", "__len__")
+"""Attributes or methods that tell how many ids a tokeniser has."""
+FINGERPRINT_TOKENS = 1000
+"""Ids whose spelling goes into a fingerprint."""
+LOOKAHEAD_CHARACTERS = 64
+"""Characters that may stand between two tokens."""
+REPLACEMENT_CHARACTER = "\ufffd"
+"""What stands in a decoded text where a character's bytes are not all there."""
+
+
+class TokenizerAdapter:
+    """Any object with encode and decode as a tokeniser of ours.
+
+    Where it tells no places of its tokens, these are found by looking for each decoded token in
+    the text, from left to right; a token that can't be found stands at the place that was reached.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._encode = _encoder(inner)
+        self.kind = type(inner).__name__
+        """The name of its class."""
+        self._count = _size(inner)
+        self.vocabulary = _without_symbols(self._count)
+        if framed := self.encode(""):
+            raise UserError(
+                f"the tokeniser writes {framed} for an empty text, and symbols are added by lmlab; "
+                "give one whose encode adds none."
+            )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without start or end."""
+        try:
+            found = self._encode(text)
+        except (LookupError, ValueError) as error:  # what a table says of a letter it has not
+            raise UserError(
+                f"the tokeniser can't read {text[:40]!r} ({type(error).__name__}: {error}); leave "
+                "such texts out, or give it an unknown token."
+            ) from error
+        return [int(id) for id in getattr(found, "ids", found)]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without start or end."""
+        return [self.encode(text) for text in texts]
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text, and for each the characters [start, end) of the text it stands for."""
+        ids, spans, reached = self.encode(text), list[tuple[int, int]](), 0
+        while len(spans) < len(ids):
+            # Bytes of one character may be spread over tokens: as many as make it whole.
+            whole = next(
+                (
+                    n
+                    for n in range(1, 5)
+                    if REPLACEMENT_CHARACTER not in self._spelled(ids[len(spans) :][:n])
+                ),
+                1,
+            )
+            start, reached = _span(self._spelled(ids[len(spans) :][:whole]), text, reached)
+            spans += [(start, reached)] * min(whole, len(ids) - len(spans))
+        return ids, spans
+
+    def reach(self, text: str, count: int) -> int:
+        """How many characters of a text its first `count` tokens stand for, to their end."""
+        spans = self.encode_with_offsets(text)[1][:count]
+        return spans[-1][1] if spans else 0
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; symbols are dropped, but for the unknown one."""
+        dropped = {*self.vocabulary.unpredictable, self.vocabulary.end}
+        return self._spelled([id for id in map(int, ids) if id not in dropped])
+
+    @property
+    def symbols(self) -> frozenset[int]:
+        """Ids that stand for nothing in a text, as far as it tells them."""
+        named = {*getattr(self._inner, "all_special_ids", ()), self.vocabulary.end}
+        # Where the end token serves as the unknown one too (GPT-2) it is a special token.
+        words = {self.vocabulary.unknown} - {self.vocabulary.end}
+        return frozenset((named | {*self.vocabulary.unpredictable}) - words - {None})
+
+    def token(self, id: int) -> str:
+        """The token of an id; an id without one, as tiktoken's have, is padding's."""
+        try:
+            return self._spelled([int(id)]) if int(id) < self._count else PAD
+        except Exception:  # a stranger's code may raise anything
+            return PAD
+
+    def id(self, token: str) -> int | None:
+        """The id of a token, or None."""
+        if self._table is not None:
+            found = self._table.get(token)
+            return None if found is None else int(found)
+        try:
+            ids = self.encode(token)
+        except UserError:
+            return None
+        return ids[0] if len(ids) == 1 and self._spelled(ids) == token else None
+
+    def with_vocabulary(self, vocabulary: Vocabulary) -> TokenizerAdapter:
+        """The same tokeniser with other tokens as its symbols."""
+        other = TokenizerAdapter(self._inner)
+        other.vocabulary = vocabulary
+        return other
+
+    def fingerprint(self) -> str:
+        """Hash of its class, its size and the spelling of tokens spread over the vocabulary."""
+        asked = range(0, self._count, max(1, self._count // FINGERPRINT_TOKENS))
+        spelled = [self.token(id) for id in asked]
+        told = repr((self.kind, self._count, spelled)).encode(errors="backslashreplace")
+        return hashlib.blake2b(told, digest_size=16).hexdigest()
+
+    def _spelled(self, ids: list[int]) -> str:
+        return str(self._inner.decode(ids))
+
+    @cached_property
+    def _table(self) -> Mapping[str, int] | None:
+        """Spellings to ids, where it tells them."""
+        get = getattr(self._inner, "get_vocab", None)
+        return get() if callable(get) else None
+
+
+AnyTokenizer = Tokenizer | TokenizerAdapter
+
+
+def adapt_tokenizer(
+    tokenizer: Any,
+    *,
+    kind: str,
+    symbols: Mapping[str, SpecialToken],
+    roles: Mapping[str, str] | None = None,
+) -> AnyTokenizer:
+    """A tokeniser of any make, with the symbols that are told, or that it tells itself.
+
+    `roles` spell its symbols in transformers' words (bos, eos, …), where it does not tell them.
+    """
+    for name in symbols:
+        if name not in SPECIAL_TOKEN_ARGUMENTS:
+            raise unknown_name("symbol", name, SPECIAL_TOKEN_ARGUMENTS)
+    known = _known(tokenizer)
+    roles = _roles(tokenizer) if roles is None else roles
+    found = _by_role(known, kind, roles) | {
+        name: _id(known, name, symbol) for name, symbol in symbols.items()
+    }
+    return known.with_vocabulary(_vocabulary(token_count(known), found))
+
+
+def token_count(tokenizer: AnyTokenizer) -> int:
+    """Ids that stand for something; padding may have one beyond them."""
+    vocabulary = tokenizer.vocabulary
+    if isinstance(tokenizer, Tokenizer):
+        return vocabulary.size - (0 if has_pad(tokenizer) else 1)
+    return vocabulary.size - (1 if vocabulary.pad == vocabulary.size - 1 else 0)
+
+
+def _known(tokenizer: Any) -> AnyTokenizer:
+    if isinstance(tokenizer, (Tokenizer, TokenizerAdapter)):
+        return tokenizer
+    if isinstance(tokenizer, hf.Tokenizer):
+        return Tokenizer(tokenizer)
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # transformers' fast ones
+    if isinstance(backend, hf.Tokenizer):
+        return Tokenizer(backend)
+    if not callable(getattr(tokenizer, "encode", None)) or not callable(
+        getattr(tokenizer, "decode", None)
+    ):
+        raise UserError(
+            f"a tokeniser has encode and decode, and a {type(tokenizer).__name__} came; give one "
+            "of lmlab, tokenizers or transformers, or an object with both and a vocab_size."
+        )
+    return TokenizerAdapter(tokenizer)
+
+
+def _roles(tokenizer: Any) -> dict[str, str]:
+    """How an object of transformers spells its symbols, by role."""
+    found = {role: getattr(tokenizer, f"{role}_token", None) for role in SPECIAL_TOKEN_ROLES}
+    return {role: str(token) for role, token in found.items() if token is not None}
+
+
+def _by_role(known: AnyTokenizer, kind: str, roles: Mapping[str, str]) -> dict[str, int | None]:
+    """Ids of the symbols by what a tokeniser says, else by their customary names."""
+    found: dict[str, int | None] = {
+        name: getattr(known.vocabulary, name) for name in SPECIAL_TOKEN_ARGUMENTS
+    }
+    if known.vocabulary.pad >= token_count(known):
+        found["pad"] = None
+    for name, role in OTHER_ROLES.items():
+        if role in roles and (name != "unknown" or found["unknown"] is None):
+            found[name] = known.id(roles[role])
+    framing = ROLES_BY_KIND[kind]
+    if any(role in roles for order in framing.values() for role in order):
+        for name, order in framing.items():
+            spelled = [roles[role] for role in order if role in roles]
+            found[name] = known.id(spelled[0]) if spelled else None
+    return found
+
+
+def _id(known: AnyTokenizer, name: str, symbol: SpecialToken) -> int | None:
+    if symbol is None:
+        return None
+    count = token_count(known)
+    id = known.id(symbol) if isinstance(symbol, str) else int(symbol)
+    if id is None or not 0 <= id < count:
+        raise UserError(
+            f"{name} is given as {symbol!r}, and the tokeniser has no such token among its "
+            f"{count}; give another, or None where there is none."
+        )
+    return id
+
+
+def _vocabulary(count: int, ids: Mapping[str, int | None]) -> Vocabulary:
+    """Padding that is another symbol too, or nothing, gets an id beyond the tokeniser's."""
+    found = dict(ids)
+    if found["start"] == found["end"]:
+        found["start"] = None
+    pad = found.pop("pad")
+    if pad is None or pad in found.values():
+        return Vocabulary(size=count + 1, pad=count, **found)
+    return Vocabulary(size=count, pad=pad, **found)
+
+
+def _without_symbols(count: int) -> Vocabulary:
+    return Vocabulary(size=count + 1, pad=count, unknown=None, start=None, end=None, mask=None)
+
+
+def _encoder(inner: Any) -> Callable[[str], Any]:
+    """Its way to encode a text without symbols."""
+    if hasattr(inner, "encode_ordinary"):  # tiktoken's, which refuses symbols in a text otherwise
+        ordinary: Callable[[str], Any] = inner.encode_ordinary
+        return ordinary
+    try:
+        asked = "add_special_tokens" in inspect.signature(inner.encode).parameters
+    except (TypeError, ValueError):  # compiled code tells no signature
+        asked = False
+    if asked:
+        return lambda text: inner.encode(text, add_special_tokens=False)
+    encode: Callable[[str], Any] = inner.encode
+    return encode
+
+
+def _size(inner: Any) -> int:
+    for name in (
+        ("__len__", *SIZE_ATTRIBUTES)
+        if hasattr(inner, "convert_ids_to_tokens")
+        else SIZE_ATTRIBUTES
+    ):
+        told = getattr(inner, name, None)
+        told = told() if callable(told) else told
+        if isinstance(told, int) and told > 0:
+            return told
+    raise UserError(
+        f"the tokeniser, a {type(inner).__name__}, does not say how many ids it has; give it a "
+        "vocab_size."
+    )
+
+
+def _span(piece: str, text: str, reached: int) -> tuple[int, int]:
+    """Where a piece stands in what is left of a text, the white space around it left out.
+
+    An empty place at what was reached where it does not; letters may be in another case.
+    """
+    bare = piece.strip()
+    if piece and text.startswith(piece, reached):
+        end = reached + len(piece.rstrip() if bare else piece)
+        return end - len(bare), end
+    window = text[reached : reached + len(bare) + LOOKAHEAD_CHARACTERS]
+    place = window.find(bare)
+    place = window.lower().find(bare.lower()) if place < 0 else place
+    if not bare or place < 0:
+        return reached, reached
+    return reached + place, reached + place + len(bare)

@@ -1,0 +1,131 @@
+"""What entities look like to a model: vectors from how they are related, and from what is said."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.knowledge.batch_encoding import batch_encode
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+
+EntityVectorSource = Literal["graph", "glosses", "both"]
+NEIGHBOUR_WEIGHTS = (0.5, 1.0, 1.0, 1.0)
+"""How much an entity's own vector counts, and what lies one, two and three facts away."""
+
+
+def graph_vectors(knowledge: KnowledgeBase, width: int, *, generator: torch.Generator) -> Tensor:
+    """(N, width) vectors of length one, alike where entities have the same neighbours.
+
+    Every entity starts as a random vector x⁰, plus one for each part that it plays in facts
+    (subject or object of a relation), and hands it on to whom facts join it with,
+
+        x^k = normalise(D⁻¹ A x^{k-1}),   e = normalise(Σ_k w_k x^k),   k = 0 … 3,
+
+    so that inner products are about those of the distributions over neighbourhoods (FastRP, Chen
+    et al. 2019), without any training. Cost O(facts · width).
+    """
+    count = len(knowledge.entities)
+    vectors = torch.randn(count, width, generator=generator)
+    parts = torch.randn(2, max(1, len(knowledge.relations)), width, generator=generator)
+    table = [(fact.subject, fact.relation, fact.object) for fact in knowledge.facts]
+    facts = torch.tensor(table, dtype=torch.long).view(-1, 3)
+    subject, relation, object = facts.unbind(1)
+    played = torch.zeros(count, width)
+    played.index_add_(0, subject, parts[0][relation]).index_add_(0, object, parts[1][relation])
+    vectors = F.normalize(F.normalize(vectors, dim=-1) + F.normalize(played, dim=-1), dim=-1)
+    total = NEIGHBOUR_WEIGHTS[0] * vectors
+    for weight in NEIGHBOUR_WEIGHTS[1:]:
+        around = torch.zeros(count, width)
+        around.index_add_(0, subject, vectors[object]).index_add_(0, object, vectors[subject])
+        vectors = F.normalize(around, dim=-1)
+        total = total + weight * vectors
+    return F.normalize(total, dim=-1)
+
+
+def gloss_vectors(
+    knowledge: KnowledgeBase,
+    pieces: TokenizerProtocol,
+    tokens: Tensor,
+    width: int,
+    *,
+    unknown: int | None,
+) -> Tensor:
+    """(N, width) vectors of length one, of the words of each title and description.
+
+    The mean of the token vectors (V, W), weighted by log(N / entities that have the token), less
+    what all have in common, turned onto its `width` ≤ W principal axes. An entity of which nothing
+    is said has zeros. Cost O(tokens · W + N · W²).
+    """
+    told = [f"{each.title} {each.description}".strip() for each in knowledge.entities]
+    texts = [[id for id in ids if id != unknown] for ids in batch_encode(pieces, told)]
+    lengths = torch.tensor([len(text) for text in texts])
+    flat = torch.tensor([id for text in texts for id in text], dtype=torch.long)
+    have = torch.zeros(len(tokens))
+    have.index_add_(0, *_once(flat, lengths, len(tokens)))
+    rarity = torch.log(len(texts) / have.clamp(min=1))
+    first = lengths.cumsum(0) - lengths
+    table = tokens.detach().float().cpu()
+    sums = F.embedding_bag(flat, table, first, mode="sum", per_sample_weights=rarity[flat])
+    said = lengths > 0
+    sums = F.normalize(sums, dim=-1)
+    centred = (sums - sums[said].mean(0)) * said[:, None] if bool(said.any()) else sums
+    _, axes = torch.linalg.eigh(centred.T @ centred)
+    return F.normalize(centred @ axes.flip(1)[:, :width], dim=-1)
+
+
+def _once(flat: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Each token of each text once, and a one for it."""
+    texts = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    tokens = torch.unique(texts * size + flat) % size
+    return tokens, torch.ones(len(tokens))
+
+
+class EntityEmbeddings(nn.Module):
+    """e = W [graph | gloss] + b: fixed vectors of N entities, and a learned map of them.
+
+    The vectors are made before training (`meet`), of the facts, of the titles and descriptions in
+    the token vectors of the model that is built on, or of both one after the other.
+    """
+
+    vectors: Tensor
+
+    def __init__(
+        self,
+        knowledge: KnowledgeBase,
+        source: EntityVectorSource,
+        width: int,
+        *,
+        gloss_width: int,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.knowledge = knowledge
+        self.seed = seed
+        self.graph_width = 0 if source == "glosses" else width
+        self.gloss_width = 0 if source == "graph" else min(width, gloss_width)
+        columns = self.graph_width + self.gloss_width
+        self.register_buffer("vectors", torch.zeros(len(knowledge.entities), columns))
+        self.project = nn.Linear(columns, width)
+
+    def meet(
+        self, pieces: TokenizerProtocol | None, tokens: Tensor, *, unknown: int | None
+    ) -> None:
+        """Make the vectors, given the token vectors (V, W) of the model that is built on."""
+        made = []
+        if self.graph_width:
+            generator = torch.Generator().manual_seed(self.seed)
+            made.append(graph_vectors(self.knowledge, self.graph_width, generator=generator))
+        if self.gloss_width:
+            assert pieces is not None, "glosses are read by the tokeniser, which must be met first"
+            width = self.gloss_width
+            made.append(gloss_vectors(self.knowledge, pieces, tokens, width, unknown=unknown))
+        self.vectors.copy_(torch.cat(made, -1))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """(…, E) of the entities of these numbers."""
+        vectors: Tensor = self.project(self.vectors[numbers])
+        return vectors

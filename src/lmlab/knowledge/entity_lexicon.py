@@ -1,0 +1,168 @@
+"""Finding in a text what may be a mention of an entity: the words of its aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    MentionSpans,
+    annotated_spans,
+)
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.knowledge.batch_encoding import batch_encode
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+
+
+class WordStartFinder(Protocol):
+    """Knows where words begin, once it has met the tokeniser."""
+
+    def meet(self, pieces: TokenizerProtocol) -> None: ...
+
+    def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
+        """(B, T) bool: where a word begins, among the places that are `allowed` (B, T)."""
+        ...
+
+
+class EntityLexicon:
+    """Mentions by the aliases of a knowledge base, with candidates and priors.
+
+        p(entity | words) = count(words, entity) / Σ count(words, ·)
+
+    Of each alias the `most` entities with the largest counts are candidates, the most frequent
+    first, and their priors sum to one. Aliases are compared as tokens and stand at whole words;
+    every alias that stands somewhere is a mention, also inside another, as in Peters et al. 2019:
+    [Purple [Rain]]. What is hidden belongs to no mention, so that neither a mask's candidates nor
+    its being a mention at all tell what it hides. An alias with a token that the tokeniser does not
+    know is never found. Cost: O(T) looks into a table for each length of the aliases with the same
+    first token; meeting the tokeniser encodes every alias once.
+    """
+
+    def __init__(self, knowledge: KnowledgeBase, words: WordStartFinder, *, most: int = 30) -> None:
+        assert most > 0
+        self.knowledge = knowledge
+        self.words = words
+        self.most = most
+        self._numbers: dict[tuple[int, ...], int] = {}
+        """Aliases by their tokens."""
+        self._lengths: dict[int, tuple[int, ...]] = {}
+        """By its first token, how long an alias can be, the longest first."""
+        self._first: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+        """(A + 1,) where the candidates of each alias begin in the two lists."""
+        self._entities: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._priors: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
+
+    def __len__(self) -> int:
+        """Aliases that the tokeniser can write."""
+        return len(self._numbers)
+
+    def meet(self, pieces: TokenizerProtocol, *, unknown: int | None) -> None:
+        """Learn how the tokeniser writes the aliases."""
+        self.words.meet(pieces)
+        texts = list(dict.fromkeys(alias.words for alias in self.knowledge.aliases))
+        written = dict(zip(texts, map(tuple, batch_encode(pieces, texts)), strict=True))
+        counts: dict[tuple[int, ...], dict[int, float]] = {}
+        for alias in self.knowledge.aliases:
+            tokens = written[alias.words]
+            if tokens and unknown not in tokens:
+                among = counts.setdefault(tokens, {})
+                among[alias.entity] = among.get(alias.entity, 0.0) + alias.count
+        self._numbers = {tokens: number for number, tokens in enumerate(counts)}
+        lengths: dict[int, set[int]] = {}
+        for tokens in counts:
+            lengths.setdefault(tokens[0], set()).add(len(tokens))
+        self._lengths = {first: tuple(sorted(all, reverse=True)) for first, all in lengths.items()}
+        self._keep_candidates(list(counts.values()))
+
+    def _keep_candidates(self, counts: Sequence[dict[int, float]]) -> None:
+        entities, priors, first = list[int](), list[float](), [0]
+        for among in counts:
+            best = sorted(among.items(), key=lambda each: (-each[1], each[0]))[: self.most]
+            total = sum(count for _, count in best)
+            entities += [entity for entity, _ in best]
+            priors += [count / total for _, count in best]
+            first.append(len(entities))
+        self._first = np.array(first, dtype=np.int64)
+        self._entities = np.array(entities, dtype=np.int64)
+        self._priors = np.array(priors, dtype=np.float32)
+
+    def find(self, batch: Batch, allowed: Tensor) -> MentionSpans:
+        """The mentions in the rows of a batch among the places that are `allowed` (B, T).
+
+        What the batch tells of entities is told of the mentions that stand at just these places.
+        """
+        starts = self.words.starts(batch, allowed)
+        stops = starts | ~allowed
+        found: list[tuple[int, int, int, int]] = []
+        if self._numbers:
+            rows = zip(
+                batch.tokens.tolist(),
+                starts.tolist(),
+                stops.tolist(),
+                allowed.tolist(),
+                strict=True,
+            )
+            for row, (tokens, begin, stop, may) in enumerate(rows):
+                for place, length, alias in self._match(tokens, begin, [*stop, True], may):
+                    found.append((row, place, place + length - 1, alias))
+        device = batch.tokens.device
+        table = torch.tensor(found, dtype=torch.long).view(-1, 4)
+        candidates, priors = self._candidates(table[:, 3].numpy())
+        spans = MentionSpans(
+            rows=table[:, 0].to(device),
+            first=table[:, 1].to(device),
+            last=table[:, 2].to(device),
+            entities=torch.full((len(found),), NO_ENTITY, device=device),
+            candidates=torch.from_numpy(candidates).to(device),
+            priors=torch.from_numpy(priors).to(device),
+        )
+        return spans if batch.entities is None else with_gold_entities(spans, batch.entities)
+
+    def _match(
+        self, tokens: list[int], begin: list[bool], stop: list[bool], may: list[bool]
+    ) -> list[tuple[int, int, int]]:
+        """Place, length and alias of each mention in a row, by their places."""
+        found = []
+        for place, token in enumerate(tokens):
+            if not begin[place] or token not in self._lengths:
+                continue
+            for length in reversed(self._lengths[token]):
+                end = place + length
+                if end >= len(stop) or not all(may[place:end]):
+                    break
+                alias = self._numbers.get(tuple(tokens[place:end]))
+                if alias is not None and stop[end]:
+                    found.append((place, length, alias))
+        return found
+
+    def _candidates(
+        self, aliases: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(M, C) the candidates of some aliases and their priors, C the most that one has."""
+        first, last = self._first[aliases], self._first[aliases + 1]
+        most = int((last - first).max(initial=0))
+        places = first[:, None] + np.arange(most)
+        real = places < last[:, None]
+        places = np.where(real, places, 0)
+        if not most:
+            return places, places.astype(np.float32)
+        entities = np.where(real, self._entities[places], NO_ENTITY)
+        return entities, np.where(real, self._priors[places], np.float32(0))
+
+
+def with_gold_entities(spans: MentionSpans, entities: Tensor) -> MentionSpans:
+    """The same with the entities (B, T) that a corpus tells of just the same places."""
+    known = annotated_spans(entities)
+    table = zip(known.rows.tolist(), known.first.tolist(), known.last.tolist(), strict=True)
+    names = dict(zip(table, known.entities.tolist(), strict=True))
+    places = zip(spans.rows.tolist(), spans.first.tolist(), spans.last.tolist(), strict=True)
+    found = [names.get(place, NO_ENTITY) for place in places]
+    return replace(spans, entities=torch.tensor(found, dtype=torch.long).to(entities.device))

@@ -1,0 +1,210 @@
+"""A memory of facts after the last layer (Verga et al. 2020, Facts as Experts)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    MentionSpans,
+)
+from lmlab.core.hidden_memory import (
+    ANSWER_LOG_PROBS,
+    ENTITY_LOG_PROBS,
+    FACT_LOG_PROBS,
+    MASKED_MENTIONS,
+    SUPPORTED_FACTS,
+    HiddenMemory,
+    MemoryOutput,
+)
+from lmlab.core.view import View
+from lmlab.knowledge.entity_memory_layer import (
+    span_endpoints,
+    top_k_softmax,
+)
+
+ObjectsByFact = Mapping[tuple[int, int], Sequence[int]]
+"""Objects by (subject, relation)."""
+
+
+class FactTable(nn.Module):
+    """F facts by number: (subject, relation) and its objects. Data, no parameters.
+
+    The objects stand in one list, as few facts have many: of WordNet's one has 661, most have one.
+    It is saved with the weights, and takes the size of what is loaded.
+    """
+
+    keys: Tensor
+    """(F, 2) subject and relation."""
+    objects: Tensor
+    """(O,) the objects of all facts, those of each side by side."""
+    owners: Tensor
+    """(O,) the fact that each of them is of."""
+
+    def __init__(self, facts: ObjectsByFact) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(0, 2, dtype=torch.long))
+        self.register_buffer("objects", torch.zeros(0, dtype=torch.long))
+        self.register_buffer("owners", torch.zeros(0, dtype=torch.long))
+        self.write(facts)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def write(self, facts: ObjectsByFact) -> None:
+        """Let these be all facts, from now on."""
+        kept = {key: tuple(objects) for key, objects in facts.items() if objects}
+        counts = torch.tensor([len(objects) for objects in kept.values()], dtype=torch.long)
+        flat = [each for objects in kept.values() for each in objects]
+        device = self.keys.device
+        self.keys = torch.tensor(list(kept), dtype=torch.long, device=device).view(-1, 2)
+        self.objects = torch.tensor(flat, dtype=torch.long, device=device)
+        self.owners = torch.arange(len(kept)).repeat_interleave(counts).to(device)
+
+    def read(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """All facts."""
+        found: list[list[int]] = [[] for _ in range(len(self))]
+        for owner, each in zip(self.owners.tolist(), self.objects.tolist(), strict=True):
+            found[owner].append(each)
+        keys = ((subject, relation) for subject, relation in self.keys.tolist())
+        return dict(zip(keys, map(tuple, found), strict=True))
+
+    def shares(self, liked: Tensor) -> Tensor:
+        """(Q, O) softmax of what is liked of each object (Q, O) among those of the same fact."""
+        owners = self.owners.expand(len(liked), -1)
+        none = liked.new_full((len(liked), len(self)), -torch.inf)
+        best = none.scatter_reduce(1, owners, liked.detach(), "amax").gather(1, owners)
+        raised = (liked - best).exp()
+        sums = raised.new_zeros(len(liked), len(self)).scatter_add(1, owners, raised)
+        return raised / sums.gather(1, owners)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        rows = state_dict.get(prefix + "objects")
+        if rows is not None and rows.ndim == 2:
+            # Runs of before had a row of objects for each fact, with NO_ENTITY behind them.
+            real = rows != NO_ENTITY
+            state_dict[prefix + "objects"] = rows[real]
+            state_dict[prefix + "owners"] = real.nonzero()[:, 0]
+        for name in ("keys", "objects", "owners"):
+            if (loaded := state_dict.get(prefix + name)) is not None:
+                setattr(self, name, torch.empty_like(loaded, device=self.keys.device))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class FactMemory(HiddenMemory):
+    """What is known of a hidden mention m, looked up by the place where it stands.
+
+    With e the entities' vectors, shared with the memory of entities, and x the last layer's:
+
+        a_f = W_a [e_subject ‖ r_relation],   a_∅ learnt            the key of a fact, the null one
+        β = softmax_f(a_f · W_v [x_start ‖ x_end])                  which facts
+        b_f = Σ_o softmax_{o of f}(e_o · W_z [x_start ‖ x_end]) e_o  the value: objects, weighed
+        ĝ = β_∅ g + Σ_f β_f b_f,   g = W_c [x_start ‖ x_end]        λ = β_∅: no fact, so the text
+        log p(entity) = log softmax_j(e_j · ĝ)
+
+    Only facts of the `nearest` keys count in use, all in training. ĝ also goes back to the hidden
+    states of the mention, x + W_o ĝ, so that words come from facts too; at other places nothing is
+    changed. M mentions, Q of them hidden behind the symbol `mask`; O objects of all facts; cost
+    Q · (F · entity width + O).
+    """
+
+    def __init__(
+        self,
+        entities: nn.Embedding,
+        relations: int,
+        facts: ObjectsByFact,
+        width: int,
+        *,
+        mask: int,
+        nearest: int,
+    ) -> None:
+        super().__init__()
+        size = entities.embedding_dim
+        self.entities = entities
+        self.table = FactTable(facts)
+        self.mask = mask
+        self.nearest = nearest
+        self.relations = nn.Embedding(relations, size)
+        self.key = nn.Linear(2 * size, size, bias=False)
+        """W_a."""
+        self.null = nn.Parameter(torch.zeros(size))
+        self.query = nn.Linear(2 * width, size, bias=False)
+        """W_v."""
+        self.choose = nn.Linear(2 * width, size, bias=False)
+        """W_z."""
+        self.context = nn.Linear(2 * width, size, bias=False)
+        """W_c."""
+        self.tell = nn.Linear(size, width, bias=False)
+        """W_o."""
+
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
+        if view.spans is None:
+            return MemoryOutput(values=values)
+        spans, vectors = view.spans, self.entities.weight
+        ends = span_endpoints(values, spans)
+        context = self.context(ends)
+        asked = view.inputs[spans.rows, spans.first] == self.mask
+        scores = self.query(ends[asked]) @ self.keys().T
+        mixed = self._mix(scores, ends[asked], context[asked])
+        found = {
+            ENTITY_LOG_PROBS: torch.log_softmax(context @ vectors.T, -1),
+            FACT_LOG_PROBS: torch.log_softmax(scores, -1),
+            SUPPORTED_FACTS: self._supported(spans, asked, len(values)),
+            ANSWER_LOG_PROBS: torch.log_softmax(mixed @ vectors.T, -1),
+            MASKED_MENTIONS: asked,
+        }
+        added = self._spread(self.tell(mixed), spans, asked, values)
+        return MemoryOutput(values=values + added, found=found)
+
+    def keys(self) -> Tensor:
+        """(F + 1, D) the key of each fact, the null fact's last."""
+        subjects, relations = self.table.keys.unbind(1)
+        pairs = torch.cat([self.entities(subjects), self.relations(relations)], -1)
+        return torch.cat([self.key(pairs), self.null[None]])
+
+    def _mix(self, scores: Tensor, ends: Tensor, context: Tensor) -> Tensor:
+        """(Q, D) ĝ of each hidden mention."""
+        weights = top_k_softmax(scores, None if self.training else self.nearest)
+        facts, null = weights[:, :-1], weights[:, -1:]
+        table, vectors = self.table, self.entities.weight
+        liked = (self.choose(ends) @ vectors.T)[:, table.objects]
+        # (Q, O) how much of the answer each object of each fact is, and then (Q, N) each entity.
+        shares = facts[:, table.owners] * table.shares(liked)
+        each = shares.new_zeros(len(scores), len(vectors)).index_add(1, table.objects, shares)
+        return null * context + each @ vectors
+
+    def _supported(self, spans: MentionSpans, asked: Tensor, rows: int) -> Tensor:
+        """(Q, F + 1) bool: whether the text shows a fact's subject and hides one of its objects.
+
+        So Verga et al. know which fact a sentence speaks of, though nobody tells them. Where there
+        is none it is the null fact. Nothing is right where no entity is told, nor where another
+        hidden mention might be the subject: the paper hides one at a time.
+        """
+        shown = ~asked & (spans.entities != NO_ENTITY)
+        present = torch.zeros(rows, len(self.entities.weight), dtype=torch.bool)
+        present = present.to(asked.device)
+        present[spans.rows[shown], spans.entities[shown]] = True
+        hidden, row = spans.entities[asked], spans.rows[asked]
+        told = hidden != NO_ENTITY
+        alone = torch.bincount(row, minlength=rows)[row] == 1
+        subject = present[row][:, self.table.keys[:, 0]]
+        mention, place = (self.table.objects == hidden[:, None]).nonzero(as_tuple=True)
+        object = torch.zeros_like(subject)
+        object[mention, self.table.owners[place]] = True
+        facts = subject & object & told[:, None]
+        return torch.cat([facts, (told & alone & ~facts.any(1))[:, None]], 1)
+
+    def _spread(self, told: Tensor, spans: MentionSpans, asked: Tensor, values: Tensor) -> Tensor:
+        """(B, T, W) what was found (Q, W) at all places of each hidden mention, 0 elsewhere."""
+        rows, first, last = spans.rows[asked], spans.first[asked], spans.last[asked]
+        place = torch.arange(values.shape[1], device=values.device)
+        which, places = ((place >= first[:, None]) & (place <= last[:, None])).nonzero(
+            as_tuple=True
+        )
+        added = torch.zeros_like(values)
+        added[rows[which], places] = told[which].to(values.dtype)
+        return added

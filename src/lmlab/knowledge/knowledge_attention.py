@@ -1,0 +1,230 @@
+"""KAR: entities linked to the mentions of a text, and read back by all of its words.
+
+Knowledge attention and recontextualisation (Peters et al. 2019), as 004 numbers its steps:
+
+    1  H^proj = H W₁ + b₁                                             into the width E of entities
+    2  s_m = Σ_t a_t h_t^proj over the places of mention m            self-attentive pooling
+    3  S^e = TransformerBlock(S)                                      over the mentions of a row
+    4  ψ_mk = MLP(p_mk, s_m^e · e_mk);  ψ̃ = softmax over ψ ≥ δ;  ẽ_m = Σ_k ψ̃_mk e_mk
+       ẽ_m = e_NULL where no candidate reaches δ
+    5  s'_m = s_m^e + ẽ_m
+    6  H'^proj = MLP(MultiHeadAttn(H^proj, S', S'))
+    7  H' = H'^proj W₂ + b₂ + H,   W₂ = W₁⁺ at the start
+
+004 calls W₂ the inverse of W₁, which is not square: it is the pseudo-inverse. Words may also look
+at e_NULL, which stands beside the mentions of every row: so a row without any has something to
+read, and a word need not read of a mention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    MentionSpans,
+)
+from lmlab.core.hidden_memory import (
+    HiddenMemory,
+    MemoryOutput,
+)
+from lmlab.core.view import View
+from lmlab.knowledge.entity_embeddings import EntityEmbeddings
+from lmlab.layers.attention import MultiHeadAttention
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.feed_forward import FeedForward
+from lmlab.layers.span_pooling import SpanPooling
+from lmlab.layers.transformer_block import PostNorm, PreNorm, TransformerBlock
+from lmlab.layers.weight_init import init_transformer_weights
+
+SCORING_UNITS = 100
+"""Hidden units of the MLP that scores candidates (Peters et al. 2019)."""
+OUTPUT_INIT_FACTOR = 8
+"""What recontextualising writes starts 1/√(2 · 8) as large as other weights: as the model was."""
+
+
+class CandidateScorer(nn.Module):
+    """ψ = MLP(p, s · e): how well an entity fits a mention, given its prior."""
+
+    def __init__(self, units: int = SCORING_UNITS) -> None:
+        super().__init__()
+        self.widen = nn.Linear(2, units)
+        # No bias: the softmax over candidates would not feel it.
+        self.narrow = nn.Linear(units, 1, bias=False)
+
+    def begin(self) -> None:
+        """Weights by the numbers that come in, which are two: the width of a Transformer's layers
+        would make them so small that hundreds of steps go by before a prior counts."""
+        self.widen.reset_parameters()
+        self.narrow.reset_parameters()
+
+    def forward(self, priors: Tensor, products: Tensor) -> Tensor:
+        """(K,) of K candidates, from their priors (K,) and inner products (K,)."""
+        both = torch.stack([priors, products], -1)
+        scores: Tensor = self.narrow(torch.relu(self.widen(both))).squeeze(-1)
+        return scores
+
+
+class EntityLinker(nn.Module):
+    """Steps 2 to 4: mentions as vectors, and what their candidates score."""
+
+    def __init__(
+        self, entities: EntityEmbeddings, width: int, *, heads: int, threshold: float | None
+    ) -> None:
+        super().__init__()
+        self.entities = entities
+        self.threshold = threshold
+        self.pooling = SpanPooling(width)
+        self.block = TransformerBlock(
+            MultiHeadAttention(width, heads),
+            FeedForward(width, 4 * width),
+            PostNorm(nn.LayerNorm(width)),
+            PostNorm(nn.LayerNorm(width)),
+        )
+        self.scores = CandidateScorer()
+
+    def mention_vectors(self, values: Tensor, spans: MentionSpans) -> Tensor:
+        """(M, E) steps 2 and 3, of projected hidden states (B, T, E)."""
+        pooled = self.pooling(values, spans.rows, spans.first, spans.last)
+        if not len(spans):
+            return pooled
+        side_by_side = PackedMentions.of(spans.rows, len(values))
+        looked = self.block(side_by_side.pack(pooled), side_by_side.scope())
+        return side_by_side.unpack(looked)
+
+    def score(self, mentions: Tensor, spans: MentionSpans) -> tuple[Tensor, Tensor, Tensor]:
+        """Step 4: ψ (M, C), -inf where there is no candidate; ψ̃ (M, C); ẽ (M, E), 0 for NULL."""
+        real = spans.candidates != NO_ENTITY
+        which = real.nonzero()[:, 0]
+        vectors = self.entities(spans.candidates[real])
+        products = (mentions[which] * vectors).sum(-1)
+        found = self.scores(spans.priors[real], products)
+        scores = found.new_full(real.shape, -torch.inf).masked_scatter(real, found)
+        weights = candidate_weights(scores, self.threshold)
+        mixed = torch.zeros_like(mentions)
+        return scores, weights, mixed.index_add(0, which, weights[real][:, None] * vectors)
+
+
+def candidate_weights(scores: Tensor, threshold: float | None) -> Tensor:
+    """(M, C) softmax over the candidates that reach the threshold; zeros where none does."""
+    kept = scores > -torch.inf
+    if threshold is not None:
+        kept = kept & (scores >= threshold)
+    some = kept.any(-1, keepdim=True)
+    # A row of nothing would have no softmax, and no gradient that is a number.
+    shown = scores.masked_fill(~kept & some, -torch.inf).masked_fill(~some, 0.0)
+    return torch.softmax(shown, -1) * kept if scores.shape[-1] else scores
+
+
+class KnowledgeAttention(HiddenMemory):
+    """The seven steps. Hidden states (B, T, W) to the same; M mentions of at most C candidates.
+
+    `found` has `scores` (M, C) ψ, -inf where there is no candidate; `weights` (M, C) ψ̃; `chosen`
+    (M,) the best candidate, NO_ENTITY where none reaches the threshold. In step 6 the MLP has a way
+    past it, and attention has none: that of step 7 goes past both. Cost O(T · M · E) a row and
+    O(M · C · E).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        entities: EntityEmbeddings,
+        *,
+        entity_width: int,
+        heads: int,
+        threshold: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.project = nn.Linear(width, entity_width)
+        self.linker = EntityLinker(entities, entity_width, heads=heads, threshold=threshold)
+        self.null = nn.Parameter(torch.randn(entity_width) / entity_width**0.5)
+        self.attention = MultiHeadAttention(entity_width, heads)
+        self.feed_forward = FeedForward(entity_width, 4 * entity_width)
+        self.feed_forward_residual = PreNorm(nn.LayerNorm(entity_width), dropout)
+        self.back = nn.Linear(entity_width, width)
+        init_transformer_weights(self, entity_width, layers=OUTPUT_INIT_FACTOR)
+        nn.init.orthogonal_(self.project.weight)
+        self.align()
+        self.linker.scores.begin()
+
+    @torch.no_grad()
+    def align(self) -> None:
+        """Let W₂ be the pseudo-inverse of W₁: what goes out and comes back unread is unchanged."""
+        self.back.weight.copy_(torch.linalg.pinv(self.project.weight))
+        self.back.bias.zero_()
+
+    def linking_parameters(self) -> Iterator[nn.Parameter]:
+        """Those that the linker has alone, which are trained before all others."""
+        yield from self.project.parameters()
+        yield from self.linker.parameters()
+
+    def forward(self, values: Tensor, view: View) -> MemoryOutput:
+        spans = view.spans
+        assert spans is not None, "the objective tells where mentions may be"
+        projected = self.project(values)
+        mentions = self.linker.mention_vectors(projected, spans)
+        scores, weights, mixed = self.linker.score(mentions, spans)
+        none = weights.sum(-1) == 0
+        enhanced = mentions + torch.where(none[:, None], self.null, mixed)
+        read = self._recontextualise(projected, enhanced, spans)
+        found = {"scores": scores, "weights": weights, "chosen": best_candidates(weights, spans)}
+        return MemoryOutput(values=values + self.back(read), found=found)
+
+    def _recontextualise(self, projected: Tensor, mentions: Tensor, spans: MentionSpans) -> Tensor:
+        """(B, T, E) step 6: what the words read of the mentions of their row, and of NULL."""
+        side_by_side = PackedMentions.of(spans.rows, len(projected), before=1)
+        source = side_by_side.pack(mentions)
+        null = self.null.expand(len(source), 1, -1)
+        source = torch.cat([null, source[:, 1:]], 1)
+        read = self.attention(projected, side_by_side.scope(projected.shape[1]), source=source)
+        around = self.feed_forward_residual
+        return around.sublayer_output(read, self.feed_forward(around.enter(read)))
+
+
+def best_candidates(weights: Tensor, spans: MentionSpans) -> Tensor:
+    """(M,) the candidate with the largest weight, NO_ENTITY where all are zero."""
+    if not weights.shape[-1]:
+        return torch.full_like(spans.rows, NO_ENTITY)
+    best, place = weights.max(-1)
+    chosen = spans.candidates.gather(-1, place[:, None]).squeeze(-1)
+    return chosen.masked_fill(best == 0, NO_ENTITY)
+
+
+class PackedMentions:
+    """Mentions of all rows of a batch, side by side: (M, E) to (B, S, E) and back."""
+
+    def __init__(self, rows: Tensor, slots: Tensor, counts: Tensor, size: int) -> None:
+        self.rows = rows
+        self.slots = slots
+        """(M,) the place of each mention in its row."""
+        self.counts = counts
+        """(B,) places that are taken in each row."""
+        self.size = size
+
+    @classmethod
+    def of(cls, rows: Tensor, count: int, *, before: int = 0) -> PackedMentions:
+        """Of the row of each mention (M,), in order; `before` places are left free at the front."""
+        counts = torch.bincount(rows, minlength=count)
+        first = counts.cumsum(0) - counts
+        slots = torch.arange(len(rows), device=rows.device) - first[rows] + before
+        taken = counts + before
+        return cls(rows, slots, taken, int(taken.max()) if count else 0)
+
+    def pack(self, vectors: Tensor) -> Tensor:
+        packed = vectors.new_zeros(len(self.counts), self.size, vectors.shape[-1])
+        return packed.index_put((self.rows, self.slots), vectors)
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        return packed[self.rows, self.slots]
+
+    def scope(self, words: int | None = None) -> AttentionContext:
+        """The taken places of a row may be seen by all of its places, or by so many `words`."""
+        place = torch.arange(self.size, device=self.rows.device)[None]
+        asks = place if words is None else place.new_zeros(1, words)
+        # A row of no mention sees its first place, as a softmax over nothing is no number.
+        mask = (place < self.counts.clamp(min=1)[:, None])[:, None, None]
+        return AttentionContext(mask=mask, query_positions=asks, key_positions=place)

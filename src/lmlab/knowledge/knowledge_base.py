@@ -1,0 +1,145 @@
+"""What is known of the world beside text: entities, the words that name them, facts."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.errors import UserError, nearest_names
+from lmlab.core.gzip_data import unpack_gzip
+from lmlab.core.json_text import parse_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entity:
+    """A thing or a meaning of which something is known."""
+
+    name: str
+    """Tells it from all others: a synset's id, `Q142`."""
+    title: str = ""
+    """How people call it; its name, if empty."""
+    description: str = ""
+    """What it is, in a sentence; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Words that may name an entity, and how often they do."""
+
+    words: str
+    entity: int
+    count: float
+    """How often the words were met in this meaning; priors are made of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """(subject, relation, object) by number."""
+
+    subject: int
+    relation: int
+    object: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowledgeBase:
+    """Entities, relations and facts, by their numbers."""
+
+    entities: tuple[Entity, ...]
+    relations: tuple[str, ...] = ()
+    aliases: tuple[Alias, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.entities:
+            raise UserError("there is no entity in the knowledge that was given.")
+        if len(self.numbers) < len(self.entities):
+            raise UserError("two entities have the same name; names tell them apart.")
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each entity by its name."""
+        return {entity.name: number for number, entity in enumerate(self.entities)}
+
+    def number(self, name: str) -> int:
+        """The number of an entity, or a UserError."""
+        if name not in self.numbers:
+            raise UserError(f"the knowledge has no entity {name!r}; check its name.")
+        return self.numbers[name]
+
+    def find(self, called: str) -> int:
+        """The number of the entity of that name, or of that title if only one has it."""
+        if called in self.numbers:
+            return self.numbers[called]
+        titled = [number for number, each in enumerate(self.entities) if each.title == called]
+        if not titled:
+            close = nearest_names(called, {each.title or each.name for each in self.entities})
+            meant = " or ".join(map(repr, close))
+            hint = f"did you mean {meant}?" if close else "check its name."
+            raise UserError(f"the knowledge has no entity {called!r}; {hint}")
+        if len(titled) > 1:
+            names = ", ".join(self.entities[number].name for number in titled[:4])
+            raise UserError(f"several entities have the title {called!r}; give a name ({names}).")
+        return titled[0]
+
+    def relation(self, name: str) -> int:
+        """The number of a relation, or a UserError that names those there are."""
+        if name not in self.relations:
+            known = ", ".join(self.relations[:8])
+            raise UserError(f"the knowledge has no relation {name!r}; it has {known}.")
+        return self.relations.index(name)
+
+    @cached_property
+    def objects(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
+        """The objects of each (subject, relation) that has any, in the order of the facts."""
+        found: dict[tuple[int, int], dict[int, None]] = {}
+        for fact in self.facts:
+            found.setdefault((fact.subject, fact.relation), {})[fact.object] = None
+        return {key: tuple(objects) for key, objects in found.items()}
+
+    def fingerprint(self) -> str:
+        """Hash of all that it holds; made once."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return hashlib.blake2b(self._to_json(), digest_size=16).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """As packed JSON, the same bytes for the same knowledge."""
+        # Knowledge is large: the next levels of gzip take many times as long for a tenth of it.
+        return gzip.compress(self._to_json(), compresslevel=4, mtime=0)
+
+    def _to_json(self) -> bytes:
+        content = {
+            "entities": [[e.name, e.title, e.description] for e in self.entities],
+            "relations": list(self.relations),
+            "aliases": [[a.words, a.entity, a.count] for a in self.aliases],
+            "facts": [[f.subject, f.relation, f.object] for f in self.facts],
+        }
+        return json.dumps(content, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_bytes(cls, packed: bytes, *, where: Path | str) -> KnowledgeBase:
+        """What `to_bytes` gave; a UserError that names `where` if it is damaged."""
+        try:
+            content: dict[str, Sequence[Sequence[Any]]] = parse_json(
+                unpack_gzip(packed, name=str(where))
+            )
+            return cls(
+                entities=tuple(
+                    Entity(name=name, title=title, description=description)
+                    for name, title, description in content["entities"]
+                ),
+                relations=tuple(map(str, content["relations"])),
+                aliases=tuple(Alias(*each) for each in content["aliases"]),
+                facts=tuple(Fact(*each) for each in content["facts"]),
+            )
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{where} is damaged ({error}); train the run again.") from error

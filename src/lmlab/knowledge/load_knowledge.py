@@ -1,0 +1,50 @@
+"""From what a user writes (`--knowledge KNOWLEDGE`) to what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.data.lines import ReadingReport, check_errors
+from lmlab.knowledge.capital_facts import (
+    capitals_knowledge,
+    stated_capitals_knowledge,
+)
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.knowledge_files import read_knowledge_folder
+from lmlab.knowledge.wordnet_knowledge import (
+    all_synsets,
+    common_synsets,
+    letter_synsets,
+)
+
+
+def load_knowledge(
+    spec: str | Path, *, errors: str = "strict", report: ReadingReport | None = None
+) -> KnowledgeBase:
+    """The knowledge that a specification names.
+
+    A built-in one, or a folder of tables: see `knowledge.files` for these, and for what `errors`
+    and `report` mean.
+    """
+    if str(spec) in BUILTIN_KNOWLEDGE:
+        return BUILTIN_KNOWLEDGE[str(spec)]()
+    folder = Path(spec).expanduser()
+    if folder.is_dir():
+        return read_knowledge_folder(folder, errors=check_errors(errors), report=report)
+    if folder.exists():
+        raise UserError(
+            f"{spec} is a file, and knowledge is a folder with entities.tsv, aliases.tsv and "
+            "facts.tsv; give the folder."
+        )
+    raise unknown_name_or_path("knowledge or folder", str(spec), BUILTIN_KNOWLEDGE)
+
+
+BUILTIN_KNOWLEDGE: dict[str, Callable[[], KnowledgeBase]] = {
+    "capitals": capitals_knowledge,
+    "capitals-told": stated_capitals_knowledge,
+    "wordnet": all_synsets,
+    "wordnet-common": common_synsets,
+    "wordnet-letters": letter_synsets,
+}

@@ -1,0 +1,123 @@
+"""WordNet as knowledge: synsets are entities, their words name them, their relations are facts.
+
+An entity is called by its synset's id; its title is its first lemma, its description its gloss,
+tokenised as the corpora made of WordNet are. Its aliases are its lemmas in lower case and their
+inflected forms, each counted as often as the lemma was tagged in this sense, and a little more,
+
+    count = times tagged + 1 / number of the sense,
+
+so that senses that were never tagged share what is left in WordNet's own order.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Protocol
+
+from lmlab.data.wordnet.compact_format import decode_targets
+from lmlab.data.wordnet.database import (
+    WordNet,
+    load_wordnet,
+)
+from lmlab.data.wordnet.glosses import tokenize_gloss
+from lmlab.data.wordnet.synsets import RELATIONS
+from lmlab.knowledge.inflection import Inflections
+from lmlab.knowledge.knowledge_base import (
+    Alias,
+    Entity,
+    Fact,
+    KnowledgeBase,
+)
+
+_LETTER = re.compile(r"(?:^|\|)[A-Za-z] ")
+
+
+class SynsetFilter(Protocol):
+    """Which synsets are taken: told the id, the packed senses and whether there are examples."""
+
+    def __call__(self, name: str, senses: str, exampled: bool) -> bool: ...
+
+
+@cache
+def all_synsets() -> KnowledgeBase:
+    """All of WordNet: 117,659 entities, 26 relations."""
+    return _knowledge(load_wordnet(), lambda name, senses, exampled: True)
+
+
+@cache
+def common_synsets() -> KnowledgeBase:
+    """Synsets in use: tagged in some text, or shown in an example; 44,781 entities."""
+    return _knowledge(load_wordnet(), lambda name, senses, exampled: exampled or _tagged(senses))
+
+
+@cache
+def letter_synsets() -> KnowledgeBase:
+    """What a single letter may stand for (a unit, an element, a vitamin, itself), and what these
+    are related to: a few hundred entities, for whoever tries things out."""
+    wordnet = load_wordnet()
+    named = {name for name, senses, *_ in wordnet.columns() if _LETTER.search(senses)}
+    near = {relation.target for name in named for relation in wordnet[name].relations}
+    return _knowledge(wordnet, lambda name, senses, exampled: name in named or name in near)
+
+
+def _tagged(senses: str) -> bool:
+    return any(sense.split(" ", 3)[2] != "0" for sense in senses.split("|"))
+
+
+def _knowledge(wordnet: WordNet, chosen: SynsetFilter) -> KnowledgeBase:
+    with _uncollected():
+        rows = [row for row in wordnet.columns() if chosen(row[0], row[1], row[4])]
+        numbers = {row[0]: number for number, row in enumerate(rows)}
+        kinds = {symbol: number for number, symbol in enumerate(RELATIONS)}
+        forms = Inflections(wordnet.exceptions)
+        entities, aliases, facts = [], list[Alias](), list[Fact]()
+        for number, (name, senses, relations, definition, _) in enumerate(rows):
+            title = senses[: senses.index(" ")].replace("_", " ")
+            entities.append(Entity(name=name, title=title, description=tokenize_gloss(definition)))
+            for words, count in _names(senses, name[-1], forms).items():
+                aliases.append(Alias(words, number, count))
+            # Relations between single words of two synsets hold of the synsets, once.
+            for symbol, target in dict.fromkeys(decode_targets(relations)):
+                if target in numbers:
+                    facts.append(Fact(number, kinds[symbol], numbers[target]))
+        return KnowledgeBase(
+            entities=tuple(entities),
+            relations=tuple(RELATIONS.values()),
+            aliases=tuple(aliases),
+            facts=tuple(facts),
+        )
+
+
+def _names(senses: str, part_of_speech: str, forms: Inflections) -> dict[str, float]:
+    """The words that name a synset, its lemmas first, and how often they do."""
+    names: dict[str, float] = {}
+    lemmas: list[tuple[str, float]] = []
+    for sense in senses.split("|"):
+        lemma, number, count, *_ = sense.split(" ", 3)
+        # Most lemmas are letters and spaces, which tokenising leaves as they are.
+        plain = lemma.lower().replace("_", " ")
+        words = plain if plain.replace(" ", "").isalpha() else tokenize_gloss(plain)
+        value = int(count) + 1 / int(number)
+        names[words] = max(value, names.get(words, 0.0))
+        if not (lemma[0].isupper() and " " in words):
+            lemmas.append((words, value))
+    for words, value in lemmas:
+        for form in forms(words, part_of_speech):
+            names.setdefault(form, value)
+    return names
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, which would go over a million new records again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

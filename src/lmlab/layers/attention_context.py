@@ -1,0 +1,147 @@
+"""What the attention of one pass may look at, and where its inner values are noted if asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import (
+    AttentionMask,
+    CausalMask,
+    FullMask,
+)
+from lmlab.core.capture import REAL, Bounds, Capture
+from lmlab.core.prefix_sharing import PrefixIndex
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionContext:
+    """The same for all layers of a pass. Tq places ask, Tk places are looked at."""
+
+    mask: Tensor | None = None
+    """(B or 1, H or 1, Tq, Tk): bool, true where it may look, or numbers added to the scores;
+    None where everything may be seen."""
+    causal: bool = False
+    """Each place sees itself and those before; the mask is then None, and Tq is Tk."""
+    query_positions: Tensor
+    """(B or 1, Tq), or (…, 2) where positions are pairs."""
+    key_positions: Tensor
+    """(B or 1, Tk), or (…, 2)."""
+    query_segments: Tensor | None = None
+    """(B, Tq) segment ids, where attention itself has a use for them (XLNet)."""
+    key_segments: Tensor | None = None
+    """(B, Tk)"""
+    record: dict[str, Capture] | None = None
+    """Where inner values are noted by name; None where nobody asked, which costs nothing."""
+    name: str = ""
+    """What is noted now begins with this: "layer 3"."""
+    disabled_heads: frozenset[int] = field(default_factory=frozenset)
+    """Heads of this layer whose output counts as zero."""
+    alike: PrefixIndex | None = None
+    """Where rows begin alike: layers then work on (1, U, W), each beginning once, and it is spread
+    over (B, T) only while places look at each other."""
+
+    def named(self, name: str, disabled_heads: frozenset[int] = frozenset()) -> AttentionContext:
+        """The same for one layer; names join."""
+        joined = f"{self.name} {name}".strip()
+        return replace(self, name=joined, disabled_heads=disabled_heads)
+
+    def with_captures(self, record: dict[str, Capture]) -> AttentionContext:
+        """The same with its inner values noted."""
+        return replace(self, record=record)
+
+    def note(
+        self,
+        what: str,
+        values: Tensor,
+        axes: tuple[str, ...],
+        reading: str,
+        names: Mapping[str, tuple[str, ...]] | None = None,
+        *,
+        bounds: Bounds = REAL,
+        sums_to_one: str = "",
+    ) -> None:
+        """Keep an inner value under the name of this layer, if anybody asked."""
+        if self.record is not None:
+            title = f"{self.name} {what}".strip()
+            self.record[title] = Capture(
+                values=values.detach(),
+                axes=axes,
+                reading=reading,
+                names=names or {},
+                bounds=bounds,
+                sums_to_one=sums_to_one,
+            )
+
+    def additive_mask(self, like: Tensor) -> Tensor | None:
+        """The mask as numbers that are added to the scores: 0 and -inf, or what it was."""
+        if self.causal:
+            return to_additive(self._causal_mask(), like)
+        return None if self.mask is None else to_additive(self.mask, like)
+
+    def at(self, places: Tensor) -> AttentionContext:
+        """The same where only the places (B, M) of each row ask."""
+        rows = torch.arange(len(places), device=places.device)[:, None]
+
+        def entries(values: Tensor) -> Tensor:
+            return values.expand(len(places), *values.shape[1:])[rows, places]
+
+        mask = self.mask
+        if self.causal:
+            mask = self._causal_mask()
+        if mask is not None:
+            mask = entries(mask.transpose(1, 2)).transpose(1, 2)
+        segments = None if self.query_segments is None else entries(self.query_segments)
+        return replace(
+            self,
+            mask=mask,
+            causal=False,
+            query_positions=entries(self.query_positions),
+            query_segments=segments,
+        )
+
+    def select_rows(self, rows: Tensor) -> AttentionContext:
+        """The same with the masks of some rows alone."""
+        return replace(self, mask=None if self.mask is None else self.mask[rows])
+
+    def _causal_mask(self) -> Tensor:
+        """(1, 1, T, T) each place and those before it."""
+        time, device = self.query_positions.shape[1], self.query_positions.device
+        return torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril()
+
+    def biased(self, bias: Tensor) -> AttentionContext:
+        """The same with numbers (B or 1, H, Tq, Tk) added to all scores."""
+        before = self.additive_mask(bias)
+        return replace(self, mask=bias if before is None else before + bias, causal=False)
+
+
+def to_additive(mask: Tensor, like: Tensor) -> Tensor:
+    """A bool mask as 0 where true and -inf where false; numbers stay."""
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros(mask.shape, dtype=like.dtype, device=mask.device)
+    return zeros.masked_fill(~mask, float("-inf"))
+
+
+def attention_mask_tensor(
+    attention_mask: AttentionMask, lengths: Tensor, time: int
+) -> tuple[Tensor | None, bool]:
+    """The (B, 1, T, T) mask of a visibility, None where none is needed, and whether it is causal.
+
+    Padding stands at the end, so that a causal place never sees any, and needs no mask.
+    """
+    if isinstance(attention_mask, CausalMask) and attention_mask.window is None:
+        return None, True
+    if isinstance(attention_mask, FullMask) and bool((lengths == time).all()):
+        return None, False
+    return attention_mask.mask(lengths, time)[:, None], False
+
+
+def source_padding_mask(lengths: Tensor, time: int) -> Tensor | None:
+    """(B, 1, 1, S) true at the real places of what is attended to; None where all are."""
+    if bool((lengths == time).all()):
+        return None
+    return (torch.arange(time, device=lengths.device) < lengths[:, None])[:, None, None]

@@ -1,0 +1,239 @@
+"""The tables of a hidden Markov model: start, transition, and emission in blocks of states.
+
+Free tables, which EM can set, or tables computed from vectors for states and words, which share
+what they learn (Chiu and Rush 2020, Scaling Hidden Markov Language Models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.residual_mlp import ResidualMLP
+
+ZIPF_SHIFT = 2.7
+"""Mandelbrot's shift in p(rank) ∝ 1 / (rank + shift)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HMMTables:
+    """Log-probabilities of one hidden Markov model whose K states stand in C blocks."""
+
+    start: Tensor
+    """(K,) of the first state."""
+    transition: Tensor
+    """(K, K) from row to column."""
+    emission: Tensor
+    """(V, K / C) of each token given each state of its own block; -inf at what never comes."""
+    block: Tensor
+    """(V,) the block of each token."""
+    kept: Tensor | None = None
+    """(K,) which of the model's states these are, where state dropout left some out."""
+
+    @property
+    def inside(self) -> int:
+        """States in a block."""
+        return self.emission.shape[1]
+
+    def dense_emission(self) -> Tensor:
+        """(V, K) the emission over all states, -inf outside of a token's block."""
+        rows, count = len(self.block), len(self.start) // self.inside
+        spread = self.emission.new_full((rows, count, self.inside), -torch.inf)
+        every = torch.arange(rows, device=self.block.device)
+        return spread.index_put((every, self.block), self.emission).flatten(1)
+
+
+def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
+    """(V,) a block for each token, of about equal mass if frequencies follow Zipf's law.
+
+    Ids of a word vocabulary go down in frequency, so consecutive ids share a block: few frequent
+    words have many states each, and rare words share theirs. Chiu and Rush take Brown clusters,
+    which need the training text; `HMMParameters.set_blocks` takes any other assignment.
+    """
+    tokens = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
+    if len(tokens) < count:
+        raise UserError(
+            f"every block of states needs a token, and there are {count} blocks for the "
+            f"{len(tokens)} tokens of this vocabulary; give fewer by --set blocks=…"
+        )
+    masses = [1 / (rank + ZIPF_SHIFT) for rank in range(1, len(tokens) + 1)]
+    block = torch.zeros(vocabulary.size, dtype=torch.long)
+    current, left, filled = 0, sum(masses), 0.0
+    for place, (token, mass) in enumerate(zip(tokens, masses, strict=True)):
+        block[token] = current
+        filled += mass
+        later, waiting = count - current - 1, len(tokens) - place - 1
+        # Full when it has its share of what was left, or when each later block needs a token.
+        if later and (filled >= left / (later + 1) or waiting == later):
+            current, left, filled = current + 1, left - filled, 0.0
+    return block
+
+
+class HMMParameters(nn.Module):
+    """What a filter and an emission share. `tables()` gives the tables as they are now."""
+
+    block: Tensor
+    never: Tensor
+
+    def __init__(
+        self, states: int, vocabulary: Vocabulary, *, blocks: int = 1, state_dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if states % blocks:
+            raise UserError(
+                f"blocks share the states evenly, and {states} states can't be shared among "
+                f"{blocks} blocks; give a multiple by --set states=…"
+            )
+        self.states, self.blocks, self.inside = states, blocks, states // blocks
+        self.dropped = int(self.inside * state_dropout)
+        self.register_buffer("block", blocks_by_rank(vocabulary, blocks))
+        never = torch.zeros(vocabulary.size, dtype=torch.bool)
+        never[list(vocabulary.unpredictable)] = True
+        self.register_buffer("never", never, persistent=False)
+        self._shared: HMMTables | None = None
+        self._remembered: tuple[tuple[int, ...], HMMTables] | None = None
+
+    def compute(self, kept: Tensor | None) -> HMMTables:
+        """The tables of all states, or of those kept, (C, k) ids."""
+        raise TypeError(f"{type(self).__name__} does not define compute")
+
+    def tables(self) -> HMMTables:
+        """The tables as they are now; in evaluation they are remembered until something changes."""
+        if self._shared is not None:
+            return self._shared
+        if self.training or torch.is_grad_enabled():
+            self._remembered = None
+            return self.compute(self._draw_kept() if self.training and self.dropped else None)
+        numbers = (*self.parameters(), *self.buffers())
+        key = tuple(n for x in numbers for n in (x.data_ptr(), x._version))
+        if self._remembered is None or self._remembered[0] != key:
+            self._remembered = (key, self.compute(None))
+        return self._remembered[1]
+
+    def train(self, mode: bool = True) -> Self:
+        # A fused optimiser changes weights and leaves their version as it was.
+        self._remembered = None
+        return super().train(mode)
+
+    @contextmanager
+    def shared(self, tables: HMMTables | None = None) -> Iterator[HMMTables]:
+        """Within it all who ask get the same tables: one computation, one draw of states.
+
+        `tables` are to be used instead of the module's own, where they are given.
+        """
+        before = self._shared
+        self._shared = self.tables() if tables is None else tables
+        try:
+            yield self._shared
+        finally:
+            self._shared = before
+
+    def set_blocks(self, block: Tensor) -> None:
+        """Assign the tokens (V,) to other blocks, before training; each needs a token."""
+        assert block.shape == self.block.shape
+        present = torch.unique(block[~self.never])
+        assert torch.equal(present, torch.arange(self.blocks)), "every block needs a token"
+        self.block.copy_(block)
+
+    def _draw_kept(self) -> Tensor:
+        """State dropout: the same number of states of each block stays, for a whole batch."""
+        order = torch.rand(self.blocks, self.inside, device=self.block.device).argsort(1)
+        kept = order[:, : self.inside - self.dropped].sort(1).values
+        return kept + self.inside * torch.arange(self.blocks, device=kept.device)[:, None]
+
+
+class TabularHMMParameters(HMMParameters):
+    """Every probability is a number of its own: K + K² + K V / C of them."""
+
+    def __init__(self, states: int, vocabulary: Vocabulary, *, blocks: int = 1) -> None:
+        super().__init__(states, vocabulary, blocks=blocks)
+        # Different starts, or every state would stay the same for ever.
+        self.start = nn.Parameter(torch.randn(states) * 0.5)
+        self.transition = nn.Parameter(torch.randn(states, states) * 0.5)
+        self.emission = nn.Parameter(torch.randn(vocabulary.size, self.inside) * 0.5)
+
+    def compute(self, kept: Tensor | None) -> HMMTables:
+        assert kept is None, "free tables drop no states"
+        scores = self.emission.masked_fill(self.never[:, None], -torch.inf)
+        return HMMTables(
+            start=torch.log_softmax(self.start, 0),
+            transition=torch.log_softmax(self.transition, 1),
+            emission=scores - _block_totals(scores, self.block, self.blocks)[self.block],
+            block=self.block,
+        )
+
+    @torch.no_grad()
+    def set_from_counts(self, counts: dict[str, Tensor], *, floor: float = 1e-6) -> None:
+        """The M step: shares of expected counts, keyed and shaped as the fields of `HMMTables`.
+
+        The floor, added to every count, keeps what was never seen possible, if barely. That it
+        is not quite maximum likelihood shows only where a table has next to no counts.
+        """
+        for name in ("start", "transition", "emission"):
+            # Rounding can take a count that is as good as none below zero.
+            getattr(self, name).copy_((counts[name].clamp(min=0) + floor).log())
+
+
+def _block_totals(scores: Tensor, block: Tensor, count: int) -> Tensor:
+    """(C, K / C) log Σ exp(score) over the tokens of each block, the clear way: one by one."""
+    return torch.stack([torch.logsumexp(scores[block == number], 0) for number in range(count)])
+
+
+class NeuralHMMParameters(HMMParameters):
+    """Tables from a vector e_z for each state and one x_s for each token.
+
+        P(z' | z) = softmax_z'(R out(e_z) · in(e_z')),  P(s | z) = softmax_s(emit(e_z) · x_s + b_s)
+
+    over the tokens of the state's block; out, in and emit are residual networks of one hidden
+    layer, R a matrix. `state_dropout` leaves that share of every block's states out of a training
+    batch, which costs less and keeps states from relying on each other.
+    """
+
+    def __init__(
+        self,
+        states: int,
+        width: int,
+        vocabulary: Vocabulary,
+        *,
+        blocks: int = 1,
+        state_dropout: float = 0.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(states, vocabulary, blocks=blocks, state_dropout=state_dropout)
+        self.vectors = nn.Parameter(torch.randn(states, width))
+        self.first = nn.Parameter(torch.randn(width) * width**-0.5)
+        self.words = nn.Parameter(torch.randn(vocabulary.size, width) * width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(vocabulary.size))
+        self.out, self.into, self.emit = (ResidualMLP(width, dropout) for _ in range(3))
+        # Turned away from e_z itself, or every state would begin by staying where it is.
+        self.turn = nn.Linear(width, width, bias=False)
+
+    def compute(self, kept: Tensor | None) -> HMMTables:
+        vectors = self.vectors if kept is None else self.vectors[kept.flatten()]
+        into = self.into(vectors)
+        scale = into.shape[1] ** -0.5
+        return HMMTables(
+            start=torch.log_softmax(into @ self.first, 0),
+            transition=torch.log_softmax(self.turn(self.out(vectors)) @ into.t() * scale, 1),
+            emission=self._emission(self.emit(vectors)),
+            block=self.block,
+            kept=None if kept is None else kept.flatten(),
+        )
+
+    def _emission(self, emit: Tensor) -> Tensor:
+        """(V, k) block by block: a token is scored by the states of its own block alone."""
+        parts, places = [], []
+        bias = self.bias.masked_fill(self.never, -torch.inf)
+        for number, states in enumerate(emit.view(self.blocks, -1, emit.shape[1])):
+            tokens = torch.nonzero(self.block == number).squeeze(1)
+            scores = torch.addmm(bias[tokens, None], self.words[tokens], states.t())
+            parts.append(torch.log_softmax(scores, 0))
+            places.append(tokens)
+        return torch.cat(parts)[torch.argsort(torch.cat(places))]

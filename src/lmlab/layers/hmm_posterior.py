@@ -1,0 +1,83 @@
+"""What a hidden Markov model can tell of a whole text: posterior states, fillings, counts.
+
+Each is a gradient of a log-likelihood (Eisner 2016), so that the forward recursion is all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.inference.forward_algorithm import forward_filter
+from lmlab.inference.semirings import structure_marginals
+from lmlab.layers.hmm_parameters import (
+    HMMParameters,
+    HMMTables,
+)
+
+
+def state_posterior(tables: HMMTables, batch: Batch, masked: Tensor | None = None) -> Tensor:
+    """(B, T - 1, K) p(z | all tokens that are not masked) for the places 1 to T - 1.
+
+    Zero behind a row's end. Cost T · K² a row: a masked token may come from any block.
+    """
+    known = batch.targets_mask() if masked is None else batch.targets_mask() & ~masked
+    potentials = _spread(tables, batch.tokens[:, 1:], known[:, 1:])
+    (posterior,) = structure_marginals(lambda p: _log_likelihood(tables, p), potentials)
+    # A gradient of sums may round below zero, and a probability has a logarithm.
+    return posterior.clamp(min=0) * batch.targets_mask()[:, 1:, None]
+
+
+def fill_masked_tokens(tables: HMMTables, batch: Batch, masked: Tensor) -> Categorical:
+    """Rows in reading order over the masked places (B, T): p(token | all that is not masked)."""
+    if (masked & ~batch.targets_mask()).any():
+        raise UserError(
+            "only tokens after the first place and before the padding can be filled in, and "
+            "another place was masked."
+        )
+    states = state_posterior(tables, batch, masked)[masked[:, 1:]]
+    mixed = states.double() @ tables.dense_emission().double().exp().t()
+    return Categorical(mixed.log().to(states.dtype))
+
+
+def expected_counts(
+    markov: HMMParameters, log_likelihood: Callable[[], Tensor]
+) -> dict[str, Tensor]:
+    """How often each start, transition and emission is expected to have been used: the E step.
+
+    They are the gradient of the log-likelihood with respect to the logarithms of the tables.
+    """
+    tables = markov.tables()
+    names = ("start", "transition", "emission")
+    with torch.enable_grad():
+        leaves = {name: getattr(tables, name).detach().requires_grad_() for name in names}
+        with markov.shared(replace(tables, **leaves)):
+            total = log_likelihood().sum()
+        counts = torch.autograd.grad(total, list(leaves.values()))
+    return dict(zip(names, counts, strict=True))
+
+
+def _spread(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
+    """(B, T, K) log P(token | state), -inf outside of its block; 0 where it is not known."""
+    shape = (*tokens.shape, len(tables.start) // tables.inside, tables.inside)
+    spread = tables.emission.new_full(shape, -torch.inf)
+    index = tables.block[tokens][..., None, None].expand(*tokens.shape, 1, tables.inside)
+    spread = spread.scatter(2, index, F.embedding(tokens, tables.emission)[:, :, None])
+    return torch.where(known[..., None], spread.flatten(2), 0.0)
+
+
+def _log_likelihood(tables: HMMTables, potentials: Tensor) -> Tensor:
+    """(B, T) Σ_t of it is log Σ_z P(z) Π_t exp(potential of z_t)."""
+    first = tables.start.expand(len(potentials), 1, -1)
+    one_block = potentials.new_zeros(potentials.shape[:2], dtype=torch.long)
+    later = forward_filter(
+        first[:, 0], potentials[:, :-1], one_block[:, :-1], tables.transition
+    ).view(len(potentials), -1, first.shape[-1])
+    return torch.logsumexp(torch.cat([first, later], dim=1) + potentials, dim=-1)

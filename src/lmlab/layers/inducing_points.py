@@ -1,0 +1,56 @@
+"""Inducing points: a few learned places that read all others and are read by them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.transformer_block import TransformerBlock
+
+
+class InducedSetAttentionBlock(nn.Module):
+    """ISAB(X) = MAB(X, MAB(I, X)) with M learned points I (Lee et al. 2019).
+
+    MAB(X, Y) is a Transformer's layer in which X asks and Y is looked at, with norms after the
+    sublayers: H = norm(X + MultiAtt(X, Y)), norm(H + feed_forward(H)). Values (B, T, W) to the same
+    shape; places know of each other only by the points. Cost O(T · M · W + (T + M) · W²).
+    """
+
+    def __init__(
+        self, gather: TransformerBlock, spread: TransformerBlock, *, points: int, width: int
+    ) -> None:
+        super().__init__()
+        self.gather = gather
+        self.spread = spread
+        self.points = nn.Parameter(torch.empty(points, width))
+        nn.init.normal_(self.points)
+
+    def forward(self, values: Tensor, real: Tensor, scope: AttentionContext) -> Tensor:
+        """(B, T, W), given which of the places are real, (B, T) bool."""
+        places = torch.arange(values.shape[1], device=values.device)[None]
+        points = torch.arange(len(self.points), device=values.device)[None]
+        reading = AttentionContext(
+            mask=real[:, None, None], query_positions=points, key_positions=places
+        )
+        asking = AttentionContext(query_positions=places, key_positions=points)
+        if scope.record is not None:
+            reading, asking = reading.with_captures({}), asking.with_captures({})
+        start = self.points.expand(len(values), -1, -1)
+        read = self.gather(start, reading, content=values)
+        spread: Tensor = self.spread(values, asking, content=read)
+        self._note(reading, "gathering", ("batch", "head", "slot", "source"), scope)
+        self._note(asking, "spreading", ("batch", "head", "time", "slot"), scope)
+        return spread
+
+    @staticmethod
+    def _note(
+        inner: AttentionContext, what: str, axes: tuple[str, ...], scope: AttentionContext
+    ) -> None:
+        """Keep the attention of one half: its other axis are the points, and no words."""
+        if inner.record is not None:
+            weights = inner.record["attention"].values
+            reading = "How attention is divided; slots are the inducing points."
+            points = tuple(f"point {n + 1}" for n in range(weights.shape[axes.index("slot")]))
+            named = {"slot": points}
+            scope.note(f"{what} attention", weights, axes, reading, named, sums_to_one=axes[-1])

@@ -1,0 +1,327 @@
+"""Recurrent cells: one layer run over a whole sequence, or one step at a time by the same code.
+
+A cell's state is a tuple of (B, W) tensors named by `names`, the output first. The standard cells
+call torch's fused kernels; the others loop over time with the input projections done outside the
+loop, since those need no state: one large product instead of T small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+CellState = tuple[Tensor, ...]
+
+PARTS = ("weight", "bias")
+LSTM_GATES = {
+    "input gate": "where it is 1 the candidate is written into the memory",
+    "forget gate": "where it is 1 the memory is kept, where it is 0 it is wiped",
+    "output gate": "where it is 1 the memory shows",
+}
+
+
+class RecurrentCell(nn.Module):
+    """Inputs (B, T, D) and a state to outputs (B, T, W) and the state after them."""
+
+    names: tuple[str, ...] = ("hidden",)
+    """Tensors of its state."""
+    free: tuple[str, ...] = ("hidden",)
+    """Those that a start is free to choose; the others follow from them."""
+    can_leave_zero: bool = True
+    """Whether a state of zeros can ever become another."""
+    gate_captions: Mapping[str, str] = {}
+    """Its gates by name, each with what it means to be open."""
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__()
+        self.input_width = input_width
+        self.width = width
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+    def read(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+        """Rows of different lengths (B,) from zeros: outputs, and each row's state after its last.
+
+        What stands behind a row is anything. The clear version: a row that is over keeps its state.
+        """
+        state, outputs = self.start(len(inputs), inputs), []
+        for place, vector in enumerate(inputs.split(1, dim=1)):
+            output, after = self(vector, state)
+            going = (place < lengths)[:, None]
+            state = tuple(
+                torch.where(going, new, old) for new, old in zip(after, state, strict=True)
+            )
+            outputs.append(output)
+        return torch.cat(outputs, 1), state
+
+    def start(self, rows: int, like: Tensor) -> CellState:
+        """The state that begins at zeros, on the device and in the type of a given tensor."""
+        return self.begin(tuple(like.new_zeros(rows, self.width) for _ in self.free))
+
+    def begin(self, free: CellState) -> CellState:
+        """The state that free numbers, (B, W) for each name in `free`, begin: often themselves."""
+        return free
+
+    def gates(self, inputs: Tensor, state: CellState) -> dict[str, Tensor]:
+        """Gates over time by name, each (B, T, W): what a picture shows of the cell; often none.
+
+        The clear version: one step after another for the states, then the formula of the gates.
+        """
+        if not self.gate_captions:
+            return {}
+        before: list[CellState] = []
+        for vector in inputs.split(1, dim=1):
+            before.append(state)
+            _, state = self(vector, state)
+        stacked = tuple(torch.stack(parts, 1) for parts in zip(*before, strict=True))
+        found = self._gates(inputs, stacked)
+        return dict(zip(self.gate_captions, found, strict=True))
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        """Gates from the inputs (B, T, D) and the states before each, (B, T, W)."""
+        raise TypeError(f"{type(self).__name__} does not define its gates")
+
+
+class FusedCell(RecurrentCell):
+    """A cell that is one of torch's fused kernels."""
+
+    fused: nn.RNNBase
+
+    def read(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+        packed = pack_padded_sequence(
+            inputs, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
+        )
+        outputs, last = self.fused(packed)
+        padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=inputs.shape[1])
+        return padded, tuple(part[0] for part in (last if isinstance(last, tuple) else (last,)))
+
+
+class TanhCell(FusedCell):
+    """h_t = tanh(W x_t + U h_{t-1} + b) (Elman 1990), by torch's fused kernel.
+
+    `radius` scales U at the start to that spectral radius (002: gradients grow or die as radius^t).
+    """
+
+    def __init__(self, input_width: int, width: int, *, radius: float | None = None) -> None:
+        super().__init__(input_width, width)
+        self.fused = nn.RNN(input_width, width, batch_first=True)
+        if radius is not None:
+            set_spectral_radius(self.fused.get_parameter("weight_hh_l0"), radius)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        outputs, last = self.fused(inputs, state[0][None].contiguous())
+        return outputs, (last[0],)
+
+
+class LinearCell(RecurrentCell):
+    """h_t = W x_t + U h_{t-1} + b: 002's linear RNN, in which the gradient is U^t exactly."""
+
+    def __init__(self, input_width: int, width: int, *, radius: float | None = None) -> None:
+        super().__init__(input_width, width)
+        self.from_input = nn.Linear(input_width, width)
+        self.from_hidden = nn.Parameter(torch.empty(width, width))
+        nn.init.orthogonal_(self.from_hidden)
+        if radius is not None:
+            set_spectral_radius(self.from_hidden, radius)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        (hidden,) = state
+        outputs = []
+        for projected in self.from_input(inputs).unbind(1):
+            hidden = torch.addmm(projected, hidden, self.from_hidden.t())
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden,)
+
+
+class LSTMCell(FusedCell):
+    """Four gates (Hochreiter and Schmidhuber 1997; forget gate Gers et al. 2000), fused.
+
+    i, f, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t)
+    """
+
+    names = ("hidden", "cell")
+    free = ("hidden", "cell")
+    gate_captions = LSTM_GATES
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.fused = nn.LSTM(input_width, width, batch_first=True)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        hidden, cell = (part[None].contiguous() for part in state)
+        outputs, (hidden, cell) = self.fused(inputs, (hidden, cell))
+        return outputs, (hidden[0], cell[0])
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        admit, keep, _, show = _fused_sums(self.fused, inputs, before[0])
+        return admit.sigmoid(), keep.sigmoid(), show.sigmoid()
+
+
+class GRUCell(FusedCell):
+    """Update and reset gates (Cho et al. 2014), fused; torch's form, reset after the product.
+
+    r, z = σ(W [x_t, h_{t-1}] + b);  n = tanh(W_n x_t + b_n + r∘(U_n h_{t-1} + c_n));
+    h_t = (1 - z)∘n + z∘h_{t-1}
+    """
+
+    gate_captions = {
+        "reset gate": "where it is 1 the candidate sees the old state",
+        "update gate": "where it is 1 the old state is kept, where it is 0 the candidate taken",
+    }
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.fused = nn.GRU(input_width, width, batch_first=True)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        outputs, last = self.fused(inputs, state[0][None].contiguous())
+        return outputs, (last[0],)
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        reset, update, _ = _fused_sums(self.fused, inputs, before[0])
+        return reset.sigmoid(), update.sigmoid()
+
+
+class PeepholeLSTMCell(RecurrentCell):
+    """The LSTM whose f, i, o also see c_{t-1}, by full matrices as 002 §3.3.3.1 writes it.
+
+    i, f, o = σ(W [h_{t-1}, x_t, c_{t-1}] + b);  g = tanh(W_c [h_{t-1}, x_t] + b_c);
+    c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t). (Gers and Schmidhuber 2000 have diagonal ones.)
+    """
+
+    names = ("hidden", "cell")
+    free = ("hidden", "cell")
+    gate_captions = LSTM_GATES
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.from_input = nn.Linear(input_width, 4 * width)
+        self.from_hidden = nn.Parameter(torch.empty(width, 4 * width))
+        self.from_cell = nn.Parameter(torch.empty(width, 3 * width))
+        for weight in (self.from_hidden, self.from_cell):
+            nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        hidden, cell = state
+        width = self.width
+        # The candidate's block sees no cell: zeros make both products one.
+        blind = F.pad(self.from_cell, (0, width))
+        recurrent = torch.cat([self.from_hidden, blind])
+        outputs = []
+        for projected in self.from_input(inputs.transpose(0, 1)).unbind(0):
+            summed = torch.addmm(projected, torch.cat([hidden, cell], 1), recurrent)
+            gates = summed[:, : 3 * width].sigmoid()
+            admit, keep, show = gates.chunk(3, dim=1)
+            candidate = summed[:, 3 * width :].tanh()
+            cell = torch.addcmul(keep * cell, admit, candidate)
+            hidden = show * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden, cell)
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        hidden, cell = before
+        summed = (self.from_input(inputs) + hidden @ self.from_hidden)[..., : 3 * self.width]
+        return (summed + cell @ self.from_cell).sigmoid().chunk(3, dim=-1)
+
+
+class CoupledLSTMCell(RecurrentCell):
+    """The LSTM with f = 1 - i (002 §3.3.3.2): what comes in takes the place of what goes.
+
+    i, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = c_{t-1} + i∘(g - c_{t-1});
+    h_t = o∘tanh(c_t)
+    """
+
+    names = ("hidden", "cell")
+    free = ("hidden", "cell")
+    gate_captions = {
+        "input gate": "where it is 1 the candidate takes the place of the memory",
+        "output gate": LSTM_GATES["output gate"],
+    }
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.from_input = nn.Linear(input_width, 3 * width)
+        self.from_hidden = nn.Parameter(torch.empty(width, 3 * width))
+        nn.init.uniform_(self.from_hidden, -(width**-0.5), width**-0.5)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        hidden, cell = state
+        width = self.width
+        outputs = []
+        for projected in self.from_input(inputs.transpose(0, 1)).unbind(0):
+            summed = torch.addmm(projected, hidden, self.from_hidden)
+            admit, show = summed[:, : 2 * width].sigmoid().chunk(2, dim=1)
+            cell = torch.lerp(cell, summed[:, 2 * width :].tanh(), admit)
+            hidden = show * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden, cell)
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        summed = self.from_input(inputs) + before[0] @ self.from_hidden
+        return summed[..., : 2 * self.width].sigmoid().chunk(2, dim=-1)
+
+
+class InputResetGRUCell(RecurrentCell):
+    """002 §3.3.3.3's GRU, in which the reset gate multiplies the input and there are no biases.
+
+    z, r = σ(W [h_{t-1}, x_t]);  h̃ = tanh(W [h_{t-1}, r∘x_t]);  h_t = (1 - z)∘h_{t-1} + z∘h̃.
+    The paper's (Cho et al. 2014) reset gate multiplies h_{t-1}; the notes' slip is kept on purpose.
+    """
+
+    gate_captions = {
+        "update gate": "where it is 1 the candidate is taken, where it is 0 the old state kept",
+        "reset gate": "where it is 1 the candidate sees the input",
+    }
+
+    def __init__(self, input_width: int, width: int) -> None:
+        super().__init__(input_width, width)
+        self.gates_from_input = nn.Linear(input_width, width + input_width, bias=False)
+        self.candidate_from_input = nn.Parameter(torch.empty(input_width, width))
+        self.from_hidden = nn.Parameter(torch.empty(width, 2 * width + input_width))
+        for weight in (self.candidate_from_input, self.from_hidden):
+            nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
+
+    def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        (hidden,) = state
+        width, outputs = self.width, []
+        by_time = inputs.transpose(0, 1)
+        # The candidate's share of the product with h waits in the last columns, without input.
+        projected = F.pad(self.gates_from_input(by_time), (0, width))
+        for observed, waiting in zip(by_time.unbind(0), projected.unbind(0), strict=True):
+            summed = torch.addmm(waiting, hidden, self.from_hidden)
+            gates = summed[:, :-width].sigmoid()
+            update, reset = gates[:, :width], gates[:, width:]
+            candidate = torch.addmm(
+                summed[:, -width:], reset * observed, self.candidate_from_input
+            ).tanh()
+            hidden = torch.lerp(hidden, candidate, update)
+            outputs.append(hidden)
+        return torch.stack(outputs, 1), (hidden,)
+
+    def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
+        width = self.width
+        summed = self.gates_from_input(inputs) + before[0] @ self.from_hidden[:, :-width]
+        gates = summed.sigmoid()
+        return gates[..., :width], gates[..., width:]
+
+
+def _fused_sums(fused: nn.RNNBase, inputs: Tensor, before: Tensor) -> tuple[Tensor, ...]:
+    """W x + U h + b of each of a fused cell's gates, in torch's order; the candidate's is no use.
+
+    (For the GRU's candidate the product with h is gated apart, so its sum means nothing.)
+    """
+    from_input = F.linear(inputs, *(fused.get_parameter(f"{kind}_ih_l0") for kind in PARTS))
+    from_hidden = F.linear(before, *(fused.get_parameter(f"{kind}_hh_l0") for kind in PARTS))
+    return (from_input + from_hidden).split(fused.hidden_size, dim=-1)
+
+
+def set_spectral_radius(weight: Tensor, radius: float) -> None:
+    """Scale a square matrix in place so that its largest eigenvalue has the given modulus."""
+    with torch.no_grad():
+        largest = torch.linalg.eigvals(weight).abs().max()
+        weight.mul_(radius / largest)

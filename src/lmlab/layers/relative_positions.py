@@ -1,0 +1,250 @@
+"""Positions inside attention: what depends on where a place is and where it looks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.layers.attention_context import AttentionContext
+from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
+
+
+class RelativePositionEncoding(nn.Module):
+    """What one attention layer makes of positions; by itself nothing."""
+
+    affects_values = False
+    """Whether what is read depends on positions too, and not only the weights."""
+
+    def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
+        """Queries (B, H, T, D) before products are taken."""
+        return queries
+
+    def transform_keys(self, keys: Tensor, positions: Tensor) -> Tensor:
+        """Keys (B, H, T, D) before they are kept or products are taken."""
+        return keys
+
+    def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor | None:
+        """(B or 1, H, Tq, Tk) products with what stands for positions, before they are scaled."""
+        return None
+
+    def read(self, weights: Tensor, scope: AttentionContext) -> Tensor:
+        """(B, H, Tq, D) what is read of positions under these weights (B, H, Tq, Tk)."""
+        raise TypeError(f"{type(self).__name__} has no values")
+
+
+class RotaryEmbedding(RelativePositionEncoding):
+    """Queries and keys turned by an angle that grows with their position (Su et al. 2021).
+
+    Pairs (x_i, x_{i + D/2}) turn by position · base^(-2i/D), so that a product depends on the
+    distance alone.
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, head_width: int, *, base: float = 10_000.0) -> None:
+        super().__init__()
+        assert head_width % 2 == 0, head_width
+        powers = torch.arange(0, head_width, 2).float() / head_width
+        self.register_buffer("frequencies", base**-powers, persistent=False)
+
+    def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
+        return self._turned(queries, positions)
+
+    def transform_keys(self, keys: Tensor, positions: Tensor) -> Tensor:
+        return self._turned(keys, positions)
+
+    def _turned(self, vectors: Tensor, positions: Tensor) -> Tensor:
+        angles = (positions[..., None] * self.frequencies)[:, None]
+        cosine, sine = angles.cos(), angles.sin()
+        first, second = vectors.chunk(2, dim=-1)
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+class ShawPositions(RelativePositionEncoding):
+    """Vectors for the clipped distance, added to keys and to values (Shaw et al. 2018).
+
+        score_ij = q_i · (k_j + a^K_c),  read_i = Σ_j w_ij (v_j + a^V_c),  c = clip(j - i, ±reach)
+
+    One table for all heads. Cost O(T² D), and T² · reach without the trick below.
+    """
+
+    affects_values = True
+
+    def __init__(self, head_width: int, *, reach: int = 8) -> None:
+        super().__init__()
+        self.reach = reach
+        self.keys = nn.Parameter(torch.randn(2 * reach + 1, head_width) * head_width**-0.5)
+        self.values = nn.Parameter(torch.randn(2 * reach + 1, head_width) * head_width**-0.5)
+
+    def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
+        # A product with each of the few clipped distances, then the right one for each pair.
+        by_distance = queries @ self.keys.t()
+        clipped = self._clipped(scope)[:, None].expand(*by_distance.shape[:3], -1)
+        return by_distance.gather(-1, clipped)
+
+    def read(self, weights: Tensor, scope: AttentionContext) -> Tensor:
+        clipped = self._clipped(scope)[:, None].expand_as(weights)
+        by_distance = weights.new_zeros(*weights.shape[:3], 2 * self.reach + 1)
+        return by_distance.scatter_add(-1, clipped, weights) @ self.values
+
+    def _clipped(self, scope: AttentionContext) -> Tensor:
+        """(B or 1, Tq, Tk) row of the tables for each pair of places."""
+        distance = scope.key_positions[:, None, :] - scope.query_positions[:, :, None]
+        return distance.clamp(-self.reach, self.reach) + self.reach
+
+
+class PositionBias(nn.Module):
+    """A number for each head and pair of positions, the same in all layers."""
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """(B or 1, H, Tq, Tk) added to the scaled scores."""
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+
+class AlibiBias(PositionBias):
+    """-slope_h · distance, with slopes 2^(-8h/H): the further, the less (Press et al. 2022)."""
+
+    slopes: Tensor
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        steps = torch.arange(1, heads + 1).float() / heads
+        self.register_buffer("slopes", 2.0 ** (-8 * steps), persistent=False)
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs()
+        return -self.slopes[:, None, None] * distance[:, None]
+
+
+class T5RelativeBias(PositionBias):
+    """A learned number for each head and bucket of distances (Raffel et al. 2020, T5).
+
+    Half of the buckets hold one distance each, the other half grow in size up to `max_distance`, which
+    must exceed the first half's (`exact_bucket_count`). `both_ways` has buckets for
+    places ahead as well, as an encoder needs.
+    """
+
+    def __init__(
+        self, heads: int, *, buckets: int = 32, max_distance: int = 128, both_ways: bool = True
+    ) -> None:
+        super().__init__()
+        assert max_distance > exact_bucket_count(buckets, both_ways=both_ways), (
+            buckets,
+            max_distance,
+        )
+        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
+        self.table = nn.Embedding(buckets, heads)
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        ahead = key_positions[:, None, :] - query_positions[:, :, None]
+        found: Tensor = self.table(self.bucket(ahead))
+        return found.permute(0, 3, 1, 2)
+
+    def bucket(self, ahead: Tensor) -> Tensor:
+        """The bucket of each distance; `ahead` is how far the key stands behind the query's end."""
+        count = self.buckets // 2 if self.both_ways else self.buckets
+        first = torch.where(ahead > 0, count, 0) if self.both_ways else torch.zeros_like(ahead)
+        distance = ahead.abs() if self.both_ways else (-ahead).clamp(min=0)
+        exact = exact_bucket_count(self.buckets, both_ways=self.both_ways)
+        scaled = torch.log(distance.clamp(min=1).float() / exact) / math.log(
+            self.max_distance / exact
+        )
+        far = (exact + (scaled * (count - exact)).long()).clamp(max=count - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+
+def exact_bucket_count(buckets: int, *, both_ways: bool) -> int:
+    """How many distances of one direction have a bucket each: half of that direction's buckets."""
+    return (buckets // 2 if both_ways else buckets) // 2
+
+
+XL_INITIAL_STD = 0.02
+"""Standard deviation of the first biases and segment vectors, as the published code draws them."""
+
+
+class TransformerXLPositions(RelativePositionEncoding):
+    """Scores by content, by distance and by segment (Dai et al. 2019; Yang et al. 2019).
+
+        score_ij = (q_i + u) · k_j + (q_i + v) · R_{i-j} + (q_i + w) · s_ij
+        R_d = W [sin(d ω), cos(d ω)],  s_ij = s₊ where i and j are of one segment, s₋ where not
+
+    u, v, w (H, D), s (2, H, D) and W are learned. The last term is there where `segments` is true
+    and the pass tells segments. Beyond `max_distance` (0: never) distances count as that. Distances
+    have a sign, so that it serves both ways. Queries (B, H, Tq, D), scores (B, H, Tq, Tk); cost
+    O(Tq (Tq + Tk) D) a head.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_width: int,
+        *,
+        segments: bool = False,
+        max_distance: int = 0,
+    ) -> None:
+        super().__init__()
+        self.heads, self.head_width, self.max_distance = heads, head_width, max_distance
+        self.sinusoids = SinusoidalPositionalEmbedding(width)
+        self.project = nn.Linear(width, heads * head_width, bias=False)
+        self.content_bias = _small(heads, head_width)
+        self.position_bias = _small(heads, head_width)
+        self.segment_bias = _small(heads, head_width) if segments else None
+        self.segments = _small(2, heads, head_width) if segments else None
+
+    def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
+        """q + u: what meets the keys."""
+        return queries + self.content_bias[:, None]
+
+    def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
+        found = self._by_position(queries, scope)
+        if self.segments is None or scope.query_segments is None:
+            return found
+        return found + self._by_segment(queries, scope)
+
+    def _by_position(self, queries: Tensor, scope: AttentionContext) -> Tensor:
+        """(B, H, Tq, Tk) (q_i + v) · R_{i-j}."""
+        distance = scope.query_positions[:, :, None] - scope.key_positions[:, None, :]
+        if self.max_distance:
+            distance = distance.clamp(-self.max_distance, self.max_distance)
+        # A product with every distance that occurs, then the right one for each pair.
+        lowest, highest = (int(end) for end in torch.aminmax(distance))
+        each = torch.arange(lowest, highest + 1, device=queries.device)
+        vectors = self.project(self.sinusoids.sinusoid_table(each).to(queries.dtype))
+        vectors = vectors.view(-1, self.heads, self.head_width).permute(1, 2, 0)
+        by_distance = (queries + self.position_bias[:, None]) @ vectors
+        row = (distance - lowest)[:, None].expand(*queries.shape[:3], -1)
+        return by_distance.gather(-1, row)
+
+    def _by_segment(self, queries: Tensor, scope: AttentionContext) -> Tensor:
+        """(B, H, Tq, Tk) (q_i + w) · s_ij."""
+        assert self.segments is not None and self.segment_bias is not None
+        assert scope.query_segments is not None and scope.key_segments is not None
+        terms = (queries + self.segment_bias[:, None]) @ self.segments.permute(1, 2, 0)
+        same = scope.query_segments[:, None, :, None] == scope.key_segments[:, None, None, :]
+        return torch.where(same, terms[..., :1], terms[..., 1:])
+
+
+def _small(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape) * XL_INITIAL_STD)
+
+
+class NezhaPositions(ShawPositions):
+    """Shaw's relative positions with fixed vectors, the same for keys and values:
+
+        a_c = [sin(c ω), cos(c ω)],  ω_i = 10000^(-2i/D),  c = clip(j - i, ±reach).
+
+    Nothing to learn, and what is near looks alike. NEZHA's reach is 64.
+    """
+
+    def __init__(self, head_width: int, *, reach: int = 64) -> None:
+        RelativePositionEncoding.__init__(self)
+        self.reach = reach
+        distances = torch.arange(-reach, reach + 1)[None]
+        sinusoid_table: Tensor = SinusoidalPositionalEmbedding(head_width).sinusoid_table(
+            distances
+        )[0]
+        self.register_buffer("keys", sinusoid_table, persistent=False)
+        self.register_buffer("values", sinusoid_table, persistent=False)

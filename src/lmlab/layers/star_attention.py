@@ -1,0 +1,93 @@
+"""The sublayers of a Star-Transformer: words ask their neighbours and a relay, it asks them all."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.capture import UNIT_INTERVAL
+from lmlab.layers.attention import MultiHeadAttention
+from lmlab.layers.attention_context import AttentionContext
+
+
+class RingAttention(nn.Module):
+    """h'_i = MultiAtt(h_i, [h_{i-r} … h_{i+r}; e_i; s]) (Guo et al. 2019; r = 1 there).
+
+    Words stand on a ring: the last real one is a neighbour of the first. Where it has fewer than
+    2r + 1 of them, some come twice. Values and inputs (B, T, W), relay (B, 1, W). Cost
+    O(T · r · W + T · W²): linear in T.
+    """
+
+    def __init__(self, attention: MultiHeadAttention, *, reach: int = 1) -> None:
+        super().__init__()
+        self.attention = attention
+        self.reach = reach
+
+    def forward(
+        self,
+        values: Tensor,
+        inputs: Tensor,
+        relay: Tensor,
+        lengths: Tensor,
+        scope: AttentionContext,
+    ) -> Tensor:
+        """(B, T, W) what each word read."""
+        part, (rows, time, _) = self.attention, values.shape
+        looked_at = torch.cat([values, inputs, relay], dim=1)
+        keys, read = part.keys_values(looked_at, scope.key_positions)
+        slots = ring_slots(lengths, time, self.reach)
+        row = torch.arange(rows, device=values.device)[:, None, None]
+        # (B, T, C, H, D) to (B, T, H, C, D): what each word has in its C slots.
+        near = [each.transpose(1, 2)[row, slots].transpose(2, 3) for each in (keys, read)]
+        queries = part.queries(values).transpose(1, 2)[..., None, :]
+        scores = queries @ near[0].transpose(-1, -2) * part.scores.scale
+        weights = torch.softmax(scores, -1)
+        scope.note(
+            "ring attention",
+            weights.squeeze(3).transpose(1, 2),
+            ("batch", "head", "time", "slot"),
+            "How each word divides its attention over its neighbours from left to right, its own "
+            "embedding and the relay.",
+            {"slot": slot_names(self.reach)},
+            sums_to_one="slot",
+        )
+        mean = F.dropout(weights, part.dropout, self.training) @ near[1]
+        output: Tensor = part.output(mean.squeeze(3).flatten(2))
+        return output
+
+
+def ring_slots(lengths: Tensor, time: int, reach: int) -> Tensor:
+    """(B, T, 2·reach + 3) where the slots of each word stand in [words; embeddings; relay]."""
+    place = torch.arange(time, device=lengths.device)
+    steps = torch.arange(-reach, reach + 1, device=lengths.device)
+    around = (place[:, None] + steps) % lengths.clamp(min=1)[:, None, None]
+    own = torch.stack([time + place, torch.full_like(place, 2 * time)], dim=-1)
+    return torch.cat([around, own.expand(len(lengths), -1, -1)], dim=-1)
+
+
+def slot_names(reach: int) -> tuple[str, ...]:
+    """What the slots of a word are called."""
+    steps = range(1, reach + 1)
+    before, behind = [f"{n} before" for n in reversed(steps)], [f"{n} behind" for n in steps]
+    return (*before, "itself", *behind, "its input", "the relay")
+
+
+class RelayAttention(nn.Module):
+    """s' = MultiAtt(s, [s; h_1 … h_T]): the relay reads itself and all real words, O(T · W²)."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, relay: Tensor, values: Tensor, scope: AttentionContext) -> Tensor:
+        """(B, 1, W); the scope's mask says which of [s; h] are real."""
+        inner = scope if scope.record is None else scope.with_captures({})
+        output: Tensor = self.attention(relay, inner, source=torch.cat([relay, values], dim=1))
+        for capture in (inner.record or {}).values():
+            # A row of one place, the relay, which is no word; its look at itself is left out.
+            reading = "How the relay divides its attention over the words; the rest is on itself."
+            axes = ("batch", "head", "source")
+            values = capture.values[:, :, 0, 1:]
+            scope.note("relay attention", values, axes, reading, bounds=UNIT_INTERVAL)
+        return output

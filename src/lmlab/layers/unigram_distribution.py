@@ -1,0 +1,86 @@
+"""What word vectors ask of a corpus: how often each word came, and the laws that follow from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lmlab.core.vocabulary import Vocabulary
+
+TOKENS_PER_CHUNK = 1 << 24
+"""Tokens that are counted at once, so that a corpus on disk stays there."""
+
+
+class UnigramDistribution(nn.Module):
+    """Which words are drawn as noise, and which are left out because they are too frequent.
+
+    Mikolov et al. 2013. With n(w) the count of a word and n its sum over all words:
+
+        noise q(w) ∝ n(w)^power
+        kept with probability min(1, (√(f/t) + 1) · t/f),   f = n(w)/n, t = sample
+
+    as word2vec and gensim have it. Symbols and the unknown word are no words: they are neither
+    drawn nor context nor asked for in training, but the unknown word can come in a text, so that
+    `log_prior` has it. A word that never came counts once. Until the data is met all count alike.
+    """
+
+    counts: Tensor
+    is_word: Tensor
+    breaks: Tensor
+
+    def __init__(self, vocabulary: Vocabulary, *, power: float, sample: float) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.power = power
+        self.sample = sample
+        symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown} - {None}
+        is_word = torch.ones(vocabulary.size, dtype=torch.bool)
+        is_word[sorted(symbols)] = False
+        breaks = torch.zeros(vocabulary.size, dtype=torch.bool)
+        breaks[[i for i in (vocabulary.start, vocabulary.end) if i is not None]] = True
+        self.register_buffer("counts", torch.ones(vocabulary.size, dtype=torch.int64))
+        self.register_buffer("is_word", is_word, persistent=False)
+        self.register_buffer("breaks", breaks, persistent=False)
+
+    def count(self, tokens: NDArray[np.generic]) -> None:
+        """Take the counts from the ids of a text, in memory or on disk."""
+        counts = np.zeros(self.vocabulary.size, dtype=np.int64)
+        for first in range(0, len(tokens), TOKENS_PER_CHUNK):
+            part = np.asarray(tokens[first : first + TOKENS_PER_CHUNK], dtype=np.int64)
+            counts += np.bincount(part, minlength=len(counts))
+        self.counts.copy_(torch.from_numpy(np.maximum(counts, 1)))
+
+    def noise(self) -> Tensor:
+        """(V,) the probability with which each token is drawn as noise; 0 of what is no word."""
+        weights = self._weights().masked_fill(~self.is_word, 0.0)
+        return weights / weights.sum()
+
+    def log_prior(self) -> Tensor:
+        """(V,) log of the same law with the unknown word in it; -inf of the other symbols."""
+        weights = self._weights()
+        able = self.is_word.clone()
+        if self.vocabulary.unknown is not None:
+            able[self.vocabulary.unknown] = True
+        weights = weights.masked_fill(~able, 0.0)
+        return (weights / weights.sum()).log().to(torch.get_default_dtype())
+
+    def kept(self) -> Tensor:
+        """(V,) the probability with which a token stays in its text; 0 of what is no word."""
+        if self.sample <= 0:
+            return self.is_word.double()
+        counts = self.counts.double().masked_fill(~self.is_word, 0.0)
+        threshold = self.sample * counts.sum()
+        share = threshold / counts.clamp(min=1.0)
+        kept = ((1 / share).sqrt() + 1) * share
+        return kept.clamp(max=1.0).masked_fill(~self.is_word, 0.0)
+
+    def draw(self, shape: tuple[int, ...], *, generator: torch.Generator | None = None) -> Tensor:
+        """Noise words of a shape."""
+        sums = self.noise().cumsum(0)
+        random = torch.rand(shape, generator=generator, device=sums.device, dtype=torch.float64)
+        return torch.searchsorted(sums, random * sums[-1], right=True)
+
+    def _weights(self) -> Tensor:
+        return self.counts.double() ** self.power

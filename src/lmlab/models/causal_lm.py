@@ -1,0 +1,79 @@
+"""Autoregressive (causal) language models: p(s) = Π_t p(s_t | s_<t), decoded step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import CausalMask
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import View, causal_view
+
+
+@dataclass(frozen=True, eq=False)
+class DecodingState:
+    """A backbone's memory and its newest hidden state, from which the next token comes."""
+
+    memory: State
+    values: Tensor
+    log_weights: Tensor | None
+
+    def select(self, rows: Tensor) -> DecodingState:
+        weights = None if self.log_weights is None else self.log_weights[rows]
+        return DecodingState(self.memory.select(rows), self.values[rows], weights)
+
+    def detach(self) -> DecodingState:
+        weights = None if self.log_weights is None else self.log_weights.detach()
+        return DecodingState(self.memory.detach(), self.values.detach(), weights)
+
+
+class AutoregressiveLM(Assembly):
+    """An assembly that predicts the next token from those before it, and so can step."""
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
+        """The state of `rows` sequences after what stands before their first token."""
+        device = next(iter(self.state_dict().values())).device
+        tokens = torch.full((rows,), self.vocabulary.opening, device=device)
+        return self._step(self.backbone.initial_state(rows), tokens)
+
+    def peek(self, state: DecodingState) -> Categorical:
+        """The distribution of the next token, (rows, V)."""
+        log_probs = self.emission.log_probs(state.values)
+        if state.log_weights is not None:
+            log_probs = torch.logsumexp(state.log_weights[..., None] + log_probs, dim=-2)
+        return Categorical(log_probs)
+
+    def advance(self, state: DecodingState, tokens: Tensor) -> DecodingState:
+        """The state after one more token in each row, (rows,)."""
+        return self._step(state.memory, tokens)
+
+    def _step(self, memory: State, tokens: Tensor) -> DecodingState:
+        lengths = torch.ones_like(tokens)
+        view = View(inputs=tokens[:, None], lengths=lengths, attention_mask=CausalMask())
+        hidden = self.backbone(view, memory)
+        weights = None if hidden.log_weights is None else hidden.log_weights[:, -1]
+        assert hidden.state is not None, "a backbone that steps carries a state"
+        # Sources are the components of whatever place looks at them.
+        values = hidden.values if self.backbone.yields == "sources" else hidden.values[:, -1]
+        return DecodingState(hidden.state, values, weights)
+
+
+class CausalLM(AutoregressiveLM):
+    """An assembly that predicts the next token and gives a vector for what it has read."""
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, W) the hidden state of the last place that was read, the end symbol left out."""
+        view = causal_view(batch)
+        values = self.hidden(view).values
+        last = (view.lengths - 1).clamp(min=0)
+        return values[torch.arange(len(values), device=values.device), last]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) hidden states, each of which has read the tokens up to its own."""
+        view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
+        return self.hidden(view).values

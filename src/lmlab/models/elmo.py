@@ -1,0 +1,55 @@
+"""ELMo: a forward and a backward recurrent language model with shared embeddings (Peters et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.recurrent import Recurrent
+from lmlab.core.attention_mask import CausalMask
+from lmlab.core.batch import Batch
+from lmlab.core.view import View
+from lmlab.models.causal_lm import AutoregressiveLM
+from lmlab.objectives.bidirectional_lm import BidirectionalLM
+
+
+class ELMo(AutoregressiveLM):
+    """Two language models whose layers are features of words in their contexts.
+
+    The vector of place t is [x_t; mix_j [h→_tj; h←_tj]], where layer 0 is the word x itself, twice.
+    The `mix` belongs to the task that uses the vectors and is learnt with it.
+    """
+
+    objective: BidirectionalLM
+    backbone: Recurrent
+
+    def __init__(self, *, mix: nn.Module, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.mix = mix.requires_grad_(False)
+
+    def task_parameters(self) -> Iterable[nn.Parameter]:
+        return self.mix.parameters()
+
+    def encode_layers(self, batch: Batch) -> list[Tensor]:
+        """(B, T, 2 W) of the words and of each layer: forward half, then backward half.
+
+        The forward half of a place has read the tokens up to its own, the backward half those from
+        its own on; neither changes by what stands on the other side.
+        """
+        view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
+        forward, _ = self.backbone.all_layers(view)
+        backward = [forward[0], *self.objective.backward_layers(batch)[1:]]
+        return [torch.cat(pair, -1) for pair in zip(forward, backward, strict=True)]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, 3 W) the word's vector, W, and beside it the mix, 2 W."""
+        layers = self.encode_layers(batch)
+        return torch.cat([self.backbone.embedding(batch.tokens), self.mix(layers)], -1)
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, 3 W) the mean of a text's vectors."""
+        real = batch.mask()[..., None]
+        return (self.encode_tokens(batch) * real).sum(1) / batch.lengths[:, None]

@@ -1,0 +1,335 @@
+"""Systems with a memory of entities: what they link and answer."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from lmlab.backbones.memory_transformer import MemoryTransformer
+from lmlab.core.answers import Answer, Evidence
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.entity_mentions import (
+    MAX_EVIDENCE,
+    MentionLink,
+    MentionSpans,
+    mention_capture,
+    unlinked_spans,
+)
+from lmlab.core.errors import UserError
+from lmlab.core.hidden_memory import (
+    ANSWER_LOG_PROBS,
+    ENTITY_LOG_PROBS,
+    FACT_LOG_PROBS,
+    MASKED_MENTIONS,
+    MENTION_SPANS,
+)
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.view import View
+from lmlab.core.vocabulary import MASK
+from lmlab.knowledge.fact_memory_layer import FactMemory
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.models.masked_lm import MaskedLM
+
+MASK_RUN = re.compile(rf"{re.escape(MASK)}|\[MASK\]")
+"""How a question is written: a mask symbol, or several in a row, where the answer belongs."""
+
+
+class EntitiesAsExperts(MaskedLM):
+    """A masked model that knows entities (EaE): `memory` and `last` are the layers it asks at."""
+
+    backbone: MemoryTransformer
+
+    def __init__(
+        self, *, knowledge: KnowledgeBase, memory: int, last: int, **parts: object
+    ) -> None:
+        super().__init__(**parts)  # type: ignore[arg-type]
+        self.knowledge = knowledge
+        self.memory = memory
+        self.last = last
+        self._pieces: TokenizerProtocol | None = None
+
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        self._pieces = tokenizer
+
+    @torch.no_grad()
+    def link(self, batch: Batch) -> list[MentionLink]:
+        """What each mention of a text names, by the last layer; mentions are detected."""
+        mentions, log_probs = self._linked(batch)
+        best = log_probs.max(-1)
+        return [
+            MentionLink(row=row, first=first, last=last, entity=entity, probability=probability)
+            for (row, first, last), entity, probability in zip(
+                mentions.tolist(), best.indices.tolist(), best.values.exp().tolist(), strict=True
+            )
+        ]
+
+    def _linked(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(M, 3) the mentions of a text, and (M, N) log p(entity) of each."""
+        found = self.hidden(self._plain(batch)).recalled
+        return found[self.memory][MENTION_SPANS], found[self.last][ENTITY_LOG_PROBS]
+
+    @torch.no_grad()
+    def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
+        """The entities that a hidden mention may be: `the capital of France is <mask>`.
+
+        The answer is an entity, whatever the number of mask symbols that stand for its name.
+        """
+        if not questions:
+            return []
+        batch = self._batch([self._encode(question) for question in questions])
+        found = self._asked(batch)
+        count = min(answers, len(self.knowledge.entities))
+        best = self._answers(found).topk(count, -1)
+        evidence = self._evidence(found)
+        return [
+            [
+                Answer(text=self._title(number), log_prob=log_prob, evidence=rests_on)
+                for number, log_prob in zip(numbers, log_probs, strict=True)
+            ]
+            for numbers, log_probs, rests_on in zip(
+                best.indices.tolist(), best.values.tolist(), evidence, strict=True
+            )
+        ]
+
+    def _asked(self, batch: Batch) -> MemoryLookup:
+        """What the memories find, with the run of mask symbols of each row as a mention."""
+        view = self._plain(batch)
+        detected = self.hidden(view).recalled[self.memory][MENTION_SPANS]
+        hidden = (batch.tokens == require_mask_id(self.vocabulary.mask)).long()
+        first = hidden.argmax(1)
+        last = first + hidden.sum(1) - 1
+        rows, start, end = detected.unbind(1)
+        apart = (end < first[rows]) | (start > last[rows])
+        every = torch.cat([detected[apart], torch.stack([row_indices(batch), first, last], 1)])
+        order = (every[:, 0] * batch.tokens.shape[1] + every[:, 1]).argsort()
+        spans = unlinked_spans(*every[order].unbind(1))
+        recalled = self.hidden(replace(view, spans=spans)).recalled
+        return MemoryLookup(recalled=recalled, spans=spans, asked=spans.first == first[spans.rows])
+
+    def _answers(self, found: MemoryLookup) -> Tensor:
+        """(B, N) log p(entity) of the hidden mention of each row."""
+        return found.recalled[self.last][ENTITY_LOG_PROBS][found.asked]
+
+    def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
+        """For each row the entities that the memory gave for its other mentions."""
+        probabilities = found.recalled[self.memory][ENTITY_LOG_PROBS].exp()
+        best = probabilities.max(-1)
+        rows = int(found.asked.sum())
+        evidence: list[list[Evidence]] = [[] for _ in range(rows)]
+        for mention in (~found.asked).nonzero()[:, 0].tolist():
+            entity = self.knowledge.entities[int(best.indices[mention])]
+            evidence[int(found.spans.rows[mention])].append(
+                Evidence(
+                    name=entity.name,
+                    text=entity.description or entity.title,
+                    probability=float(best.values[mention]),
+                )
+            )
+        return [
+            tuple(sorted(each, key=lambda e: -e.probability)[:MAX_EVIDENCE]) for each in evidence
+        ]
+
+    def _encode(self, question: str) -> list[int]:
+        """<s>, the ids of a question with one run of mask symbols, </s>."""
+        assert self._pieces is not None, "questions need a tokeniser: see meet_tokenizer"
+        mask, ids = require_mask_id(self.vocabulary.mask), list[int]()
+        pieces = MASK_RUN.split(question)
+        for number, piece in enumerate(pieces):
+            ids += [] if number == 0 else [mask]
+            # Byte pairs and characters have spaces as part of them; words do not.
+            kept = piece if self._pieces.kind == "char" else piece.rstrip()
+            ids += self._pieces.encode(kept) if kept.strip() else []
+        gaps = [place for place, token in enumerate(ids) if token == mask]
+        if not gaps or gaps[-1] - gaps[0] + 1 != len(gaps):
+            raise UserError(
+                f"a question has {MASK} where its answer belongs, at one place, and {question!r} "
+                f"has it at {'none' if not gaps else 'several'}."
+            )
+        end = [] if self.vocabulary.end is None else [self.vocabulary.end]
+        self.check_length(len(ids) + 1 + len(end))
+        return [self.vocabulary.opening, *ids, *end]
+
+    def _batch(self, sequences: Sequence[Sequence[int]]) -> Batch:
+        return Batch.collate(sequences, pad=self.vocabulary.pad).to(next(self.parameters()).device)
+
+    def _plain(self, batch: Batch) -> View:
+        """The texts as they stand, with the mask symbols that they have."""
+        return self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
+
+    def _title(self, number: int) -> str:
+        entity = self.knowledge.entities[number]
+        return entity.title or entity.name
+
+    @torch.no_grad()
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        """Besides what the backbone reveals, what the mentions of the text are linked to."""
+        mentions, log_probs = self._linked(batch)
+        titles = list(map(self._title, range(len(self.knowledge.entities))))
+        capture = mention_capture(
+            batch,
+            "entity",
+            mentions[:, :2].tolist(),
+            log_probs.exp(),
+            titles,
+            reading="The mentions that were found, by their first word, and p(entity) of each.",
+        )
+        return {**super().capture_internals(batch), "linked mentions": capture}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryLookup:
+    """What memories found in questions, each with one hidden mention."""
+
+    recalled: Mapping[int, Mapping[str, Tensor]]
+    spans: MentionSpans
+    asked: Tensor
+    """(M,) bool: the hidden mention of each row."""
+
+
+def require_mask_id(mask: int | None) -> int:
+    """The mask symbol, without which no such system is built."""
+    assert mask is not None
+    return mask
+
+
+def row_indices(batch: Batch) -> Tensor:
+    """(B,) 0, 1, 2 …"""
+    return torch.arange(len(batch), device=batch.tokens.device)
+
+
+NamedFact = tuple[str, str, str]
+"""Subject, relation and object by their names."""
+NO_FACT = "no fact"
+"""What the null fact is called where it is told."""
+
+
+class FactsAsExperts(EntitiesAsExperts):
+    """An entity model that also looks facts up (FaE). Its facts can be changed at any time."""
+
+    @property
+    def fact_memory(self) -> FactMemory:
+        memory = self.backbone.memories[str(self.last)]
+        assert isinstance(memory, FactMemory)
+        return memory
+
+    def facts(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """The objects of each (subject, relation) that the memory holds now, by their names."""
+        entities, relations = self.knowledge.entities, self.knowledge.relations
+        return {
+            (entities[subject].name, relations[relation]): tuple(
+                entities[each].name for each in objects
+            )
+            for (subject, relation), objects in self.fact_memory.table.read().items()
+        }
+
+    def edit(self, subject: str, relation: str, objects: Sequence[str]) -> None:
+        """Let these be the objects of a subject's relation from now on; none to forget it.
+
+        Entities and relations must be those that it was trained with, since they have learnt
+        vectors. Nothing is trained. Saved with the weights.
+        """
+        self._write({(subject, relation): objects}, self.fact_memory.table.read())
+
+    def replace_facts(self, knowledge: KnowledgeBase) -> None:
+        """Let the facts of some knowledge be all that it knows, by the names of their parts."""
+        names = knowledge.entities
+        facts = {
+            (names[subject].name, knowledge.relations[relation]): [names[o].name for o in objects]
+            for (subject, relation), objects in knowledge.objects.items()
+        }
+        self._write(facts, {})
+
+    def with_facts(
+        self, edits: Sequence[NamedFact], knowledge: KnowledgeBase | None = None
+    ) -> Self:
+        """A copy, weights and all, with the facts of `knowledge` for its own, then the edits.
+
+        An edit (subject, relation, object) takes the place of what the memory has of that subject
+        and relation; edits of the same ones are several objects.
+        """
+        other = copy.deepcopy(self)
+        if knowledge is not None:
+            other.replace_facts(knowledge)
+        objects: dict[tuple[str, str], list[str]] = {}
+        for subject, relation, each in edits:
+            objects.setdefault((subject, relation), []).append(each)
+        for (subject, relation), named in objects.items():
+            other.edit(subject, relation, named)
+        return other
+
+    def _write(
+        self,
+        facts: Mapping[tuple[str, str], Sequence[str]],
+        before: dict[tuple[int, int], tuple[int, ...]],
+    ) -> None:
+        known, after = self.knowledge, dict(before)
+        for (subject, relation), objects in facts.items():
+            assert not isinstance(objects, str), "objects are several names"
+            key = known.find(subject), known.relation(relation)
+            after[key] = tuple(dict.fromkeys(map(known.find, objects)))
+        self.fact_memory.table.write(after)
+
+    def _answers(self, found: MemoryLookup) -> Tensor:
+        looked_up = found.recalled[self.last]
+        return looked_up[ANSWER_LOG_PROBS][found.asked[looked_up[MASKED_MENTIONS]]]
+
+    def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
+        """For each row the facts that its hidden mention looked up."""
+        facts, told = self._facts(found).exp(), self._told()
+        best = facts.topk(min(MAX_EVIDENCE, facts.shape[1]), -1)
+        return [
+            tuple(
+                Evidence(name=told[number][0], text=told[number][1], probability=probability)
+                for number, probability in zip(numbers, probabilities, strict=True)
+            )
+            for numbers, probabilities in zip(
+                best.indices.tolist(), best.values.tolist(), strict=True
+            )
+        ]
+
+    def _facts(self, found: MemoryLookup) -> Tensor:
+        """(B, F + 1) log p(fact) of the hidden mention of each row."""
+        looked_up = found.recalled[self.last]
+        return looked_up[FACT_LOG_PROBS][found.asked[looked_up[MASKED_MENTIONS]]]
+
+    def _told(self) -> list[tuple[str, str]]:
+        """Each fact of the memory as `subject, relation` and its objects, the null fact last."""
+        entities, relations = self.knowledge.entities, self.knowledge.relations
+        told = [
+            (
+                f"{entities[subject].name}, {relations[relation]}",
+                ", ".join(map(self._title, objects)),
+            )
+            for (subject, relation), objects in self.fact_memory.table.read().items()
+        ]
+        return [*told, (NO_FACT, "")]
+
+    @torch.no_grad()
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        """Besides, the facts that each mention of the text looks up where it is hidden."""
+        told = [f"{name}: {text}" if text else name for name, text in self._told()]
+        mask, places, found = require_mask_id(self.vocabulary.mask), [], [torch.zeros(0, len(told))]
+        for row, first, last in self._linked(batch)[0].tolist():
+            tokens = batch.tokens[row : row + 1].clone()
+            tokens[0, first : last + 1] = mask
+            # Where another place is hidden already, this one is not what is asked.
+            if int((tokens == mask).sum()) == last - first + 1:
+                one = replace(batch.select([row]), tokens=tokens, entities=None)
+                places.append([row, first])
+                found.append(self._facts(self._asked(one)).exp().cpu())
+        capture = mention_capture(
+            batch,
+            "fact",
+            places,
+            torch.cat(found),
+            told,
+            reading="The facts that each mention looks up where it is hidden, and p(fact) of each.",
+        )
+        return {**super().capture_internals(batch), "facts looked up": capture}

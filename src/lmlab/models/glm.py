@@ -1,0 +1,182 @@
+"""GLM as a system: it reads a text with blanks both ways and writes them one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import CausalMask
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import View
+from lmlab.emissions.softmax import Softmax
+from lmlab.objectives.blank_infilling import BlankInfilling, PartA
+
+
+@dataclass(frozen=True, eq=False)
+class GLMState:
+    """A text with blanks of which one is being written."""
+
+    memory: State
+    values: Tensor
+    """(B, W) the newest hidden state."""
+    blanks: Tensor
+    """(B, n) the places of the blanks, padded at the end."""
+    turn: Tensor
+    """(B,) which of them is being written, from 0 on."""
+    within: Tensor
+    """(B,) the second position of the newest token."""
+
+    def select(self, rows: Tensor) -> GLMState:
+        return GLMState(
+            self.memory.select(rows),
+            self.values[rows],
+            self.blanks[rows],
+            self.turn[rows],
+            self.within[rows],
+        )
+
+    def detach(self) -> GLMState:
+        return replace(self, memory=self.memory.detach(), values=self.values.detach())
+
+
+def with_unpredictable_token(emission: Softmax, token: int) -> Softmax:
+    """The emission with one more token that is only read: its probability is zero."""
+    emission.never[token] = float("-inf")
+    return emission
+
+
+class GLM(Assembly):
+    """Writes what stands in blanks of unknown length; a text from nothing is one blank.
+
+    A step is one pass of one place: the text with its blanks and what was written are in the cache.
+    """
+
+    objective: BlankInfilling
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
+        """The state of `rows` texts before their first token, each given its condition."""
+        device = next(self.parameters()).device
+        first = torch.full((rows,), self.vocabulary.opening, device=device)
+        return self.begin(self.objective.lead(condition, first))
+
+    def peek(self, state: GLMState) -> Categorical:
+        """The distribution of the next token, (rows, V); its end is the end of the blank."""
+        # The symbols of its own behind the tokeniser's are read and never written.
+        return Categorical(self.emission.log_probs(state.values)[:, : self.vocabulary.size])
+
+    def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
+        """The state after one more token in each row, (rows,)."""
+        return self.write(state, tokens, state.turn, state.within + 1)
+
+    def begin(self, lead: PartA) -> GLMState:
+        """The state after a text with blanks was read and its first blank begun."""
+        rows = len(lead.blanks)
+        hidden = self.backbone(lead.view, self.backbone.initial_state(rows))
+        nothing = torch.zeros_like(lead.blanks[:, 0])
+        state = GLMState(hidden.state, hidden.values[:, -1], lead.blanks, nothing, nothing)
+        starts = torch.full_like(nothing, self.objective.start)
+        return self.write(state, starts, nothing, nothing + 1)
+
+    def write(self, state: GLMState, tokens: Tensor, turn: Tensor, within: Tensor) -> GLMState:
+        """One more token in each row, at the place `within` of the blank whose turn it is."""
+        if self.window is not None and int(within.max()) > self.window:
+            raise UserError(
+                f"this system has positions for {self.window} tokens in a blank, and more were to "
+                "be written; ask for fewer, or build it longer (--set length=…)."
+            )
+        in_text = state.blanks.gather(1, turn[:, None]).squeeze(1)
+        view = View(
+            inputs=tokens[:, None],
+            lengths=torch.ones_like(tokens),
+            attention_mask=CausalMask(),
+            positions=torch.stack([in_text, within], -1)[:, None],
+        )
+        hidden = self.backbone(view, state.memory)
+        return GLMState(hidden.state, hidden.values[:, -1], state.blanks, turn, within)
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, W) the hidden state of the first place, which has seen all of the text."""
+        return self.encode_tokens(batch)[:, 0]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the hidden state of each place of a text that has no blank."""
+        return self.hidden(self.objective.text_view(batch.tokens, batch.lengths)).values
+
+    def infill_decoder(self, batch: Batch) -> BlankDecoder:
+        """What writes the blanks of each row, from the first to the last."""
+        return BlankDecoder(self, batch)
+
+
+class BlankDecoder:
+    """Writes the blanks of a batch in one sequence: a_1 … [START] b_1 … [START] … </s>.
+
+    [END] of a blank that is not the last is told as the [START] of the next, which follows it.
+    """
+
+    def __init__(self, system: GLM, batch: Batch) -> None:
+        self.system = system
+        self.batch = batch
+        self.separator = system.objective.start
+        self.vocabulary = replace(system.vocabulary, size=self.separator + 1)
+        self.ordinary = torch.ones(self.separator + 1, dtype=torch.bool, device=batch.tokens.device)
+        # Symbols of its own stand behind the tokeniser's tokens.
+        self.ordinary[[*system.vocabulary.unpredictable, system.objective.end]] = False
+        self.ordinary[system.vocabulary.size :] = False
+        masks = (batch.tokens == system.objective.mask) & batch.mask()
+        self.counts = masks.sum(1)
+        if not bool((self.counts > 0).all()):
+            raise UserError("a text to be filled in needs a blank, and one came without.")
+        found = masks.long().argsort(dim=1, descending=True, stable=True)
+        self.places = found[:, : int(self.counts.max())]
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
+        assert rows == len(self.batch), "each row has its own blanks"
+        view = self.system.objective.text_view(self.batch.tokens, self.batch.lengths)
+        # Padding repeats the last blank, so that the last one is known by its number.
+        last = self.counts[:, None] - 1
+        order = torch.arange(self.places.shape[1], device=last.device).minimum(last)
+        return self.system.begin(PartA(view, self.places.gather(1, order)))
+
+    def peek(self, state: GLMState) -> Categorical:
+        """(rows, V and the separator); the end symbol can come in the last blank alone."""
+        log_probs = self.system.emission.log_probs(state.values)
+        end = self.system.objective.end
+        ends, never = log_probs[:, end], torch.full_like(log_probs[:, end], float("-inf"))
+        last = self._is_last(state)
+        moved = log_probs.clone()
+        moved[:, end] = torch.where(last, ends, never)
+        moved[:, self.separator] = torch.where(last, never, ends)
+        return Categorical(moved)
+
+    def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
+        next_blank = tokens == self.separator
+        within = torch.where(next_blank, 1, state.within + 1)
+        return self.system.write(state, tokens, state.turn + next_blank.long(), within)
+
+    @staticmethod
+    def _is_last(state: GLMState) -> Tensor:
+        """(rows,) bool: no other blank follows the one that is being written."""
+        following = (state.turn + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
+        here = state.blanks.gather(1, state.turn[:, None])
+        return (state.blanks.gather(1, following) == here).squeeze(1)
+
+    def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        found: list[list[int]] = [[]]
+        for token in tokens:
+            if token == self.separator:
+                found.append([])
+            else:
+                found[-1].append(token)
+        found += [[]] * (int(self.counts[row]) - len(found))
+        return [tuple(answer) for answer in found]
+
+    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        first, *others = answers
+        return [*first, *(token for each in others for token in (self.separator, *each))]

@@ -1,0 +1,142 @@
+"""Systems that fill several masked tokens in together, by one distribution over all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.joint_distribution import (
+    PaddedJointDistribution,
+    RankedFilling,
+    most_probable_fillings,
+)
+from lmlab.core.parts import Predictions, prediction_mask
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.emissions.emission_interfaces import JointEmission
+from lmlab.models.masked_lm import MaskedLM
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedPositions:
+    """Where the blanks of each row are: from (B, T) and back."""
+
+    masked: Tensor
+    """(B, T) bool."""
+    lengths: Tensor
+    """(B,) how many each row has."""
+    index: Tensor
+    """(B, n) their places in reading order; other places behind a row's own."""
+
+    @classmethod
+    def of(cls, masked: Tensor) -> MaskedPositions:
+        """Those of a mask (B, T); n is the most that a row has, and at least one."""
+        lengths = masked.sum(1)
+        most = max(1, int(lengths.max())) if len(masked) else 1
+        index = (~masked).long().argsort(dim=1, stable=True)[:, :most]
+        return cls(masked=masked, lengths=lengths, index=index)
+
+    @property
+    def real(self) -> Tensor:
+        """(B, n) bool: whether there is such a blank."""
+        number = torch.arange(self.index.shape[1], device=self.index.device)
+        return number < self.lengths[:, None]
+
+    def gather(self, values: Tensor) -> Tensor:
+        """(B, n, …) what stands at the blanks in (B, T, …)."""
+        row = torch.arange(len(values), device=values.device)[:, None]
+        return values[row, self.index]
+
+    def pad(self, packed: Tensor) -> Tensor:
+        """(B, n, …) from the (N, …) of all blanks in reading order; 0 where there is none."""
+        padded = packed.new_zeros(*self.index.shape, *packed.shape[1:])
+        return padded.index_put(self.real.nonzero(as_tuple=True), packed)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedJointDistribution:
+    """A TokenJoint asked by the (N,) tokens of all blanks in reading order: protocol `Joint`."""
+
+    blanks: MaskedPositions
+    padded: PaddedJointDistribution
+
+    def log_prob(self, tokens: Tensor) -> Tensor:
+        """(B,) log-probability of the given tokens (N,) of each row, together."""
+        return self.padded.log_prob(self.blanks.pad(tokens))
+
+    def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
+        """(N,) tokens drawn for all blanks."""
+        return self.padded.sample(generator=generator)[self.blanks.real]
+
+    def best(self) -> Tensor:
+        """(N,) the likeliest tokens of each row, together; a warning where it is not sure."""
+        return most_probable_fillings(self, len(self.blanks.masked), self.blanks.masked.device)
+
+    def ranked(self, row: int, count: int) -> list[RankedFilling]:
+        """The likeliest fillings of one row, best first."""
+        return self.padded.ranked(row, count)
+
+
+class JointMaskedLM(MaskedLM):
+    """A system that fills masked tokens in together, by an emission for several of them."""
+
+    emission: JointEmission
+
+    def joint_fill(self, batch: Batch, masked: Tensor) -> PackedJointDistribution:
+        """The distribution of the tokens at the true entries of `masked` (B, T), together."""
+        blanks, hidden = self._at(batch, masked)
+        return PackedJointDistribution(blanks, self.emission.joint(hidden, blanks.lengths))
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) each place by itself: the joint's marginals, in reading order."""
+        blanks, hidden = self._at(batch, masked)
+        joint = self.emission.joint(hidden, blanks.lengths)
+        return Categorical(joint.marginals(generator=generator)[blanks.real])
+
+    def _at(self, batch: Batch, masked: Tensor) -> tuple[MaskedPositions, Tensor]:
+        """The blanks and their hidden states (B, n, W)."""
+        blanks = MaskedPositions.of(masked)
+        return blanks, blanks.pad(self.hidden_at(self.objective.fill_view(batch, masked), masked))
+
+    def marginals_at(self, batch: Batch, masked: Tensor, asked: Tensor) -> Tensor:
+        """(N,) log-probabilities of the tokens at `asked` (B, T), each as `fill` gives it.
+
+        A place that is asked and not masked is seen, and the emission's alone.
+        """
+        hidden = self.hidden(self.objective.fill_view(batch, masked)).values
+        blanks = MaskedPositions.of(masked)
+        joint = self.emission.joint(blanks.gather(hidden), blanks.lengths)
+        tokens = blanks.gather(batch.tokens)
+        each = joint.marginals().gather(-1, tokens[..., None])[..., 0]
+        found = torch.zeros(masked.shape, dtype=each.dtype, device=each.device)
+        found = found.masked_scatter(masked, each[blanks.real])
+        seen = asked & ~masked
+        alone = self.emission.log_prob(hidden[seen], batch.tokens[seen])
+        return found.masked_scatter(seen, alone.to(found))[asked]
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        """Each target given those before it, by the chain rule: their sum is the joint's."""
+        blanks, hidden, tokens = self._asked(view)
+        so_far = self.emission.joint(hidden, blanks.lengths).prefix_log_probs(tokens)
+        before = torch.cat([torch.zeros_like(so_far[:, :1]), so_far[:, :-1]], 1)
+        return Predictions(log_probs=(so_far - before)[blanks.real], places=blanks.masked)
+
+    def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
+        """(B,) what is lost on the targets of each row, together."""
+        blanks, hidden, tokens = self._asked(view)
+        lost = self.emission.joint_loss(hidden, blanks.lengths, tokens, generator=generator)
+        # A row without a blank has nothing to lose.
+        return torch.where(blanks.lengths > 0, lost, 0.0)
+
+    def _asked(self, view: View) -> tuple[MaskedPositions, Tensor, Tensor]:
+        """A view's targets as blanks, their hidden states (B, n, W) and their tokens (B, n)."""
+        assert view.targets is not None
+        blanks = MaskedPositions.of(prediction_mask(view))
+        hidden = blanks.pad(self.hidden_at(view, blanks.masked))
+        return blanks, hidden, blanks.pad(view.targets[blanks.masked])

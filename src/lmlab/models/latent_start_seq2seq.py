@@ -1,0 +1,116 @@
+"""A latent variable between a source and its text, of K values, summed out exactly.
+
+    p(s | x) = Σ_z p(z | x) p(s | x, z),  p(z | x) = softmax(C h + c)_z,  h_0 = h + v_z
+
+h is where the writer would begin by the source alone (the reader's last state). 002 names the idea
+(a variational latent for conditional generation); with K values its sum needs no bound, and none
+can be left unused unseen: the picture of the posterior shows them (Shen et al. 2019 translate so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.state import TensorState
+from lmlab.core.view import View
+from lmlab.models.causal_lm import DecodingState
+from lmlab.models.initial_state_mixture import (
+    LOG_WEIGHTS,
+    StateMixtureLM,
+    initial_state_posterior_capture,
+)
+from lmlab.models.seq2seq import EncoderDecoderLM
+
+
+@runtime_checkable
+class ShiftableStart(Protocol):
+    """A backbone that reads a source, and says which tensors of its state may be moved."""
+
+    def free_state_widths(self) -> dict[str, int]:
+        """Names and widths of these tensors, what the writer knows of the source last."""
+        ...
+
+    def begin(self, view: View) -> TensorState:
+        """The writer's state before its first input."""
+        ...
+
+
+class DiscreteLatent(nn.Module):
+    """K values of the latent variable: their vectors, and how likely the source makes each."""
+
+    SPREAD = 0.5
+    """Standard deviation of the first values: they must differ, or they would stay the same."""
+
+    def __init__(self, count: int, widths: Mapping[str, int]) -> None:
+        super().__init__()
+        self.names = tuple(widths)
+        self.weigh = nn.Linear(widths[self.names[-1]], count)
+        self.vectors = nn.ParameterList(
+            nn.Parameter(self.SPREAD * torch.randn(count, width)) for width in widths.values()
+        )
+
+    def forward(self, state: TensorState) -> TensorState:
+        """A state of B rows to (B, K, …), moved by each value's vectors, and log p(z | x)."""
+        count = len(self.weigh.bias)
+        tensors = {n: t[:, None].expand(-1, count, *t.shape[1:]) for n, t in state.tensors.items()}
+        for name, vectors in zip(self.names, self.vectors, strict=True):
+            tensors[name] = tensors[name] + vectors
+        weights = F.log_softmax(self.weigh(state[self.names[-1]]), -1)
+        return TensorState({**tensors, LOG_WEIGHTS: weights})
+
+
+class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
+    """A reader and a writer that begins in one of K states, moved from the reader's last."""
+
+    single_state_setting: ClassVar[str] = "choices=1"
+
+    def __init__(self, *, choices: int, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.count = choices
+        self.choices = DiscreteLatent(choices, self._shiftable().free_state_widths())
+
+    def _shiftable(self) -> ShiftableStart:
+        backbone: Any = self.backbone
+        assert isinstance(backbone, ShiftableStart), "what the writer begins with can be moved"
+        return backbone
+
+    def begin(self, view: View) -> TensorState:
+        """The state before the first input, for each value of the latent variable."""
+        state: TensorState = self.choices(self._shiftable().begin(view))
+        return state
+
+    def begun(self, view: View) -> tuple[TensorState, View]:
+        assert view.decoder is not None, "a reader and a writer need a view of both"
+        return self.begin(view), view.decoder
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
+        """The state of `rows` texts before their first token, each given its source."""
+        device = next(self.parameters()).device
+        memory = self.begin(self.objective.source_view(condition, rows, device))
+        for token in self.objective.opening():
+            state = self._step(memory, torch.full((rows,), token, device=device))
+            assert isinstance(state.memory, TensorState)
+            memory = state.memory
+        return state
+
+    @torch.no_grad()
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        """How likely a source makes each value, and what the text then says of it."""
+        before, view = self.begun(self.objective.view(batch))
+        return {
+            "latent given the source": Capture(
+                values=before[LOG_WEIGHTS].exp(),
+                axes=("batch", "choice"),
+                reading="P(latent | source), before anything is generated.",
+                sums_to_one="choice",
+                titles={"choice": "value of the latent"},
+            ),
+            "posterior over starts": initial_state_posterior_capture(self.posteriors(before, view)),
+        }

@@ -1,0 +1,267 @@
+"""Systems with one latent vector behind a whole sentence: latent-variable models, autoencoders.
+
+Both write a sentence from a latent by a `LatentDecoder`. A latent-variable model has a prior over latents
+and is a distribution over sentences; an autoencoder has none and only gives back what it was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.backbones.backbone_interfaces import AutoencoderBackbone, LatentDecoder
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Emission
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State, TensorState
+from lmlab.core.system import Assembly
+from lmlab.core.view import autoencoding_view, causal_view
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import (
+    AutoregressiveLM,
+    DecodingState,
+)
+from lmlab.objectives.objective_interfaces import AutoencoderObjective, LatentObjective
+
+
+class LatentDecoderModel(Assembly):
+    """What latent-variable models and autoencoders have in common: a decoder."""
+
+    @property
+    def decoder(self) -> LatentDecoder:
+        raise TypeError(f"{type(self).__name__} does not define decoder")
+
+    def state_from_latents(self, latents: Tensor) -> TensorState:
+        return self.decoder.state_from_latents(latents)
+
+    def given(self, latents: Tensor) -> LatentConditionalLM:
+        """The distribution of sentences given latents (rows, L)."""
+        return LatentConditionalLM(self, latents)
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor, *, max_length: int = 100) -> list[list[int]]:
+        """The sentence of each latent (B, L) by its likeliest tokens, </s> left out."""
+        written = self.given(latents).write(max_length, lambda next_: next_.log_probs.argmax(-1))
+        end = self.vocabulary.end
+        return [ids[:-1] if ids and ids[-1] == end else ids for ids in written]
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        self.check_length(int(batch.lengths.max()))
+        return super().loss(batch, state=state, generator=generator)
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        self.check_length(int(batch.lengths.max()))
+        return super().log_prob(batch, state=state, generator=generator)
+
+    def check_length(self, tokens: int) -> None:
+        longest = self.decoder.longest
+        if longest is not None and tokens > longest + 1:
+            raise UserError(
+                f"this system was built for sentences of at most {longest + 1} tokens, <s> and "
+                f"</s> counted, and one of {tokens} came; give --set length={tokens} to train, or "
+                "shorter sentences."
+            )
+
+
+class VariationalAutoencoder(LatentDecoderModel):
+    """p(s) = ∫ p(z) p(s | z) dz: a latent from the prior, then a sentence from the latent.
+
+    The backbone is the decoder; the objective owns the prior and the encoder, which is a means of
+    inference and no part of the distribution. Parts in `frozen` are neither trained nor put in
+    training mode.
+    """
+
+    backbone: LatentDecoder
+    objective: LatentObjective
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: LatentDecoder,
+        emission: Emission,
+        objective: LatentObjective,
+        frozen: Sequence[nn.Module] = (),
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
+        self.frozen = tuple(frozen)  # a tuple, so that they are not registered twice
+        for part in self.frozen:
+            part.requires_grad_(False)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> VariationalAutoencoder:
+        super().train(mode)
+        for part in getattr(self, "frozen", ()):
+            part.eval()
+        return self
+
+    @property
+    def decoder(self) -> LatentDecoder:
+        return self.backbone
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, L) the posterior mean of each sentence's latent."""
+        self.check_length(int(batch.lengths.max()))
+        return self.objective.encode(batch)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        rows: int,
+        *,
+        max_length: int,
+        condition: Batch | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[list[int]]:
+        """Latents from the prior, and from each a sentence token by token."""
+        latents = self.objective.sample_latents(rows, generator=generator)
+
+        def draw(next_: Categorical) -> Tensor:
+            log_probs = next_.log_probs
+            if generator is not None:
+                log_probs = log_probs.to(generator.device)
+            return Categorical(log_probs).sample(generator=generator).to(latents.device)
+
+        return self.given(latents).write(max_length, draw)
+
+    @torch.no_grad()
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        """What the parts reveal where each sentence has its posterior's mean."""
+        view = causal_view(batch)
+        state = self.state_from_latents(self.encode(batch))
+        return {
+            **self.backbone.capture_internals(view, state),
+            **self.emission.capture_internals(self.backbone(view, state)),
+            **self.objective.capture_internals(self, batch),
+        }
+
+
+class Autoencoder(LatentDecoderModel):
+    """A sentence compressed to one vector and written again from it: no prior, no distribution."""
+
+    backbone: AutoencoderBackbone
+    objective: AutoencoderObjective
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: AutoencoderBackbone,
+        emission: Emission,
+        objective: AutoencoderObjective,
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective
+        )
+        self.window = self.decoder.longest  # longer texts are scored window by window
+
+    @property
+    def decoder(self) -> LatentDecoder:
+        return self.backbone.decoder
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, L) the latent of each sentence."""
+        self.check_length(int(batch.lengths.max()))
+        return self.backbone.encode(autoencoding_view(batch))
+
+    @torch.no_grad()
+    def reconstruct(
+        self,
+        batch: Batch,
+        *,
+        latent_noise: float = 0.0,
+        token_noise: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        """How well sentences come back under noise: robustness, and `log_prob` where there is none.
+
+        `latent_noise` is in units of a latent's own size, `token_noise` a share of its tokens.
+        """
+        self.check_length(int(batch.lengths.max()))
+        return self.objective.reconstruct_with_noise(
+            self, batch, latent_noise=latent_noise, token_noise=token_noise, generator=generator
+        )
+
+
+class LatentConditionalLM(AutoregressiveLM):
+    """The distribution of sentences given latents: p(s | z) = Π_t p(s_t | s_<t, z).
+
+    One latent serves any number of rows, several serve one row each. It has LogProb and Step, so
+    beam search, greedy decoding and scoring work on it.
+    """
+
+    backbone: LatentDecoder
+
+    def __init__(self, system: LatentDecoderModel, latents: Tensor) -> None:
+        super().__init__(
+            vocabulary=system.vocabulary,
+            backbone=system.decoder,
+            emission=system.emission,
+            objective=system.objective,
+        )
+        self.latents = latents
+        self.training = system.training
+
+    def _state(self, rows: int) -> TensorState:
+        if len(self.latents) not in (1, rows):
+            raise UserError(
+                f"{len(self.latents)} latents are given, so there are as many sequences, and "
+                f"{rows} came; give one latent for all, or one for each."
+            )
+        return self.backbone.state_from_latents(self.latents.expand(rows, -1))
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
+        tokens = torch.full((rows,), self.vocabulary.opening, device=self.latents.device)
+        return self._step(self._state(rows), tokens)
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        before = self._state(len(batch)) if state is None else state
+        found = self.target_log_probs(causal_view(batch), before)
+        return LogProbs(per_token=found.spread(), kind="exact", state=found.state)
+
+    def write(self, max_length: int, choose: Callable[[Categorical], Tensor]) -> list[list[int]]:
+        """A sequence for each latent, token by token, up to its end symbol or `max_length`."""
+        rows, end, longest = len(self.latents), self.vocabulary.end, self.backbone.longest
+        state, columns = self.start(rows), []
+        going = torch.ones(rows, dtype=torch.bool, device=self.latents.device)
+        steps = max_length if longest is None else min(max_length, longest)
+        for place in range(steps):
+            chosen = choose(self.peek(state))
+            columns.append(chosen)
+            if end is not None:
+                going &= chosen != end
+            if not going.any() or place + 1 == steps:
+                break
+            state = self.advance(state, chosen)
+        return [_up_to(row, end) for row in torch.stack(columns, 1).tolist()]
+
+
+def _up_to(ids: list[int], end: int | None) -> list[int]:
+    """Ids up to the first end symbol and with it."""
+    return ids[: ids.index(end) + 1] if end is not None and end in ids else ids

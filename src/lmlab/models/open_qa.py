@@ -1,0 +1,257 @@
+"""Answers as words of retrieved documents: REALM put to open questions (Guu et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.answers import Answer, Evidence
+from lmlab.core.attention_mask import FullMask
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.loss import Loss
+from lmlab.core.protocols import LogProbs, RetrievedDocuments
+from lmlab.core.special_tokens import (
+    add_special_tokens,
+    content_lengths,
+)
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.retrieval_base import RetrieverModel
+from lmlab.retrieval.document_concat import (
+    KnowledgeAugmentedEncoder,
+    concatenate_documents,
+)
+from lmlab.retrieval.document_memory import evaluation_mode
+from lmlab.retrieval.retriever import Retriever
+
+
+class SpanScorer(nn.Module):
+    """MLP([h_start; h_end]) of all spans of at most `longest` tokens.
+
+    States (R, L, W) to scores (R, L, A), entry (l, a) of the span from l to l + a; -inf where it
+    would leave the document. The MLP's first layer is taken of starts and ends apart, so that it
+    costs R · L · W · inner and not A times that.
+    """
+
+    def __init__(self, width: int, *, longest: int) -> None:
+        super().__init__()
+        self.longest = longest
+        self.starts = nn.Linear(width, width)
+        self.ends = nn.Linear(width, width, bias=False)
+        self.scores = nn.Linear(width, 1, bias=False)
+
+    def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
+        time = values.shape[1]
+        starts, ends = self.starts(values), F.pad(self.ends(values), (0, 0, 0, self.longest - 1))
+        found = [
+            self.scores(F.gelu(starts + ends[:, after : after + time])).squeeze(-1)
+            for after in range(self.longest)
+        ]
+        place = torch.arange(time, device=values.device)[:, None]
+        last = place + torch.arange(self.longest, device=values.device)
+        return torch.stack(found, -1).masked_fill(last >= lengths[:, None, None], -torch.inf)
+
+
+class OpenQAModel(RetrieverModel):
+    """p(y | x) = Σ_z p(z | x) Σ_{s ∈ S(z, y)} p(s | z, x), s the places in z where y stands.
+
+    p(s | z, x) is a softmax over all spans of whole words of a document. Where no document found
+    holds the answer there is nothing to learn from the sum; so, as Lee et al. 2019 do, the
+    retriever is told too which of more documents (`early` of them) hold it:
+    -log Σ_{z ∋ y} p(z | x), by their vectors in the index. A text is the answer to the question
+    that it is given.
+    """
+
+    watched = "spans"
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        backbone: KnowledgeAugmentedEncoder,
+        spans: SpanScorer,
+        early: int,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.backbone = backbone
+        self.spans = spans
+        self.early = early
+
+    @property
+    def retriever(self) -> Retriever:
+        return self.backbone.retriever
+
+    @property
+    def guess(self) -> float:
+        """Nats of an answer that is any span of any document: what a miss is counted as."""
+        return math.log(max(1, len(self.retriever.memory.tokens)) * self.spans.longest)
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Of the answers, and of the documents that hold them; for each question.
+
+        A question whose answer is not found counts as guessed, and teaches nothing.
+        """
+        questions, count = self._questions(batch), torch.tensor(float(len(batch)))
+        parts = {}
+        for name, log_prob in (
+            ("spans", self._log_prob(batch, questions)),
+            ("early", self._log_prob_early(batch, questions)),
+        ):
+            lost = torch.where(log_prob > -torch.inf, -log_prob, self.guess).sum()
+            parts[name] = Loss(lost, count.to(lost.device))
+        total = parts["spans"].total + parts["early"].total
+        return Loss(total, parts["spans"].count, parts), None
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        """log p(y | x), of the answer as a whole; -inf where no document found holds it."""
+        found = self._log_prob(batch, self._questions(batch))
+        nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
+        return LogProbs(per_token=nothing, per_sequence=found, kind="exact", whole=True)
+
+    def _questions(self, batch: Batch) -> Batch:
+        if batch.condition is None:
+            raise UserError(
+                "objective=spans learns answers to questions, and these texts are given none; give "
+                "a corpus of pairs (--data wordnet-questions), or leave the objective out."
+            )
+        return batch.condition
+
+    def _log_prob(self, batch: Batch, questions: Batch) -> Tensor:
+        """(B,) by the documents that are found."""
+        found = self.retriever.find(questions)
+        spans = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
+        right = self._places(batch, found.numbers, spans)
+        return _log_sum(spans.masked_fill(~right, -torch.inf).flatten(1))
+
+    def _log_prob_early(self, batch: Batch, questions: Batch) -> Tensor:
+        """(B,) log Σ p(z | x) over those of more documents that hold the answer."""
+        memory, queries = self.retriever.memory, self.encode_queries(questions)
+        numbers = memory.search(queries, self.early)
+        scores = (memory.vectors[numbers].detach() * queries[:, None]).sum(-1)
+        held = self.retriever.holds(numbers, batch)
+        return _log_sum(torch.log_softmax(scores, 1).masked_fill(~held, -torch.inf))
+
+    def span_log_probs(self, questions: Batch, numbers: Tensor) -> Tensor:
+        """(B, K, L, A) log p(s | z, x) of all spans of the documents (B, K).
+
+        Parts of words are none: -inf. A document of one long word has no span that is short
+        enough, and answers nothing.
+        """
+        view = View(inputs=questions.tokens, lengths=questions.lengths, attention_mask=FullMask())
+        beside, time = concatenate_documents(view, numbers, self.retriever.memory)
+        values = self.backbone.reader(beside).values
+        _, lengths = self.retriever.memory.inner(numbers.flatten())
+        first = questions.lengths.repeat_interleave(numbers.shape[1])
+        place = torch.arange(int(lengths.max()), device=lengths.device)
+        at = (first[:, None] + place).clamp(max=time - 1)
+        inside = values.gather(1, at[..., None].expand(-1, -1, values.shape[2]))
+        scores = self.spans(inside, lengths)
+        scores = scores.masked_fill(~self._whole_words(numbers.flatten(), scores), -torch.inf)
+        possible = (scores > -torch.inf).flatten(1).any(1)[:, None, None]
+        # A softmax over nothing but -inf has no gradient that is a number.
+        safe = torch.where(possible, scores, 0.0).flatten(1)
+        normal = torch.where(possible, torch.log_softmax(safe, 1).view_as(scores), -torch.inf)
+        return normal.unflatten(0, numbers.shape)
+
+    def _whole_words(self, numbers: Tensor, scores: Tensor) -> Tensor:
+        """(M, L, A) bool: whether a span of a document (M,) begins and ends with a word."""
+        time, longest = scores.shape[1:]
+        starts = F.pad(self.retriever.memory.word_starts(numbers), (0, longest), value=True)
+        return starts[:, :time, None] & starts[:, 1:].unfold(1, longest, 1)[:, :time]
+
+    def _places(self, batch: Batch, numbers: Tensor, spans: Tensor) -> Tensor:
+        """(B, K, L, A) bool: the spans that are the answer, S(z, y)."""
+        tokens, _ = self.retriever.memory.inner(numbers.flatten())
+        answers, size = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
+        sought = answers.repeat_interleave(numbers.shape[1], 0)
+        sizes = size.repeat_interleave(numbers.shape[1])
+        right = torch.zeros(len(tokens), *spans.shape[2:], dtype=torch.bool, device=tokens.device)
+        same = torch.ones_like(tokens, dtype=torch.bool)
+        padded = F.pad(tokens, (0, self.spans.longest), value=self.vocabulary.pad)
+        for after in range(min(self.spans.longest, sought.shape[1])):
+            same = same & (padded[:, after : after + tokens.shape[1]] == sought[:, after, None])
+            right[:, :, after] = same & (sizes == after + 1)[:, None]
+        return right.unflatten(0, numbers.shape) & (spans > -torch.inf)
+
+    @torch.no_grad()
+    def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
+        """The likeliest words of the documents found, with the documents that they stand in.
+
+        The probability of a document is its share in the answer, p(z | x, y).
+        """
+        batch = self.encode_questions(questions)
+        with evaluation_mode(self):
+            return self.answers_from_documents(batch, self.retriever.find(batch), answers=answers)
+
+    def encode_questions(self, texts: Sequence[str]) -> Batch:
+        """Questions in words, as rows."""
+        rows = [self.require_tokenizer().encode(text) for text in texts]
+        lengths = torch.tensor([len(row) for row in rows])
+        flat = Batch.collate(rows, self.vocabulary.pad)
+        batch = add_special_tokens(flat.tokens, lengths, self.vocabulary)
+        self.check_condition_length(int(batch.lengths.max()))
+        return batch.to(next(self.parameters()).device)
+
+    @torch.no_grad()
+    def answers_from_documents(
+        self, questions: Batch, found: RetrievedDocuments, *, answers: int = 1
+    ) -> list[list[Answer]]:
+        """The likeliest answers to questions from documents that anybody may have found."""
+        joint = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
+        return [
+            self._best(numbers, each, answers)
+            for numbers, each in zip(found.numbers, joint.double(), strict=True)
+        ]
+
+    def _best(self, numbers: Tensor, joint: Tensor, count: int) -> list[Answer]:
+        """Answers by the sum over all places where they stand, given joint (K, L, A)."""
+        memory, pieces = self.retriever.memory, self.require_tokenizer()
+        tokens = memory.inner(numbers)[0].tolist()
+        shares: dict[tuple[int, ...], dict[int, float]] = {}
+        for choice, first, after in (joint > -torch.inf).nonzero().tolist():
+            words = tuple(tokens[choice][first : first + after + 1])
+            by_document = shares.setdefault(words, {})
+            probability = math.exp(joint[choice, first, after])
+            number = int(numbers[choice])
+            by_document[number] = by_document.get(number, 0.0) + probability
+        best = sorted(shares, key=lambda words: -sum(shares[words].values()))[:count]
+        return [
+            Answer(
+                text=pieces.decode(words),
+                log_prob=math.log(total) if (total := sum(shares[words].values())) else -math.inf,
+                evidence=self._rests_on(shares[words]),
+            )
+            for words in best
+        ]
+
+    def _rests_on(self, shares: dict[int, float]) -> tuple[Evidence, ...]:
+        total = sum(shares.values()) or 1.0
+        ordered = sorted(shares.items(), key=lambda item: -item[1])
+        return tuple(self._evidence(number, share / total) for number, share in ordered)
+
+
+def _log_sum(values: Tensor) -> Tensor:
+    """(B,) log Σ exp over each row (B, N); -inf, and no gradient, where all are -inf."""
+    possible = (values > -torch.inf).any(1)
+    # A softmax over nothing but -inf has no gradient that is a number.
+    safe = torch.where(possible[:, None], values, 0.0)
+    return torch.where(possible, torch.logsumexp(safe, 1), -torch.inf)

@@ -1,0 +1,27 @@
+"""Systems that may copy a word of their source instead of making one."""
+
+from __future__ import annotations
+
+from lmlab.backbones.backbone_interfaces import CopyHiddenStates, CopyState
+from lmlab.core.distribution import Categorical
+from lmlab.core.parts import HiddenStates, Predictions, prediction_mask
+from lmlab.core.view import View
+from lmlab.models.causal_lm import DecodingState
+from lmlab.models.seq2seq import EncoderDecoderLM
+
+
+class PointerGenerator(EncoderDecoderLM):
+    """p(k) = λ p_made(k) + p_copied(k): the emission makes, the backbone says what is copied."""
+
+    def predict(self, view: View, hidden: HiddenStates) -> Predictions:
+        assert isinstance(hidden, CopyHiddenStates)
+        places = prediction_mask(view)
+        assert view.asked.targets is not None
+        targets = view.asked.targets[places]
+        made = self.emission.log_prob(hidden.values[places], targets)
+        log_probs = hidden.copies.log_prob(made, places, targets)
+        return Predictions(log_probs=log_probs, places=places, state=hidden.state)
+
+    def peek(self, state: DecodingState) -> Categorical:
+        memory: CopyState = state.memory  # type: ignore[assignment]
+        return Categorical(memory.copies.log_probs(self.emission.log_probs(state.values)))

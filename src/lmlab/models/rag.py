@@ -1,0 +1,336 @@
+"""Writing beside retrieved documents: a retriever, any encoder-decoder, and a sum over both.
+
+Lewis et al. 2020, Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmlab.core.answers import Answer, Evidence
+from lmlab.core.batch import Batch
+from lmlab.core.capture import UNIT_INTERVAL, Capture
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.greedy import decode_greedily
+from lmlab.core.loss import Loss
+from lmlab.core.protocols import LogProbs, RetrievedDocuments, TokenizerProtocol
+from lmlab.core.state import State
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.retrieval_base import DocumentStoreModel
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.document_marginalisation import DocumentMarginal
+from lmlab.retrieval.bi_encoders import BiEncoder
+from lmlab.retrieval.dense_index import DenseIndex
+from lmlab.retrieval.document_concat import concatenate_rows
+from lmlab.retrieval.document_memory import (
+    NO_DOCUMENT,
+    DocumentMemory,
+    evaluation_mode,
+)
+from lmlab.retrieval.documents import Document
+
+ANSWER_TOKEN_LIMIT = 50
+"""Tokens of an answer at most."""
+
+
+class RAG(DocumentStoreModel):
+    """p(y | x) = Σ over z of p(z | x) and p(y | x, z), z among the K documents found for x.
+
+    p(z | x) is renormalised over those K, so that given them it is an exact distribution over
+    texts. The writer reads `<s> x </s> z </s>`; a text that is given nothing has an empty question.
+    The documents' encoder rests: they are embedded once, before training. Cost: K times the
+    writer's, and a search among N documents for each question.
+    """
+
+    ready: Tensor
+    """() bool: whether the documents have been embedded."""
+
+    def __init__(
+        self,
+        *,
+        vocabulary: Vocabulary,
+        writer: EncoderDecoderLM,
+        retriever: BiEncoder,
+        memory: DocumentMemory,
+        marginal: DocumentMarginal,
+        retrieved: int,
+    ) -> None:
+        super().__init__()
+        assert writer.window is not None, "a writer reads so much and no more"
+        self.vocabulary = vocabulary
+        self.writer = writer
+        self.retriever = retriever
+        self.memory = memory
+        self.marginal = marginal
+        self.retrieved = retrieved
+        self.window = writer.window
+        self.register_buffer("ready", torch.tensor(False))
+
+    @property
+    def looked_up(self) -> DocumentMemory:
+        return self.memory
+
+    @property
+    def decodings(self) -> tuple[str, ...]:
+        """Ways to find likely texts, the usual one first."""
+        return self.marginal.decodings
+
+    @property
+    def max_question_length(self) -> int:
+        """Tokens, its symbols counted: what the writer reads less the longest document."""
+        assert self.window is not None
+        return self.window + 1 - (self.memory.longest - 1)
+
+    def check_condition_length(self, tokens: int) -> None:
+        if tokens > self.max_question_length:
+            raise UserError(
+                f"a question may have at most {self.max_question_length} tokens here, its symbols "
+                f"counted, beside a document of {self.memory.longest}, and one of {tokens} came; "
+                f"shorten it, or {self.lengthening_hint(tokens - self.max_question_length)}."
+            )
+        self.retriever.check_length(tokens)
+
+    # ----- the documents
+
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        """The documents are read once, with the tokeniser that is told first."""
+        if self.pieces is None:
+            self.pieces = tokenizer
+            self.memory.setup_tokenizer(tokenizer)
+            self.retriever.setup_documents(self.memory)
+            self.ready = torch.zeros_like(self.ready)
+
+    def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
+        self.embed_documents()
+
+    def with_document(self, document: Document) -> Self:
+        """The same system with one document in the place of that of its name: an edited fact."""
+        self._embed_first()
+        other = self.with_memory(copy(self.memory))
+        other.memory._buffers = dict(self.memory._buffers)
+        with evaluation_mode(other.retriever):
+            other.memory.replace(document, self.require_tokenizer(), other.retriever.encode)
+        return other
+
+    def with_memory(self, memory: DocumentMemory) -> Self:
+        """It shares all weights with this one."""
+        other = copy(self)
+        # Modules and buffers stand in dictionaries, which the copy would share.
+        other._modules, other._buffers = dict(self._modules), dict(self._buffers)
+        other.memory = memory
+        return other
+
+    def embed_documents(self) -> None:
+        with evaluation_mode(self.retriever):
+            self.memory.embed(self.retriever.encode)
+        self.ready = torch.ones_like(self.ready)
+
+    def set_document_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
+        super().set_document_vectors(vectors, index)
+        self.ready = torch.ones_like(self.ready)
+
+    def _embed_first(self) -> None:
+        if not self.ready:
+            self.embed_documents()
+
+    # ----- looking up
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, width) the vectors of documents, which training does not change."""
+        return self.retriever.encode(batch)
+
+    def encode_queries(self, batch: Batch) -> Tensor:
+        """(B, width) the vectors of questions."""
+        return self.retriever.encode_queries(batch)
+
+    def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
+        """The likeliest documents for questions (B, S); the null one where there are none."""
+        self._embed_first()
+        queries = self.retriever.encode_queries(batch)
+        numbers = self.memory.search(queries, self.retrieved if documents is None else documents)
+        if numbers.shape[1] == 0:
+            numbers = numbers.new_full((len(batch), 1), NO_DOCUMENT)
+            return RetrievedDocuments(numbers=numbers, log_probs=queries.new_zeros(numbers.shape))
+        scores = (self.memory.vectors[numbers] @ queries[..., None]).squeeze(-1)
+        return RetrievedDocuments(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
+
+    def questions(self, condition: Batch | None, rows: int) -> Batch:
+        """What each text is asked for: an empty question where there is none."""
+        if condition is not None:
+            return condition
+        symbols = (self.vocabulary.opening, self.vocabulary.end)
+        empty = [[id for id in symbols if id is not None]]
+        found = Batch.collate(empty * rows, self.vocabulary.pad)
+        return found.to(self.ready.device)
+
+    def sources(self, questions: Batch, numbers: Tensor) -> Batch:
+        """(B · K) rows `<s> x </s> z </s>`, the documents (B, K) of a question one by one."""
+        repeated = torch.arange(len(questions), device=numbers.device)
+        repeated = repeated.repeat_interleave(numbers.shape[1])
+        documents = self.memory.batch(numbers.flatten())
+        return concatenate_rows(questions.select(repeated), documents, self.vocabulary.pad)
+
+    # ----- the distribution
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        questions = self.questions(batch.condition, len(batch))
+        found = self.retrieve(questions)
+        each = self.given_documents(batch, questions, found.numbers)
+        per_token = self.marginal.log_probs(found.log_probs, each)
+        per_token = per_token.masked_fill(~batch.targets_mask()[:, 1:], 0)
+        return LogProbs(per_token=per_token, kind="exact")
+
+    def given_documents(self, batch: Batch, questions: Batch, numbers: Tensor) -> Tensor:
+        """(B, K, T - 1) log p(y_t | x, z, y_<t) of texts beside each of their documents (B, K)."""
+        rows = torch.arange(len(batch), device=numbers.device).repeat_interleave(numbers.shape[1])
+        texts = replace(batch, condition=None).select(rows)
+        texts = replace(texts, condition=self.sources(questions, numbers))
+        return self.writer.log_prob(texts).per_token.unflatten(0, numbers.shape)
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Minus log p(y | x): writer and questions' encoder learn from it together."""
+        lost = -self.log_prob(batch).per_token.sum()
+        return Loss(lost, torch.tensor(float(batch.count), device=lost.device)), None
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> RAGState:
+        questions = self.questions(condition, rows)
+        found = self.retrieve(questions)
+        sources = self.sources(questions, found.numbers)
+        return RAGState(self.writer.start(len(sources), condition=sources), found.log_probs)
+
+    def peek(self, state: RAGState) -> Categorical:
+        each = self._each(state).log_probs.unflatten(0, state.log_weights.shape)
+        return Categorical(torch.logsumexp(state.log_weights[..., None] + each, dim=1))
+
+    def advance(self, state: RAGState, tokens: Tensor) -> RAGState:
+        repeated = tokens.repeat_interleave(state.log_weights.shape[1])
+
+        def written() -> Tensor:
+            return self._each(state).log_prob(repeated).view_as(state.log_weights)
+
+        weights = self.marginal.after(state.log_weights, written)
+        return RAGState(self.writer.advance(state.inner, repeated), weights)  # type: ignore[arg-type]
+
+    def _each(self, state: RAGState) -> Categorical:
+        """(B · K, V) the next token beside each document."""
+        return self.writer.peek(state.inner)  # type: ignore[arg-type]
+
+    # ----- answers and pictures
+
+    @torch.no_grad()
+    def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
+        """The answer of the likeliest token each time; a search is the decoding rooms' business."""
+        pieces, symbols = self.require_tokenizer(), self.questions(None, 1).tokens[0].tolist()
+        rows = [[*symbols[:1], *pieces.encode(each), *symbols[1:]] for each in questions]
+        for row in rows:
+            self.check_condition_length(len(row))
+        batch = Batch.collate(rows, self.vocabulary.pad).to(self.ready.device)
+        with evaluation_mode(self):
+            written = decode_greedily(self, batch, max_length=ANSWER_TOKEN_LIMIT)
+            evidence = self.evidence(batch)
+        return [
+            [Answer(text=pieces.decode(list(tokens)), log_prob=log_prob, evidence=rests_on)]
+            for (tokens, log_prob), rests_on in zip(written, evidence, strict=True)
+        ]
+
+    @torch.no_grad()
+    def evidence(self, questions: Batch) -> list[tuple[Evidence, ...]]:
+        """The documents found for each question with p(z | x), the surest first."""
+        found = self.retrieve(questions)
+        return [
+            tuple(
+                Evidence(
+                    name=self.documents[number].name,
+                    text=self.documents[number].text,
+                    probability=probability,
+                )
+                for number, probability in zip(numbers, row, strict=True)
+                if number != NO_DOCUMENT
+            )
+            for numbers, row in zip(
+                found.numbers.tolist(), found.log_probs.exp().tolist(), strict=True
+            )
+        ]
+
+    @torch.no_grad()
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        """Which documents were found, which explain each token, and what the writer looked at.
+
+        The writer is shown beside the likeliest document.
+        """
+        questions = self.questions(batch.condition, len(batch))
+        found = self.retrieve(questions)
+        each = self.given_documents(batch, questions, found.numbers)
+        posterior = self.marginal.posteriors(found.log_probs, each).exp()
+        shares, names = self._by_document(found.numbers, found.log_probs.exp()[..., None])
+        explained, _ = self._by_document(found.numbers, posterior)
+        likeliest = self.sources(questions, found.numbers[:, :1])
+        return {
+            "retrieved documents": Capture(
+                values=shares.squeeze(-1),
+                axes=("batch", "choice"),
+                reading="P(document | question), among the documents that were retrieved.",
+                names={"choice": names},
+                titles={"choice": "document"},
+                sums_to_one="choice",
+            ),
+            "posterior over documents": Capture(
+                values=explained.transpose(1, 2),
+                axes=("batch", "time", "choice"),
+                reading="P(document | question, answer up to and including each token), among the "
+                "documents that were retrieved.",
+                names={"choice": names},
+                titles={"choice": "document"},
+                bounds=UNIT_INTERVAL,
+            ),
+            **self.writer.capture_internals(replace(batch, condition=likeliest)),
+        }
+
+    def _by_document(self, numbers: Tensor, values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+        """(B, D, T) values (B, K, T) at the D documents of all rows, and what these are called."""
+        every = list(dict.fromkeys(numbers.T.flatten().tolist()))
+        place = {number: column for column, number in enumerate(every)}
+        columns = torch.tensor([[place[n] for n in row] for row in numbers.tolist()])
+        columns = columns.to(values.device)[..., None].expand_as(values)
+        spread = values.new_zeros(len(values), len(every), values.shape[2])
+        names = ("nothing" if n == NO_DOCUMENT else self.documents[n].name for n in every)
+        return spread.scatter(1, columns, values), tuple(names)
+
+
+@dataclass(frozen=True, eq=False)
+class RAGState:
+    """B texts under way, each beside K documents: as many states of the writer, and weights."""
+
+    inner: State
+    """Of B · K rows, the documents of a text one after another."""
+    log_weights: Tensor
+    """(B, K) log p(document | question, what was written), as far as the sum asks for it."""
+
+    def select(self, rows: Tensor) -> RAGState:
+        count = self.log_weights.shape[1]
+        each = rows[:, None] * count + torch.arange(count, device=rows.device)
+        return RAGState(self.inner.select(each.flatten()), self.log_weights[rows])
+
+    def detach(self) -> RAGState:
+        return RAGState(self.inner.detach(), self.log_weights.detach())

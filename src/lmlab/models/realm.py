@@ -1,0 +1,240 @@
+"""Masked words told from retrieved documents: REALM's pre-training (Guu et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.answers import Answer
+from lmlab.core.batch import Batch
+from lmlab.core.capture import REAL, UNIT_INTERVAL, Capture
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network, Predictions, prediction_mask
+from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import View
+from lmlab.models.retrieval_base import RetrieverModel
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import require_mask_token
+from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder
+from lmlab.retrieval.document_memory import (
+    NO_DOCUMENT,
+    evaluation_mode,
+)
+from lmlab.retrieval.retriever import Retriever
+
+QUESTION_BLANK_PATTERN = re.compile(r"_{2,}|<mask>")
+"""What stands for the word that a question leaves out."""
+
+
+class REALMObjective(BERTObjective):
+    """-log p(y | x) = -log Σ_z p(z | x) Π_j p(y_j | z, x), y the words that are hidden in x.
+
+    z is among the documents found and the null one, without those that hold the clean text: what
+    was hidden would stand there. So the loss tells which documents help: by the paper's appendix
+    the gradient with respect to q · d(z) is p(z | x) [p(y | z, x) / p(y | x) - 1].
+    """
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Summed over texts, counted in hidden tokens."""
+        assert isinstance(network, REALM)
+        _refuse_questions(batch)
+        view = self.view(batch, generator=generator)
+        found = network.backbone.find(view, clean=batch)
+        each = network.given_documents(view, found.numbers)
+        lost = -torch.logsumexp(found.log_probs + each, 1).sum()
+        return Loss(lost, prediction_mask(view).sum().float()), None
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        _refuse_questions(batch)
+        return super().log_prob(network, batch, state=state, generator=generator)
+
+
+def _refuse_questions(batch: Batch) -> None:
+    if batch.condition is not None:
+        raise UserError(
+            "hidden words are those of single texts, and these are answers to questions; leave the "
+            "questions out, or train with --set objective=spans."
+        )
+
+
+class REALM(RetrieverModel, Assembly):
+    """p(s_t | x) = Σ_z p(z | x) p(s_t | z, x) at each masked place; texts by pseudo-likelihood.
+
+    When a text is scored or filled in, no document is left out: one that holds the text is found
+    like any other.
+    """
+
+    backbone: KnowledgeAugmentedEncoder
+    objective: REALMObjective
+    watched = "loss"
+
+    @property
+    def retriever(self) -> Retriever:
+        return self.backbone.retriever
+
+    def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
+        super().setup_tokenizer(tokenizer)
+        self.objective.setup_tokenizer(tokenizer)
+
+    def given_documents(self, view: View, numbers: Tensor) -> Tensor:
+        """(B, M) log p(y | z, x) of all targets of each row beside each of its documents (B, M)."""
+        places = prediction_mask(view)
+        each = self._target_components(view, places, numbers)
+        rows = places.nonzero(as_tuple=True)[0]
+        sums = each.new_zeros(len(places), numbers.shape[1])
+        return sums.index_add(0, rows, each)
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        """Each target with the documents summed out, as if no other were asked."""
+        self._check_visibility(view)
+        places, found = prediction_mask(view), self.backbone.find(view)
+        each = self._target_components(view, places, found.numbers)
+        weights = found.log_probs[places.nonzero(as_tuple=True)[0]]
+        return Predictions(log_probs=torch.logsumexp(weights + each, 1), places=places)
+
+    def _target_components(self, view: View, places: Tensor, numbers: Tensor) -> Tensor:
+        """(N, M) log p(target | z, x)."""
+        assert view.targets is not None
+        values = self.backbone.components_at(view, places, numbers)
+        targets = view.targets[places][:, None].expand(values.shape[:2])
+        found = self.emission.log_prob(values.flatten(0, 1), targets.flatten())
+        return found.view(values.shape[:2])
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) the distribution at each masked place, in reading order."""
+        view = self.objective.fill_view(batch, masked)
+        found = self.backbone.find(view)
+        values = self.backbone.components_at(view, masked, found.numbers)
+        weights = found.log_probs[masked.nonzero(as_tuple=True)[0]]
+        each = self.emission.log_probs(values)
+        return Categorical(torch.logsumexp(weights[..., None] + each, 1))
+
+    @torch.no_grad()
+    def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
+        """The likeliest words for the one blank of each question, `___` or `<mask>`.
+
+        Symbols, the unknown word and pieces that go on a word answer nothing and are left out; the
+        others are as likely as they were. A word of several pieces can't be told: it is one token.
+        """
+        pieces = self.require_tokenizer()
+        rows = [self._with_blank(question, pieces) for question in questions]
+        batch = Batch.collate(rows, self.vocabulary.pad)
+        batch = batch.to(next(self.parameters()).device)
+        masked = batch.tokens == require_mask_token(self.vocabulary)
+        with evaluation_mode(self):
+            log_probs = self._words_alone(self.fill(batch, masked).log_probs)
+            best = log_probs.topk(min(answers, log_probs.shape[1]), dim=1)
+            view = self.objective.fill_view(batch, masked)
+            evidence = self.evidence(
+                Batch(tokens=view.inputs, lengths=view.lengths, rows=batch.rows)
+            )
+        return [
+            [
+                Answer(text=pieces.decode([token]), log_prob=log_prob, evidence=rests_on)
+                for token, log_prob in zip(tokens, values, strict=True)
+                if log_prob > -math.inf
+            ]
+            for tokens, values, rests_on in zip(
+                best.indices.tolist(), best.values.tolist(), evidence, strict=True
+            )
+        ]
+
+    def _words_alone(self, log_probs: Tensor) -> Tensor:
+        """(N, V) with nothing for symbols, for <unk> and for what goes on a word."""
+        beginnings = self.retriever.memory.words.beginnings
+        if beginnings is not None:
+            log_probs = log_probs.masked_fill(~beginnings.to(log_probs.device), -math.inf)
+        own = (*self.vocabulary.unpredictable, self.vocabulary.end, self.vocabulary.unknown)
+        ids = torch.tensor([id for id in own if id is not None], device=log_probs.device)
+        return log_probs.index_fill(1, ids, -math.inf)
+
+    def _with_blank(self, question: str, pieces: TokenizerProtocol) -> list[int]:
+        parts = QUESTION_BLANK_PATTERN.split(question)
+        if len(parts) != 2:
+            raise UserError(
+                f"a question leaves one word out, as ___, and {question!r} has {len(parts) - 1} "
+                "blanks; a run of objective=spans answers questions of any form."
+            )
+        before, after = (pieces.encode(part.strip()) for part in parts)
+        end = [] if self.vocabulary.end is None else [self.vocabulary.end]
+        row = [self.vocabulary.opening, *before, require_mask_token(self.vocabulary), *after, *end]
+        self.check_length(len(row))
+        return row
+
+    @torch.no_grad()
+    def utility(self, view: View) -> tuple[Tensor, Tensor]:
+        """(B, M) the documents found, and (B, M) log p(y | z, x) - log p(y | null, x) of each.
+
+        How much a document helps to tell what a view hides (Guu et al. 2020, §5.1, RU).
+        """
+        found = self.backbone.find(view)
+        each = self.given_documents(view, found.numbers)
+        return found.numbers, each - each[:, :1]
+
+    @torch.no_grad()
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        """Which documents were found for the text with something hidden, and what they are good
+        for."""
+        generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
+        view = self.objective.view(batch, generator=generator)
+        found = self.backbone.find(view)
+        numbers, utility = self.utility(view)
+        names = tuple(dict.fromkeys(map(self._name, numbers.flatten().tolist())))
+        captures: dict[str, Any] = {
+            "retrieved documents": (
+                found.log_probs.exp(),
+                "P(document | text with masked words), among the documents that were retrieved.",
+                UNIT_INTERVAL,
+            ),
+            "retrieval utility": (
+                utility,
+                "Nats by which the masked words are likelier given a document than without one.",
+                REAL,
+            ),
+        }
+        return {
+            name: Capture(
+                values=self._by_name(numbers, values, names),
+                axes=("batch", "choice"),
+                reading=reading,
+                names={"choice": names},
+                titles={"choice": "document"},
+                bounds=bounds,
+            )
+            for name, (values, reading, bounds) in captures.items()
+        }
+
+    def _name(self, number: int) -> str:
+        return "no document" if number == NO_DOCUMENT else self.documents[number].name
+
+    def _by_name(self, numbers: Tensor, values: Tensor, names: tuple[str, ...]) -> Tensor:
+        """(B, D) values (B, M) at the D documents of all rows."""
+        place = {name: column for column, name in enumerate(names)}
+        columns = [[place[self._name(number)] for number in row] for row in numbers.tolist()]
+        spread = values.new_zeros(len(values), len(names))
+        return spread.scatter(1, torch.tensor(columns, device=values.device), values)

@@ -1,0 +1,184 @@
+"""Residual energies: p(x) ∝ p_LM(x) exp(-E(x)) over a language model that stays as it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import LogProbs
+from lmlab.core.state import State
+from lmlab.models.energy import EnergyModelBase
+from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualObjective
+
+MAX_TOKENS_AT_ONCE = 16384
+"""Tokens of drawn texts whose energies are taken together."""
+MAX_TEXTS_AT_ONCE = 4096
+"""Candidates that are drawn together, where texts are resampled."""
+INTERVAL_STANDARD_ERRORS = 2.0
+"""Standard errors of log Z by which a score's interval goes beyond both estimates."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionEstimate:
+    """log Z = log E_{x ~ LM} exp(-E(x)), from n draws (Deng et al. 2020, theorem 2).
+
+    T_n = log (1/n) Σ_i exp(-E(x_i)) is too small on average, by Jensen's inequality; and
+    (2n - 1) T_n - 2 (n - 1) T_{n-1} is too large on average once n is large enough, where T_{n-1}
+    is the mean over leaving one draw out. Both hold of averages over draws: the two ends of one
+    draw may lie on the same side of log Z, about as far off as `error` says.
+    """
+
+    low: float
+    high: float
+    error: float
+    """Standard error of T_n, by the delta method."""
+    draws: int
+
+    @classmethod
+    def of(cls, energies: Tensor) -> PartitionEstimate:
+        """From the energies (n,) of n ≥ 2 draws; cost n."""
+        count, scores = len(energies), -energies.double()
+        whole = torch.logsumexp(scores, 0)
+        low = (whole - math.log(count)).item()
+        shares = (scores - whole).exp()
+        without = (whole + torch.log1p(-shares) - math.log(count - 1)).mean().item()
+        error = (shares * count).std().item() / math.sqrt(count)
+        high = (2 * count - 1) * low - 2 * (count - 1) * without
+        return cls(low=low, high=high, error=error, draws=count)
+
+
+class ResidualEnergyModel(EnergyModelBase):
+    """p(x) = p_LM(x) exp(-E(x)) / Z (Deng et al. 2020), over texts of at most `longest` tokens.
+
+    LogProb (estimate), Energy (-log p_LM + E, right for all lengths at once), Sample.
+    `draws` texts of the base estimate Z; a drawn text is chosen among `candidates` of the base's.
+    """
+
+    objective: ResidualObjective
+
+    def __init__(self, *, draws: int, candidates: int, **words: Any) -> None:
+        super().__init__(**words)
+        self.draws = draws
+        self.candidates = candidates
+        self._partition: tuple[Any, PartitionEstimate] | None = None
+
+    def train(self, mode: bool = True) -> Self:
+        # A fused optimiser changes weights and leaves their version as it was.
+        if mode:
+            self._partition = None
+        return super().train(mode)
+
+    @property
+    def base(self) -> FrozenBaseLM:
+        return self.objective.base
+
+    def check_length(self, tokens: int) -> None:
+        """A UserError beyond `longest` too: texts up to it sum to one, so longer ones have no p."""
+        super().check_length(tokens)
+        longest = int(self.base.longest)
+        if tokens - 1 > longest:
+            raise UserError(
+                f"this system is a distribution over texts of at most {longest} tokens after <s>, "
+                f"the longest that it was trained on, and one of {tokens - 1} came; give a shorter "
+                "text, or train it on texts as long."
+            )
+
+    def residual(self, batch: Batch) -> Tensor:
+        """(B,) E alone, without the base."""
+        return self.position_energies(batch).sum(1) + self.constant
+
+    def energy(self, batch: Batch) -> Tensor:
+        """(B,) -log p_LM(x) + E(x)."""
+        return self.residual(batch) - self.base.system.log_prob(batch).totals
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        """log p_LM(x) - E(x) - log Z: the base's tokens, and the rest as the text's own term.
+
+        The value takes the upper estimate of log Z, so that it is not too good on average. Its
+        interval goes two standard errors beyond both estimates (see `PartitionEstimate`),
+
+            low = value - 2 error,  high = value + (upper - lower) + 2 error,
+
+        and so holds log p at about 95 of 100 estimates, where draws are many. Z belongs to the
+        weights, not to the batch: it is estimated once, from a fixed seed, and kept until they
+        change; so what it is off by is the same for all texts.
+        """
+        residual, found = self.residual(batch), self.base.system.log_prob(batch)
+        own = -residual if found.per_sequence is None else found.per_sequence - residual
+        partition = self.partition()
+        margin = INTERVAL_STANDARD_ERRORS * partition.error
+        totals = found.per_token.sum(1) + own
+        return LogProbs(
+            per_token=found.per_token,
+            per_sequence=own - partition.high,
+            low=totals - (partition.high + margin),
+            high=totals - (partition.low - margin),
+            kind="estimate",
+        )
+
+    def partition(self) -> PartitionEstimate:
+        """The estimate of log Z for the weights and `draws` as they are, from a fixed seed."""
+        numbers = (*self.parameters(), *self.buffers())
+        weights = (n for each in numbers for n in (id(each), each.data_ptr(), each._version))
+        key = (self.draws, *weights)
+        if self._partition is None or self._partition[0] != key:
+            self._partition = (key, self.estimate_partition(self.draws))
+        return self._partition[1]
+
+    @torch.no_grad()
+    def estimate_partition(
+        self, draws: int, *, generator: torch.Generator | None = None
+    ) -> PartitionEstimate:
+        """The same from other draws. Cost: each is drawn from the base and read once."""
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        return PartitionEstimate.of(self._residuals(self.base.draw(draws, generator=generator)))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        rows: int,
+        *,
+        max_length: int,
+        condition: Batch | None = None,
+        generator: torch.Generator | None = None,
+    ) -> list[list[int]]:
+        """Importance resampling: of `candidates` texts of the base, one in proportion to exp(-E).
+
+        Each text has candidates of its own, so they are independent; their law tends to p as the
+        candidates grow many. A text is drawn whole, and then cut at `max_length`.
+        """
+        chosen: list[list[int]] = []
+        while len(chosen) < rows:
+            some = min(rows - len(chosen), max(1, MAX_TEXTS_AT_ONCE // self.candidates))
+            drawn = self.base.draw(some * self.candidates, generator=generator)
+            weights = torch.softmax(-self._residuals(drawn).view(some, -1), -1).cpu()
+            home = weights if generator is None else weights.to(generator.device)
+            which = torch.multinomial(home, 1, generator=generator)[:, 0].tolist()
+            chosen += [drawn[row * self.candidates + index] for row, index in enumerate(which)]
+        return [ids[:max_length] for ids in chosen]
+
+    def _residuals(self, texts: list[list[int]]) -> Tensor:
+        """(n,) E of drawn texts, without dropout, some at a time."""
+        device, training = self.constant.device, self.training
+        at_once = max(1, MAX_TOKENS_AT_ONCE // (int(self.base.longest) + 1))
+        self.eval()
+        try:
+            parts = [
+                self.residual(self.base.batch(texts[first : first + at_once], device))
+                for first in range(0, len(texts), at_once)
+            ]
+        finally:
+            self.train(training)
+        return torch.cat(parts)

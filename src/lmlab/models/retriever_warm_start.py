@@ -1,0 +1,73 @@
+"""Weights of a trained system to begin with: a retriever's encoders, or all that fits."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from lmlab.backbones.text_encoder import PooledTextEncoder
+from lmlab.core.errors import UserError
+from lmlab.core.system import Assembly, System
+from lmlab.models.dual_encoder import DualEncoder
+from lmlab.models.retrieval_base import RetrieverModel
+
+
+def initialise_from_base(system: RetrieverModel, base: System) -> None:
+    """Copy the weights of a base: those of a like system, or of what encodes texts.
+
+    What the base has no weights for begins as it is.
+    """
+    initialise_encoders(system.retriever.questions, system.retriever.documents, base)
+    if isinstance(base, RetrieverModel):
+        _copy(system, base)
+
+
+def initialise_encoders(
+    questions: PooledTextEncoder, documents: PooledTextEncoder, base: System
+) -> None:
+    """Copy both encoders of a bi-encoder; or the backbone of another system into both of them."""
+    if isinstance(base, DualEncoder | RetrieverModel):
+        both = base if isinstance(base, DualEncoder) else base.retriever
+        if questions.backbone is documents.backbone and (
+            both.questions.backbone is not both.documents.backbone
+        ):
+            raise UserError(
+                "the base has two encoders, and of the new run they are to be one; leave out "
+                "--set shared=all, so that the base's is taken."
+            )
+        _copy_whole(questions, both.questions)
+        _copy_whole(documents, both.documents)
+    elif isinstance(base, Assembly) and isinstance(base.backbone, type(questions.backbone)):
+        _copy_whole(questions.backbone, base.backbone)
+        _copy_whole(documents.backbone, base.backbone)
+    else:
+        raise UserError(
+            "a base must have encoders of questions and documents, or be a Transformer that reads "
+            "both ways, and this one is neither; train one first (lmlab train dpr …)."
+        )
+
+
+def _copy_whole(own: nn.Module, other: nn.Module) -> None:
+    """All parameters of an encoder, of which neither may lack one: half of its layers are another
+    encoder, whose vectors nobody has trained."""
+    have, given = dict(own.named_parameters()), dict(other.named_parameters())
+    if apart := sorted(have.keys() ^ given.keys()):
+        side = "the base" if apart[0] in given else "the new run"
+        raise UserError(
+            f"the base has other layers or another projection (only {side} has {apart[0]}); leave "
+            "out the settings that change them, so that the base's are taken."
+        )
+    _copy(own, other)
+
+
+def _copy(own: nn.Module, other: nn.Module) -> None:
+    """All parameters by their names, which must be alike in size."""
+    have, given = dict(own.named_parameters()), dict(other.named_parameters())
+    for name in [name for name in have if name in given]:  # in order, so that errors repeat
+        if have[name].shape != given[name].shape:
+            sizes = f"{name} is {tuple(given[name].shape)}, here {tuple(have[name].shape)}"
+            todo = "leave out the settings that change them, so that the base's are taken"
+            if "positions" in name and have[name].shape[1:] == given[name].shape[1:]:
+                longest = len(given[name])
+                todo = f"give --set length={longest}, and document_length no longer"
+            raise UserError(f"the base has other sizes ({sizes}); {todo}.")
+        have[name].data.copy_(given[name].data)

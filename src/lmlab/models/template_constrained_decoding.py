@@ -1,0 +1,164 @@
+"""Blanks of any length, for a system that writes whole texts: what is not blank is forced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.state import State
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import DecodingState
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.denoising_base import text_bodies
+
+TEMPLATE_BLANK = -1
+"""Stands in a pattern for any number of tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateState:
+    """A text under way and the places of its pattern at which it may be.
+
+    A pattern has P elements, each a token or a blank, and the end symbol as its last one.
+    """
+
+    inner: DecodingState
+    pattern: Tensor
+    """(B, P) tokens, BLANK at blanks, the end symbol last, and it again as padding."""
+    reached: Tensor
+    """(B, P) bool: the next token may be the one of this element, or in this blank. One text may
+    fit a pattern in several ways, so there may be several."""
+
+    def select(self, rows: Tensor) -> TemplateState:
+        return TemplateState(self.inner.select(rows), self.pattern[rows], self.reached[rows])
+
+    def detach(self) -> TemplateState:
+        return replace(self, inner=self.inner.detach())
+
+
+class TemplateConstrainedDecoder:
+    """Writes the texts whose blanks are to be filled, whole: p(s_t | s_<t, blanked text).
+
+    A token is possible if the text up to it still fits the pattern: the tokens around the blanks in
+    their order, and anything in the blanks. Of the others the probability counts as zero, and
+    nothing is normalised again, so that a text's log-probability is the system's own.
+    """
+
+    def __init__(self, system: EncoderDecoderLM, batch: Batch, *, mask: int) -> None:
+        vocabulary = system.vocabulary
+        assert vocabulary.end is not None, "a text that is written whole ends by a symbol"
+        self.system = system
+        self.batch = batch
+        self.vocabulary: Vocabulary = vocabulary
+        self.patterns = [
+            np.where(body == mask, TEMPLATE_BLANK, body) for body in text_bodies(batch, vocabulary)
+        ]
+        never = [*vocabulary.unpredictable, vocabulary.end]
+        self.ordinary = torch.ones(vocabulary.size, dtype=torch.bool, device=batch.tokens.device)
+        self.ordinary[never] = False
+        self._check(never)
+
+    def _check(self, never: list[int]) -> None:
+        if any(np.isin(pattern, never).any() for pattern in self.patterns):
+            raise UserError(
+                "a text with blanks is made of words and mask symbols, and another symbol (<s>, "
+                "</s> or <pad>) came inside it; leave it out."
+            )
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> TemplateState:
+        assert rows == len(self.batch), "each row has its own blanks"
+        end = [int(self.vocabulary.end or 0)]
+        table = Batch.collate([[*each, *end] for each in self.patterns], end[0])
+        pattern = table.tokens.to(self.batch.tokens.device)
+        reached = torch.zeros_like(pattern, dtype=torch.bool)
+        reached[:, 0] = True
+        inner = self.system.start(rows, condition=self.batch)
+        return TemplateState(inner, pattern, skip_empty_blanks(pattern, reached))
+
+    def peek(self, state: State) -> Categorical:
+        """(rows, V) the system's own log-probabilities, -inf at what does not fit."""
+        assert isinstance(state, TemplateState)
+        asked = state.pattern.clamp(min=0)
+        fixed = state.reached & (state.pattern != TEMPLATE_BLANK)
+        in_blank = (state.reached & (state.pattern == TEMPLATE_BLANK)).any(1, keepdim=True)
+        forced = torch.zeros(len(asked), self.vocabulary.size, device=asked.device)
+        forced = forced.scatter_add(1, asked, fixed.float()) > 0
+        possible = forced | (in_blank & self.ordinary)
+        log_probs = self.system.peek(state.inner).log_probs
+        return Categorical(log_probs.masked_fill(~possible, float("-inf")))
+
+    def advance(self, state: State, tokens: Tensor) -> TemplateState:
+        assert isinstance(state, TemplateState)
+        pattern, reached = state.pattern, state.reached
+        stays = reached & (pattern == TEMPLATE_BLANK) & self.ordinary[tokens][:, None]
+        moves = reached & (pattern == tokens[:, None])
+        after = stays.clone()
+        after[:, 1:] |= moves[:, :-1]
+        inner = self.system.advance(state.inner, tokens)
+        return TemplateState(inner, pattern, skip_empty_blanks(pattern, after))
+
+    def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """What stands in each blank of text `row`, given the text that was written, without end."""
+        return align_template(self.patterns[row].tolist(), list(tokens))
+
+    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        """Text `row` with these answers in its blanks, without end."""
+        given = iter(answers)
+        parts = [
+            next(given) if one == TEMPLATE_BLANK else (one,) for one in self.patterns[row].tolist()
+        ]
+        return [token for part in parts for token in part]
+
+
+def skip_empty_blanks(pattern: Tensor, reached: Tensor) -> Tensor:
+    """The elements that are reached, a blank having been left empty as well."""
+    reached = reached.clone()
+    for place in (pattern[:, :-1] == TEMPLATE_BLANK).any(0).nonzero().flatten().tolist():
+        reached[:, place + 1] |= reached[:, place] & (pattern[:, place] == TEMPLATE_BLANK)
+    return reached
+
+
+def align_template(pattern: Sequence[int], tokens: Sequence[int]) -> list[tuple[int, ...]]:
+    """The tokens that stand in each blank of a pattern; of several readings the one whose earlier
+    blanks are shorter.
+
+    Where the text was cut off before it came to its end, later blanks are empty. Cost O(P · T).
+    """
+    fits = template_matches(pattern, tokens, cut=False)
+    if not fits[0, 0]:
+        fits = template_matches(pattern, tokens, cut=True)
+    assert fits[0, 0], "the text was not written under this pattern"
+    contents, place = [], 0
+    for element, wanted in enumerate(pattern):
+        if wanted == TEMPLATE_BLANK:
+            stop = place + int(fits[element + 1, place:].argmax())
+            contents.append(tuple(tokens[place:stop]))
+            place = stop
+        else:
+            place = min(place + 1, len(tokens))
+    return contents
+
+
+def template_matches(pattern: Sequence[int], tokens: Sequence[int], *, cut: bool) -> np.ndarray:
+    """(P + 1, T + 1) bool: whether the pattern from an element on fits the text from a place on.
+
+    `cut`: the text may stop before the pattern does.
+    """
+    text = np.asarray(tokens, dtype=np.int64)
+    fits = np.zeros((len(pattern) + 1, len(text) + 1), dtype=bool)
+    fits[-1, -1] = True
+    for element in range(len(pattern) - 1, -1, -1):
+        after = fits[element + 1]
+        if pattern[element] == TEMPLATE_BLANK:
+            fits[element] = np.logical_or.accumulate(after[::-1])[::-1]
+        else:
+            fits[element, :-1] = (text == pattern[element]) & after[1:]
+            fits[element, -1] = cut
+    return fits

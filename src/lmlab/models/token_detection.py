@@ -1,0 +1,96 @@
+"""Systems that tell replaced tokens from written ones, and own a small one that replaces them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.loss import Loss
+from lmlab.core.protocols import LogProbs
+from lmlab.core.special_tokens import segment_ids
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.objective_interfaces import ReplacedTokenDetectionObjective
+
+
+class ReplacedTokenDetector(Assembly):
+    """A detector, whose emission has two outcomes, 0 written and 1 replaced, and its generator."""
+
+    objective: ReplacedTokenDetectionObjective
+    missing_network: Literal["detector", "generator"] | None = None
+    """The network that it was given no weights of, where a checkpoint has but the other."""
+    # What a detector loses rises as its generator gets better, so it can't tell a better epoch.
+    watched = "masked"
+
+    def detect(self, batch: Batch) -> Tensor:
+        """(B, T) log-odds that the token at each place was replaced; -inf at padding."""
+        self._check_discriminator()
+        hidden = self.hidden(self.objective.clean_view(batch))
+        written, replaced = self.emission.log_probs(hidden.values).unbind(-1)
+        return (replaced - written).masked_fill(~batch.mask(), float("-inf"))
+
+    def encode(self, batch: Batch) -> Tensor:
+        """(B, W) the detector's hidden state of the first place, which has seen all of the text."""
+        return self.encode_tokens(batch)[:, 0]
+
+    def encode_tokens(self, batch: Batch) -> Tensor:
+        """(B, T, W) the detector's hidden states; what stands after an end is the next segment."""
+        self._check_discriminator()
+        view = self.objective.clean_view(batch)
+        numbers = segment_ids(batch.tokens, self.vocabulary)
+        if numbers is not None:
+            view = replace(view, segments=numbers)
+        return self.hidden(view).values
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) the generator's distribution at each masked place, in reading order."""
+        self._check_generator()
+        generating = self.objective.generator
+        assert isinstance(generating, MaskedLM)
+        return generating.fill(batch, masked, generator=generator)
+
+    def log_prob(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        self._check_generator()
+        return super().log_prob(batch, state=state, generator=generator)
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        self._check_discriminator()
+        self._check_generator()
+        return super().loss(batch, state=state, generator=generator)
+
+    def _check_generator(self) -> None:
+        if self.missing_network == "generator":
+            raise UserError(
+                "this run has a detector alone (its checkpoint came without a generator), and "
+                "scores and fillings are a generator's; put it to a task by lmlab finetune, or "
+                "import a folder that has generator/ in it."
+            )
+
+    def _check_discriminator(self) -> None:
+        if self.missing_network == "detector":
+            raise UserError(
+                "this run has a generator alone (its checkpoint came without a detector), and it "
+                "is the detector that detects and encodes; ask it by lmlab score or fill, or "
+                "import a folder that has both."
+            )

@@ -1,0 +1,100 @@
+"""UniLM as a system: it fills in tokens both ways, and writes at a mask that moves on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import FullMask
+from lmlab.core.batch import Batch
+from lmlab.core.distribution import Categorical
+from lmlab.core.parts import HiddenStates
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.unified_lm import (
+    UniLMObjective,
+    generation_segments,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class UniLMState:
+    """What was written so far, without the mask at which the next token is predicted."""
+
+    memory: State
+    position: Tensor
+    """(B,) that of the next token."""
+    segment: int
+
+    def select(self, rows: Tensor) -> UniLMState:
+        return UniLMState(self.memory.select(rows), self.position[rows], self.segment)
+
+    def detach(self) -> UniLMState:
+        return UniLMState(self.memory.detach(), self.position, self.segment)
+
+
+class UniLM(MaskedLM):
+    """Fills masked tokens in both ways, and writes left to right: each next token at a <mask>.
+
+    A step is two passes of one place each: `peek` puts a mask behind what is written and forgets
+    it, `advance` puts the token there.
+    """
+
+    objective: UniLMObjective
+
+    def __init__(self, *, objective: UniLMObjective, **parts: Any) -> None:
+        super().__init__(objective=objective, **parts)
+        if objective.longest is not None:
+            # A text that is cut in two has a separator more than its tokens.
+            self.window = objective.longest - 2
+
+    def max_generation_length(self, condition: int) -> int | None:
+        """What is given comes first, and each token that is written needs a place behind it."""
+        longest = self.objective.longest
+        return None if longest is None else longest - condition
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> UniLMState:
+        """The state of `rows` texts before their first token, each given its condition."""
+        device = next(self.parameters()).device
+        tokens = torch.full((rows, 1), self.vocabulary.opening, device=device)
+        lengths = torch.ones(rows, dtype=torch.long, device=device)
+        if condition is not None:
+            tokens, lengths = condition.tokens, condition.lengths
+        source, text = generation_segments(condition)
+        view = View(
+            inputs=tokens,
+            lengths=lengths,
+            attention_mask=FullMask(),
+            segments=torch.full_like(tokens, source),
+        )
+        hidden = self.backbone(view, self.backbone.initial_state(rows))
+        return UniLMState(hidden.state, lengths, text)
+
+    def peek(self, state: UniLMState) -> Categorical:
+        """The distribution of the next token, (rows, V)."""
+        assert self.vocabulary.mask is not None
+        masks = torch.full_like(state.position, self.vocabulary.mask)
+        return Categorical(self.emission.log_probs(self._after(state, masks).values[:, -1]))
+
+    def advance(self, state: UniLMState, tokens: Tensor) -> UniLMState:
+        """The state after one more token in each row, (rows,)."""
+        memory = self._after(state, tokens).state
+        assert memory is not None
+        return UniLMState(memory, state.position + 1, state.segment)
+
+    def _after(self, state: UniLMState, tokens: Tensor) -> HiddenStates:
+        """Hidden states of one more place that holds the given tokens."""
+        self.objective.check_length(int(state.position.max()) + 1)
+        view = View(
+            inputs=tokens[:, None],
+            lengths=torch.ones_like(tokens),
+            attention_mask=FullMask(),
+            positions=state.position[:, None],
+            segments=torch.full_like(tokens, state.segment)[:, None],
+        )
+        hidden: HiddenStates = self.backbone(view, state.memory)
+        return hidden

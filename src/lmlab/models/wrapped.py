@@ -1,0 +1,263 @@
+"""A stranger's torch module as a system: ids in, scores of all tokens out, nothing else known."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.attention_mask import (
+    CausalMask,
+    FullMask,
+)
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
+from lmlab.core.evaluation_mode import device_of
+from lmlab.core.parts import (
+    Backbone,
+    Emission,
+    HiddenStates,
+    Objective,
+    Predictions,
+    prediction_mask,
+)
+from lmlab.core.protocols import LMHead
+from lmlab.core.state import State, TensorState
+from lmlab.core.system import Assembly
+from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.output_embedding import never_predicted_mask
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskReplacement,
+)
+from lmlab.objectives.next_token import NextToken
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
+
+MAX_LOGITS_IN_MEMORY = 2**25
+"""Scores that stand in memory together: rows × places × vocabulary."""
+
+
+class ModuleBackbone(Backbone):
+    """Runs the module; its scores (B, T, D) of all ids stand for hidden states.
+
+    Sequences of different lengths are padded at their ends, under an attention mask where forward
+    takes one; with `pads` false only those of equal length are read together.
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
+
+    def __init__(self, module: nn.Module, *, count: int, filler: int) -> None:
+        super().__init__()
+        self.module = module
+        self.width = count
+        """Ids of the tokeniser; scores of more are left out."""
+        self.filler = filler
+        """An id that stands where there is padding."""
+        self.pads = True
+        taken = _parameters(module)
+        self.takes_attention_mask = "attention_mask" in taken
+        self._words = {"use_cache": False} if "use_cache" in taken else {}
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        return HiddenStates(values=self.scores(view.inputs, view.lengths))
+
+    def scores(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T, D) of ids (B, T); anything at padding."""
+        lengths = lengths.clamp(min=1)  # a row without any place is read and asked nothing
+        if self.pads or bool((lengths == tokens.shape[1]).all()):
+            return self.read(tokens, lengths)
+        rows, time = tokens.shape
+        found: Tensor | None = None
+        for length in sorted(set(lengths.tolist())):
+            here = (lengths == length).nonzero().squeeze(1)
+            part = self.read(tokens[here, :length], lengths[here])
+            if found is None:
+                found = part.new_zeros(rows, time, self.width)
+            found = found.index_copy(0, here, F.pad(part, (0, 0, 0, time - length)))
+        assert found is not None, "a batch has rows"
+        return found
+
+    def read(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T, D) of one call of the module."""
+        answer = self.call(tokens, lengths)
+        return extract_logits(answer, tuple(tokens.shape))[..., : self.width]
+
+    def call(self, tokens: Tensor, lengths: Tensor) -> Any:
+        """What the module gives for ids (B, T)."""
+        inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        words: dict[str, Any] = dict(self._words)
+        if self.takes_attention_mask:
+            words["attention_mask"] = inside.long()
+        try:
+            return self.module(tokens.masked_fill(~inside, self.filler), **words)
+        except UserError:
+            raise
+        except Exception as error:  # a stranger's code may raise anything
+            raise UserError(
+                f"the module fails on ids of shape {tuple(tokens.shape)} "
+                f"({type(error).__name__}: {error}); give window= if that is longer than it can "
+                "read, or mend its forward."
+            ) from error
+
+
+def _parameters(module: nn.Module) -> set[str]:
+    """Names that forward takes."""
+    try:
+        return set(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):  # compiled code tells no signature
+        return set()
+
+
+def extract_logits(answer: Any, shape: tuple[int, ...]) -> Tensor:
+    """The scores in what a module gave for ids of a shape: a tensor, `.logits`, or the first."""
+    found = getattr(answer, "logits", answer)
+    if isinstance(found, (tuple, list)) and found:
+        found = found[0]
+    if not isinstance(found, Tensor):
+        raise UserError(
+            "the module must give scores as a tensor, or as .logits of what it gives, and "
+            f"{type(answer).__name__} came."
+        )
+    if found.ndim != 3 or tuple(found.shape[:2]) != shape:
+        rows, time = shape
+        raise UserError(
+            f"for ids of shape {shape} the module must give scores of shape ({rows}, {time}, "
+            f"vocabulary), one row for every place, and {tuple(found.shape)} came."
+        )
+    return found
+
+
+class LogitsEmission(Emission):
+    """p(k | scores) = softmax_k(scores), over the tokens that can be predicted."""
+
+    never: Tensor
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(self.allowed(hidden), dim=-1)
+
+    def allowed(self, hidden: Tensor) -> Tensor:
+        """(…, V) the scores, -inf at what is never predicted; padding may be an id beyond them."""
+        beyond = len(self.never) - hidden.shape[-1]
+        scores = F.pad(hidden.float(), (0, beyond), value=float("-inf"))
+        return scores + self.never.to(scores.device)
+
+
+class WrappedModel(Assembly):
+    """What wrapped modules share: of their scores only those that are asked for are kept."""
+
+    backbone: ModuleBackbone
+    emission: LogitsEmission
+
+    def __init__(
+        self, reading: ModuleBackbone, vocabulary: Vocabulary, objective: Objective
+    ) -> None:
+        super().__init__(
+            vocabulary=vocabulary,
+            backbone=reading,
+            emission=LogitsEmission(vocabulary),
+            objective=objective,
+        )
+
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        """Nothing: what goes on inside the module is its own."""
+        return {}
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        """Log-probabilities of a view's targets, a bounded number of rows at a time."""
+        places = prediction_mask(view)
+        assert view.targets is not None
+        found = [
+            self.emission.log_prob(values, view.targets[rows][places[rows]])
+            for rows, values in self._at(view, places)
+        ]
+        return Predictions(log_probs=torch.cat(found), places=places)
+
+    def logits_at(self, view: View, places: Tensor) -> Tensor:
+        """(N, V) scores at the true entries of `places` (B, T), in reading order."""
+        return torch.cat([self.emission.allowed(values) for _, values in self._at(view, places)])
+
+    def _at(self, view: View, places: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows after others, with the module's scores at their `places`."""
+        rows, time = view.inputs.shape
+        at_once = max(1, MAX_LOGITS_IN_MEMORY // max(1, time * self.vocabulary.size))
+        for first in range(0, rows, at_once):
+            here = slice(first, first + at_once)
+            scores = self.backbone.scores(view.inputs[here], view.lengths[here])
+            yield here, scores[places[here]]
+
+
+class WrappedCausalLM(WrappedModel):
+    """A module that scores the next token at every place.
+
+    log p(s) = Σ_t log softmax(scores_{t-1})[s_t]. It steps by reading the whole text again, T
+    passes for T tokens: right for every module, whatever it remembers.
+    """
+
+    def __init__(self, reading: ModuleBackbone, vocabulary: Vocabulary) -> None:
+        super().__init__(reading, vocabulary, NextToken())
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> TensorState:
+        """The texts so far: what stands before their first token."""
+        if condition is not None:
+            raise UserError("a wrapped module is given no other text; leave the condition out.")
+        opening = torch.full((rows, 1), self.vocabulary.opening, device=device_of(self))
+        return TensorState({"tokens": opening})
+
+    def peek(self, state: TensorState) -> Categorical:
+        """The distribution of the next token, (rows, V); the whole text is read."""
+        tokens = state["tokens"]
+        lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
+        last = torch.zeros_like(tokens, dtype=torch.bool)
+        last[:, -1] = True
+        view = View(inputs=tokens, lengths=lengths, attention_mask=CausalMask())
+        return Categorical(F.log_softmax(self.logits_at(view, last), dim=-1))
+
+    def advance(self, state: TensorState, tokens: Tensor) -> TensorState:
+        """The texts with one more token each."""
+        return TensorState({"tokens": torch.cat([state["tokens"], tokens[:, None]], dim=1)})
+
+
+class WrappedMaskedLM(WrappedModel):
+    """A module that scores what stands at masked places, seen from both sides.
+
+    Its log_prob is the pseudo-log-likelihood of `MaskedLMObjective`. Views and losses hide 15 % of
+    the tokens, as BERT does, since how the module was trained is not known.
+    """
+
+    objective: MaskedLMObjective
+
+    def __init__(self, reading: ModuleBackbone, vocabulary: Vocabulary) -> None:
+        replacement = MaskReplacement(vocabulary=vocabulary)
+        super().__init__(
+            reading, vocabulary, BERTObjective(vocabulary, IndependentMasking(), replacement)
+        )
+
+    def fill(
+        self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
+    ) -> Categorical:
+        """(N, V) the distribution at each masked place, in reading order."""
+        return Categorical(F.log_softmax(self.logits(batch, masked), dim=-1))
+
+    def logits(
+        self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
+    ) -> Tensor:
+        """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
+        if head != "own":
+            raise UserError(
+                "a wrapped module gives scores by its own head, and no hidden states; leave "
+                "head= out."
+            )
+        view = self.objective.fill_view(batch, masked)
+        return self.logits_at(view, masked if asked is None else asked)

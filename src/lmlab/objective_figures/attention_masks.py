@@ -1,0 +1,125 @@
+"""Who may see whom in a view, as squares: one matrix for each way of looking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import AttentionMask, LayerMask
+from lmlab.core.view import NO_TARGET, View
+from lmlab.inspection.token_names import TokenNames
+from lmlab.objective_figures.figure_contents import (
+    AttentionMaskGrid,
+    TokenCell,
+    ViewAnnotations,
+)
+
+InputCells = Mapping[int, tuple[TokenCell, ...]]
+"""What stands at each place, by the view's `id`."""
+
+
+def attention_mask_grids(
+    view: View, fed: InputCells, names: TokenNames, told: ViewAnnotations
+) -> tuple[AttentionMaskGrid, ...]:
+    """Every way of looking that a view has."""
+    if told.stack is not None:
+        return (_one_stack(view, told.stack, fed, names),)
+    if view.decoder is not None:
+        return _two_stacks(view, view.decoder, fed, names)
+    if told.sight is not None:
+        return (_one_layer(view, told.sight, fed, names),)
+    if view.query_attention_mask is not None:
+        content = _within("content stream", view, view.attention_mask, fed, names)
+        query = _within("query stream", view, view.query_attention_mask, fed, names)
+        return (replace(content, asked=("",) * len(content.rows)), query)
+    own = _within("who may see whom", view, view.attention_mask, fed, names)
+    return (own, *_from_outside(own, told.asked_from))
+
+
+def _within(
+    name: str, part: View, rule: AttentionMask, fed: InputCells, names: TokenNames
+) -> AttentionMaskGrid:
+    """The places of one view among themselves."""
+    length, cells = int(part.lengths[0]), fed[id(part)]
+    seen = rule.mask(part.lengths, part.inputs.shape[1])[0, :length, :length]
+    asked = _asked_words(part, names)
+    return AttentionMaskGrid(name=name, rows=cells, columns=cells, seen=_rows(seen), asked=asked)
+
+
+def _two_stacks(
+    view: View, decoder: View, fed: InputCells, names: TokenNames
+) -> tuple[AttentionMaskGrid, ...]:
+    own = _within("decoder", decoder, decoder.attention_mask, fed, names)
+    across = torch.ones(len(own.rows), int(view.lengths[0]), dtype=torch.bool)
+    return (
+        _within("encoder", view, view.attention_mask, fed, names),
+        replace(own, told=False),
+        AttentionMaskGrid(
+            name="decoder looks at encoder",
+            rows=own.rows,
+            columns=fed[id(view)],
+            seen=_rows(across),
+            asked=own.asked,
+        ),
+    )
+
+
+def _one_stack(view: View, stack: View, fed: InputCells, names: TokenNames) -> AttentionMaskGrid:
+    """The first token, the patches of an image, the other tokens."""
+    assert view.decoder is not None
+    image, text = fed[id(view)], fed[id(view.decoder)]
+    cells = (*text[:1], *image, *text[1:])
+    first, *others = _asked_words(view.decoder, names)
+    seen = stack.attention_mask.mask(stack.lengths, stack.inputs.shape[1])[0]
+    return AttentionMaskGrid(
+        name="who may see whom",
+        rows=cells,
+        columns=cells,
+        seen=_rows(seen[: len(cells), : len(cells)]),
+        asked=(first, *("" for _ in image), *others),
+    )
+
+
+def _one_layer(
+    view: View, sight: LayerMask, fed: InputCells, names: TokenNames
+) -> AttentionMaskGrid:
+    """Words, and what the network puts beside them, in one layer."""
+    auxiliary_nodes = tuple(TokenCell(text=name) for name in sight.auxiliary_nodes)
+    cells = (*fed[id(view)], *auxiliary_nodes)
+    asked = (*_asked_words(view, names), *("" for _ in auxiliary_nodes))
+    seen = _rows(sight.allowed)
+    return AttentionMaskGrid(
+        name="who sees whom in a layer", rows=cells, columns=cells, seen=seen, asked=asked
+    )
+
+
+def _from_outside(
+    own: AttentionMaskGrid, asked_from: Mapping[int, tuple[int, ...]]
+) -> list[AttentionMaskGrid]:
+    """A row for each target that is asked again, and the places that it is asked from."""
+    if not asked_from:
+        return []
+    columns = range(len(own.columns))
+    return [
+        AttentionMaskGrid(
+            name="asked again from around its span",
+            rows=tuple(own.rows[place] for place in asked_from),
+            columns=own.columns,
+            seen=tuple(tuple(c in read for c in columns) for read in asked_from.values()),
+            asked=tuple(own.asked[place] for place in asked_from),
+        )
+    ]
+
+
+def _asked_words(view: View, names: TokenNames) -> tuple[str, ...]:
+    if view.targets is None:
+        return ("",) * int(view.lengths[0])
+    ids = view.targets[0, : int(view.lengths[0])].tolist()
+    return tuple("" if id == NO_TARGET else names.target(id) for id in ids)
+
+
+def _rows(mask: Tensor) -> tuple[tuple[bool, ...], ...]:
+    return tuple(tuple(bool(cell) for cell in row) for row in mask.tolist())

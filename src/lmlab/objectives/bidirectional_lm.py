@@ -1,0 +1,93 @@
+"""Both ways: one language model reads a text forwards, another backwards, and they share words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.backbones.recurrent import Recurrent
+from lmlab.core.attention_mask import CausalMask
+from lmlab.core.batch import Batch
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network, weighted_cross_entropy
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.state import State
+from lmlab.core.view import View, causal_view
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.next_token import NextToken
+
+
+class BidirectionalLM(NextToken):
+    """loss = -Σ_t log p→(s_t | s_<t) - Σ_t log p←(s_t | s_>t), for each prediction (Peters 2018).
+
+    The backward model is a forward one on the reversed text, <s> s_n … s_1 </s>: a distribution
+    over texts of its own, by a recurrent network of its own and the words and the softmax of the
+    forward one. `log_prob` is the forward model's, exact; `backward_log_prob` the other one's. Text
+    that goes on from batch to batch is carried forwards only.
+    """
+
+    kind: ClassVar[ScoreKind] = "exact"
+
+    def __init__(self, backward: Recurrent, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.backward = backward
+        self.vocabulary = vocabulary
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        forward, after = super().loss(network, batch, state=state, generator=generator)
+        view = self.backward_view(batch)
+        backward = weighted_cross_entropy(view, network.predict(view, self.backward(view)))
+        both = forward + backward
+        return Loss(both.total, both.count, {"forward": forward, "backward": backward}), after
+
+    def backward_view(self, batch: Batch) -> View:
+        """What the backward model is shown: the reversed text, from left to right."""
+        return causal_view(reverse_sequences(batch, self.vocabulary.end))
+
+    def backward_log_prob(self, network: Network, batch: Batch) -> LogProbs:
+        """The backward model's, by place of the reversed text."""
+        view = self.backward_view(batch)
+        found = network.predict(view, self.backward(view))
+        return LogProbs(per_token=found.spread(), kind=self.kind)
+
+    def backward_layers(self, batch: Batch) -> list[Tensor]:
+        """Words and layers of the backward model, (B, T, W) each, at the places of the text.
+
+        What stands at a place has read the tokens from the text's end down to its own.
+        """
+        turned = reverse_sequences(batch, self.vocabulary.end)
+        view = View(inputs=turned.tokens, lengths=turned.lengths, attention_mask=CausalMask())
+        found, _ = self.backward.all_layers(view)
+        # Place t was read as number n + 1 - t, after the start symbol and what stands behind it.
+        # The end takes that start's vectors, which it is backwards; the start has read all.
+        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        turn = last_token_positions(batch, self.vocabulary.end)[:, None] + 1 - place
+        index = turn.clamp(min=0).minimum((batch.lengths - 1)[:, None])[..., None]
+        return [layer.gather(1, index.expand(-1, -1, layer.shape[-1])) for layer in found]
+
+
+def last_token_positions(batch: Batch, end: int | None) -> Tensor:
+    """(B,) the place of each text's last token, its end symbol left out; 0 where it has none."""
+    last = (batch.lengths - 1).clamp(min=0)
+    ended = batch.tokens.gather(1, last[:, None]).squeeze(1) == (-1 if end is None else end)
+    return (last - ended.long()).clamp(min=0)
+
+
+def reverse_sequences(batch: Batch, end: int | None) -> Batch:
+    """The same texts backwards: what stands first stays there, and so does an end symbol."""
+    last = last_token_positions(batch, end)[:, None]
+    place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+    inside = (place >= 1) & (place <= last)
+    index = torch.where(inside, last + 1 - place, place)
+    return replace(batch, tokens=batch.tokens.gather(1, index), carries=False)

@@ -1,0 +1,85 @@
+"""Rows put together of several stretches, and who sees whom in them: by the rank of each place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import ExplicitMask
+from lmlab.core.view import NO_TARGET, View
+
+
+def rank_mask(ranks: Tensor, asking: Tensor | None = None) -> ExplicitMask:
+    """A place sees all places of its own rank and of lower ones; ranks (B, T).
+
+    Equal ranks see each other (both ways), growing ones the past, falling ones the future. A place
+    that is `asking` (B, T) sees lower ranks and itself alone, and nobody else sees it: a mask
+    beside the text, at which the token of its rank is predicted.
+    """
+    lower, equal = ranks[:, None, :] < ranks[:, :, None], ranks[:, None, :] == ranks[:, :, None]
+    if asking is None:
+        return ExplicitMask(lower | equal)
+    itself = torch.eye(ranks.shape[1], dtype=torch.bool, device=ranks.device)
+    others = (lower | (equal & ~asking[:, :, None])) & ~asking[:, None, :]
+    return ExplicitMask(others | itself)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenBlock:
+    """n places of each row, some of them real; (B, n) tensors, what is a number becomes one."""
+
+    inputs: Tensor
+    real: Tensor
+    """bool"""
+    positions: Tensor
+    """(B, n), or (B, n, 2) where positions are pairs."""
+    ranks: Tensor | int
+    """When a place is written: it sees what has the same rank or a lower one."""
+    segments: Tensor | int | None = None
+    """None where the network tells no segments apart."""
+    targets: Tensor | int = NO_TARGET
+    clean_positions: Tensor | int = -1
+    asking: Tensor | bool = False
+    """Whether it is a mask beside the text, which no other place sees."""
+
+    def tensor(self, name: str) -> Tensor:
+        value = getattr(self, name)
+        if isinstance(value, Tensor):
+            return value.expand(*self.inputs.shape, *value.shape[2:])
+        kind = torch.bool if isinstance(value, bool) else torch.long
+        return torch.full(self.inputs.shape, value, dtype=kind, device=self.inputs.device)
+
+
+def join_blocks(stretches: Sequence[TokenBlock], *, pad: int) -> View:
+    """One view of the real places of all stretches, in the order of their ranks.
+
+    Places of one rank stand as they are given. Cost O(T log T) to sort, O(T²) for the visibility.
+    """
+    plain = any(each.segments is None for each in stretches)
+    names = [each.name for each in fields(TokenBlock) if not (plain and each.name == "segments")]
+    parts = {name: torch.cat([each.tensor(name) for each in stretches], 1) for name in names}
+    real = parts.pop("real")
+    lengths = real.sum(1)
+    last = parts["ranks"].max() + 1
+    order = parts["ranks"].masked_fill(~real, int(last)).argsort(dim=1, stable=True)
+    order = order[:, : int(lengths.max())]
+    parts = {name: gather_positions(values, order) for name, values in parts.items()}
+    padding = torch.arange(order.shape[1], device=order.device) >= lengths[:, None]
+    several = padding[..., None] if parts["positions"].ndim == 3 else padding
+    return View(
+        inputs=parts["inputs"].masked_fill(padding, pad),
+        lengths=lengths,
+        attention_mask=rank_mask(parts["ranks"], parts["asking"]),
+        targets=parts["targets"].masked_fill(padding, NO_TARGET),
+        positions=parts["positions"].masked_fill(several, 0),
+        segments=None if plain else parts["segments"].masked_fill(padding, 0),
+        clean_positions=parts["clean_positions"].masked_fill(padding, -1),
+    )
+
+
+def gather_positions(values: Tensor, places: Tensor) -> Tensor:
+    """(B, N, …) what stands at the given places (B, N) of values (B, T, …)."""
+    return values[torch.arange(len(values), device=values.device)[:, None], places]

@@ -1,0 +1,229 @@
+"""Writing beside a source that shows little: what denoising objectives share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from lmlab.core.attention_mask import FullMask
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.parts import Network
+from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.state import State
+from lmlab.core.view import NO_TARGET, View, causal_view
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.objectives.objective_interfaces import Seq2SeqObjective
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoisingSpecialTokens:
+    """The symbols of a source and of what is written beside it.
+
+    What a system trained here has is the default; checkpoints from elsewhere have other customs.
+    """
+
+    vocabulary: Vocabulary
+    mask: int
+    """Stands in a source for what is hidden."""
+    opening: tuple[int, ...] = ()
+    """Ids that the decoder is given first; where empty, what stands before the text."""
+    source_start: bool = True
+    """Whether a source begins with the start symbol."""
+
+    @classmethod
+    def of(
+        cls,
+        vocabulary: Vocabulary,
+        *,
+        mask: int | None = None,
+        opening: tuple[int, ...] = (),
+        source_start: bool = True,
+    ) -> DenoisingSpecialTokens:
+        """With the vocabulary's own mask symbol, unless another id is given."""
+        mask = vocabulary.mask if mask is None else mask
+        if mask is None:
+            raise UserError(
+                "hiding parts of a text needs a mask symbol, and this tokeniser has none; give "
+                "one that has <mask> or [MASK], or the symbol's id."
+            )
+        if not 0 <= mask < vocabulary.size:
+            raise UserError(
+                f"a mask symbol is one of the {vocabulary.size} ids of the vocabulary, and "
+                f"{mask} came."
+            )
+        return cls(vocabulary=vocabulary, mask=mask, opening=opening, source_start=source_start)
+
+    @property
+    def frame(self) -> tuple[list[int], list[int]]:
+        """What stands before and after the body of a source."""
+        start, end = self.vocabulary.start, self.vocabulary.end
+        before = [start] if self.source_start and start is not None else []
+        return before, [] if end is None else [end]
+
+
+@dataclass(frozen=True, eq=False)
+class CorruptedSource:
+    """What a source shows of a text: tokens, and the place in the text that each came from."""
+
+    tokens: np.ndarray
+    """(S,) ids."""
+    places: np.ndarray
+    """(S,) places in the body of the text, -1 where a mask symbol stands."""
+
+
+class DenoisingObjective(Seq2SeqObjective):
+    """log p(s) = Σ_t log p(s_t | s_<t, a source of one mask symbol alone).
+
+    The decoder writes; the encoder reads a source that hides something, which a subclass chooses
+    in training. Where everything is hidden, what is left is a distribution over texts: exact, and
+    sure to sum to one. In training a share `whole` of the texts is shown so, which the papers have
+    not; how well the score of a text is trained depends on it. A text with a condition (a pair) is
+    written beside it, as it is.
+    """
+
+    kind: ClassVar[ScoreKind] = "exact"
+
+    def __init__(self, spelling: DenoisingSpecialTokens, *, whole: float = 0.0) -> None:
+        super().__init__()
+        self.spelling = spelling
+        self.vocabulary = spelling.vocabulary
+        self.whole = whole
+
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
+        """Told what the tokens look like; an objective that knows sentences has a use for it."""
+        return
+
+    def opening(self) -> tuple[int, ...]:
+        return self.spelling.opening or (self.vocabulary.opening,)
+
+    def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
+        """The sources as they are, masks in them included; one mask alone where there are none."""
+        if condition is None:
+            return self.corrupted_source_view([self.fully_masked_source()] * rows, device)
+        skipped = 0 if self.spelling.source_start else 1
+        return View(
+            inputs=condition.tokens[:, skipped:],
+            lengths=(condition.lengths - skipped).clamp(min=0),
+            attention_mask=FullMask(),
+        )
+
+    def fully_masked_source(self) -> CorruptedSource:
+        return CorruptedSource(np.array([self.spelling.mask]), np.array([-1]))
+
+    def corrupted_source_view(self, shown: Sequence[CorruptedSource], device: torch.device) -> View:
+        """The encoder's view of sources, framed by start and end; origins tell what is shown."""
+        before, after = self.spelling.frame
+        framed = [[*before, *each.tokens.tolist(), *after] for each in shown]
+        batch = Batch.collate(framed, self.vocabulary.pad).to(device)
+        clean_positions = torch.full_like(batch.tokens, -1)
+        for row, each in enumerate(shown):
+            # Place 0 of a text is its start; the body begins at place 1.
+            places = np.where(each.places < 0, -1, each.places + 1)
+            inside = slice(len(before), len(before) + len(places))
+            clean_positions[row, inside] = torch.from_numpy(places).to(clean_positions)
+        return View(
+            inputs=batch.tokens,
+            lengths=batch.lengths,
+            attention_mask=FullMask(),
+            clean_positions=clean_positions,
+        )
+
+    def written(self, batch: Batch) -> View:
+        """The decoder's view of texts that it writes as a whole."""
+        view, opening = causal_view(batch), self.spelling.opening
+        if not opening:
+            return view
+        assert view.targets is not None and view.clean_positions is not None
+        more = len(opening) - 1
+        front = torch.tensor(opening, device=view.inputs.device).expand(len(batch), -1)
+        return replace(
+            view,
+            inputs=torch.cat([front, view.inputs[:, 1:]], 1),
+            lengths=torch.where(view.lengths > 0, view.lengths + more, 0),
+            targets=F.pad(view.targets, (more, 0), value=NO_TARGET),
+            clean_positions=F.pad(view.clean_positions, (more, 0), value=-1),
+        )
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.conditional_view(batch)
+        random, shown, parts = numpy_generator(generator), [], []
+        for body in text_bodies(batch, self.vocabulary):
+            whole = random.random() < self.whole
+            seen, part = self.corrupt_fully(body) if whole else self.divide(body, random)
+            shown.append(seen)
+            parts.append(part)
+        source = self.corrupted_source_view(shown, batch.tokens.device)
+        return replace(source, decoder=self.partial_decoder_view(batch, parts))
+
+    def divide(
+        self, tokens: np.ndarray, random: np.random.Generator
+    ) -> tuple[CorruptedSource, np.ndarray]:
+        """What the source shows of a text (T,), and the places of it that are written, rising."""
+        raise TypeError(f"{type(self).__name__} does not define divide")
+
+    def corrupt_fully(self, tokens: np.ndarray) -> tuple[CorruptedSource, np.ndarray]:
+        """Nothing is shown of a text, and all of it written."""
+        return self.fully_masked_source(), np.arange(len(tokens))
+
+    def partial_decoder_view(self, batch: Batch, parts: Sequence[np.ndarray]) -> View:
+        """The decoder's view where it writes, of each text, the tokens at some places of its body.
+
+        The end symbol follows, but where the text itself was cut off there.
+        """
+        rows, clean_positions = [], []
+        for tokens, length, part in zip(
+            batch.tokens.tolist(), batch.lengths.tolist(), parts, strict=True
+        ):
+            ended = length > 1 and tokens[length - 1] == self.vocabulary.end
+            body = length - 1 - ended
+            to_the_end = body == (part[-1] + 1 if len(part) else 0)
+            end = self.spelling.frame[1] if ended or not to_the_end else []
+            rows.append([tokens[0], *(tokens[place + 1] for place in part), *end])
+            here = [length - 1] if ended and to_the_end else [-1]
+            clean_positions.append([*(part + 1), *here][: len(rows[-1]) - 1])
+        view = self.written(Batch.collate(rows, self.vocabulary.pad).to(batch.tokens.device))
+        assert view.clean_positions is not None
+        told = Batch.collate(clean_positions, -1).tokens.to(view.clean_positions)
+        return replace(view, clean_positions=F.pad(told, (len(self.opening()) - 1, 0), value=-1))
+
+    def conditional_view(self, batch: Batch) -> View:
+        """Texts beside their conditions, or beside nothing."""
+        source = self.source_view(batch.condition, len(batch), batch.tokens.device)
+        return replace(source, decoder=self.written(batch))
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        predictions = network.target_log_probs(self.conditional_view(batch))
+        first = len(self.opening()) - 1
+        return LogProbs(per_token=predictions.spread()[:, first:], kind=self.kind)
+
+
+def text_bodies(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:
+    """The tokens of each row without what stands before them and without an end symbol at last."""
+    bodies = []
+    for row, length in zip(batch.tokens.cpu().numpy(), batch.lengths.tolist(), strict=True):
+        ended = length > 1 and row[length - 1] == vocabulary.end
+        bodies.append(row[1 : length - ended])
+    return bodies
+
+
+def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:
+    """NumPy's source of randomness, seeded by torch's: texts are of different lengths, and small
+    drawings for each of them are quicker so."""
+    home = torch.device("cpu") if generator is None else generator.device
+    seed = torch.randint(2**62, (1,), generator=generator, device=home)
+    return np.random.default_rng(int(seed))

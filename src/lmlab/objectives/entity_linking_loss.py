@@ -1,0 +1,166 @@
+"""Masked tokens with the mentions of entities around them, and which entity each names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    MentionSpans,
+    mention_capture,
+)
+from lmlab.core.loss import Loss
+from lmlab.core.parts import HiddenStates, Network, weighted_cross_entropy
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.state import State
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.knowledge.entity_lexicon import EntityLexicon
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.token_masking import (
+    MaskingStrategy,
+    MaskReplacement,
+    StaticMasking,
+    maskable_positions,
+)
+
+LinkingLoss = Callable[[Tensor, Tensor], Tensor]
+"""From the scores (K, C) of K mentions, -inf where there is no candidate, and the place (K,) of the
+true one among them, to (K,) losses."""
+
+
+@dataclass(frozen=True)
+class SoftmaxLinkingLoss:
+    """-log(exp ψ_g / Σ_k exp ψ_k) for each mention (Peters et al. 2019)."""
+
+    def __call__(self, scores: Tensor, gold: Tensor) -> Tensor:
+        log_probs = torch.log_softmax(scores, -1)
+        return -log_probs.gather(-1, gold[:, None]).squeeze(-1)
+
+
+@dataclass(frozen=True)
+class MarginLinkingLoss:
+    """max(0, γ - ψ_g) + Σ_{k≠g} max(0, γ + ψ_k) for each mention (Peters et al. 2019).
+
+    004 has the sum inside of the first maximum, where a true entity that scores high would pay for
+    false ones that do too.
+    """
+
+    margin: float = 0.2
+
+    def __call__(self, scores: Tensor, gold: Tensor) -> Tensor:
+        right = scores.gather(-1, gold[:, None])
+        # What is no candidate has minus infinity, and costs nothing.
+        wrong = (self.margin + scores).clamp(min=0).scatter(-1, gold[:, None], 0.0)
+        return (self.margin - right).clamp(min=0).squeeze(-1) + wrong.sum(-1)
+
+
+def linking_loss(measure: LinkingLoss, scores: Tensor, spans: MentionSpans) -> Loss:
+    """Over the mentions whose entity is told and among their candidates, and how many they are."""
+    matches = (spans.candidates == spans.entities[:, None]) & (spans.entities != NO_ENTITY)[:, None]
+    asked = matches.any(-1)
+    gold = matches[asked].long().argmax(-1) if bool(asked.any()) else spans.rows[:0]
+    lost = measure(scores[asked], gold) if len(gold) else scores.new_zeros(0)
+    return Loss(lost.sum(), asked.sum().to(scores.dtype))
+
+
+class EntityLinkingMLM(BERTObjective):
+    """-Σ_{t hidden} log p(s_t | what is shown) + Σ_{m told} L_EL(m) (Peters et al. 2019).
+
+    Mentions are found in the clean text by the lexicon, but for what is hidden: a mention with a
+    hidden token is none. (The paper keeps it with a [MASK] entity as its candidate, which tells
+    that the hidden word is in the lexicon, and where a name of several words begins and ends.) So
+    views are the same in training and where blanks are filled in. While `alone`, training loses by
+    the linking alone.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        choice: MaskingStrategy,
+        replacement: MaskReplacement,
+        *,
+        lexicon: EntityLexicon,
+        linking: LinkingLoss,
+        weight: float = 1.0,
+        repeats: StaticMasking | None = None,
+    ) -> None:
+        super().__init__(vocabulary, choice, replacement, repeats=repeats)
+        self.lexicon = lexicon
+        self.linking = linking
+        self.weight = weight
+        self.alone = False
+
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
+        self.lexicon.meet(pieces, unknown=self.vocabulary.unknown)
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        view = super().view(batch, generator=generator)
+        assert view.targets is not None
+        return replace(view, spans=self.find(batch, view.targets != NO_TARGET))
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        return replace(super().fill_view(batch, masked), spans=self.find(batch, masked))
+
+    def find(self, batch: Batch, hidden: Tensor) -> MentionSpans:
+        """The mentions of a clean batch that have no place of `hidden` (B, T) in them."""
+        return self.lexicon.find(batch, maskable_positions(batch, self.vocabulary) & ~hidden)
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Of the hidden tokens and of the mentions that are told, for each hidden token."""
+        view = self.view(batch, generator=generator)
+        hidden = network.hidden(view, state)
+        linked = self._linked(view, hidden)
+        if self.alone and self.training:
+            return Loss(linked.total, linked.count, {"linking": linked}), None
+        masked = weighted_cross_entropy(view, network.predict(view, hidden))
+        total = masked.total + self.weight * linked.total
+        return Loss(total, masked.count, {"masked": masked, "linking": linked}), None
+
+    def _linked(self, view: View, hidden: HiddenStates) -> Loss:
+        assert view.spans is not None
+        [found] = hidden.recalled.values()
+        return linking_loss(self.linking, found["scores"], view.spans)
+
+    def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
+        """How sure each mention of the clean text is of its candidates."""
+        view = self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
+        [found] = network.hidden(view).recalled.values()
+        spans = view.spans
+        assert spans is not None
+        # Of mentions with the same first word the longest, which comes last.
+        longest = torch.ones_like(spans.rows, dtype=torch.bool)
+        longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
+        places = torch.stack([spans.rows[longest], spans.first[longest]], -1)
+        entities = self.lexicon.knowledge.entities
+        links = mention_capture(
+            batch,
+            "entity",
+            places.tolist(),
+            _by_entity(spans.candidates[longest], found["weights"][longest], len(entities)),
+            [entity.title or entity.name for entity in entities],
+            reading="The mentions that were found, by their first word, and p(entity) of each "
+            "among its candidates.",
+        )
+        return {"linked mentions": links}
+
+
+def _by_entity(candidates: Tensor, weights: Tensor, entities: int) -> Tensor:
+    """(M, N) weights (M, C) of candidates (M, C) at their entities, nan at all others."""
+    real = candidates != NO_ENTITY
+    shares = weights.new_full((len(candidates), entities), torch.nan)
+    shares[real.nonzero()[:, 0], candidates[real]] = weights.detach()[real]
+    return shares

@@ -1,0 +1,109 @@
+"""Joint blanks: several tokens are hidden, and what is asked is all of them together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network
+from lmlab.core.state import State
+from lmlab.core.view import View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.per_example_rng import per_example_uniform
+from lmlab.objectives.masked_language_modelling import masked_view
+from lmlab.objectives.masking.token_masking import (
+    MaskingStrategy,
+    maskable_positions,
+    require_mask_token,
+)
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformCountMasking:
+    """In each text 1 … m places, every number as likely: with probability `spans` one run of
+    neighbours, else any set of them. m is `most` of the text, rounded, and at least one."""
+
+    most: float = 1.0
+    spans: float = 0.5
+
+    def __call__(
+        self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        # An axis of places for each, so that a row's draws do not depend on the batch's width.
+        drawn = per_example_uniform((len(batch), 3), allowed.device, generator=generator)
+        by_place = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        count = allowed.sum(1)
+        greatest = (self.most * count).round().clamp(min=1)
+        asked = torch.minimum((drawn[:, 0] * greatest).floor() + 1, greatest).long()[:, None]
+        rank = by_place.masked_fill(~allowed, 2.0).argsort(1).argsort(1)
+        number = allowed.cumsum(1) - 1
+        first = (drawn[:, 1:2] * (count[:, None] - asked + 1)).floor().long()
+        span = (number >= first) & (number < first + asked)
+        return torch.where(drawn[:, 2:] < self.spans, span, rank < asked) & allowed
+
+
+@runtime_checkable
+class JointNetwork(Network, Protocol):
+    """A network with a joint distribution over masked positions."""
+
+    training: bool
+
+    def marginals_at(self, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
+        """(N,) marginal log-probabilities at the `asked` positions, all of `hidden` masked."""
+        ...
+
+    def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
+        """(B,) what is minimised for all masked positions of a text together."""
+        ...
+
+
+class JointMaskedLMObjective(MaskedLMObjective):
+    """-log p(all hidden tokens | what is shown): the joint likelihood of a text's blanks (000).
+
+    Hidden tokens are all <mask>, since what stands in a blank is never looked at. What the emission
+    minimises need not be the likelihood itself, where that can't be summed (Potts). Its log_prob is
+    the pseudo-log-likelihood, by one blank at a time.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, choice: MaskingStrategy) -> None:
+        super().__init__()
+        require_mask_token(vocabulary)
+        self.vocabulary = vocabulary
+        self.choice = choice
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        allowed = maskable_positions(batch, self.vocabulary)
+        return self.fill_view(batch, self.choice(batch, allowed, generator=generator))
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
+        return masked_view(batch, shown, masked)
+
+    def log_prob_at(self, network: Network, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
+        """(N,) as `fill` gives them: where more is hidden than one token, the joint's marginals."""
+        if torch.equal(hidden, asked) and bool((hidden.sum(1) <= 1).all()):
+            return super().log_prob_at(network, batch, hidden, asked)
+        assert isinstance(network, JointNetwork)
+        return network.marginals_at(batch, hidden, asked)
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """Of all blanks, for each hidden token."""
+        assert isinstance(network, JointNetwork)
+        view = self.view(batch, generator=generator)
+        assert view.clean_positions is not None
+        tries = generator if network.training else None
+        lost = network.joint_loss(view, generator=tries)
+        return Loss(lost.sum(), (view.clean_positions >= 0).sum().float()), None

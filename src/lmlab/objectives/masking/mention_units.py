@@ -1,0 +1,113 @@
+"""Mentions of names and phrases in a text, told by the corpus or found by a lexicon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.entity_mentions import NO_ENTITY
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.objectives.masking.token_masking import shift_right
+from lmlab.objectives.masking.whole_word_masking import WordUnits
+
+
+class MentionUnits:
+    """Names where they stand in a text, and words everywhere else (Sun et al. 2019).
+
+    A text whose mentions the corpus tells (`Batch.entities`) has these and no others, each from its
+    first token to its last, at words' bounds or not; two of one entity that touch are one. In a
+    text of which nothing is told they are the names of a lexicon.
+
+    The lexicon's are compared as tokens, from left to right, the longest first; they begin where a
+    word begins and end where one ends. A name with a token that the tokeniser does not know is
+    never found. The lexicon is read when the tokeniser is known, before which there are no names: a
+    model that only scores has no use for it. Cost: O(T) looks into a table for each length that
+    names with the same first token have.
+    """
+
+    def __init__(self, lexicon: Callable[[], Sequence[str]], words: WordUnits) -> None:
+        self.lexicon = lexicon
+        self.words = words
+        self.names: Sequence[str] = ()
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._lengths: dict[int, tuple[int, ...]] = {}
+        """By its first token, how long a name can be, the longest first."""
+
+    def meet(self, pieces: TokenizerProtocol) -> None:
+        """Learn how the tokeniser writes the names, and where words begin."""
+        self.words.meet(pieces)
+        self.names = self.lexicon()
+        unknown = self.words.vocabulary.unknown
+        self._numbers, lengths = {}, dict[int, set[int]]()
+        for number, name in enumerate(self.names):
+            tokens = tuple(pieces.encode(name))
+            if tokens and unknown not in tokens:
+                self._numbers.setdefault(tokens, number)
+                lengths.setdefault(tokens[0], set()).add(len(tokens))
+        self._lengths = {first: tuple(sorted(all, reverse=True)) for first, all in lengths.items()}
+
+    def covering(self, batch: Batch, allowed: Tensor) -> Tensor:
+        """(B, T) the number of the name that covers each place, -1 where none.
+
+        Entities that the corpus tells are numbered after the lexicon's names.
+        """
+        return self._found(batch, allowed, self.words.starts(batch, allowed))[0]
+
+    def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
+        """(B, T) bool: where a mention begins, and where a word does that is in none."""
+        starts = self.words.starts(batch, allowed)
+        covering, first = self._found(batch, allowed, starts)
+        inside = covering >= 0
+        # A mention that is told may end within a word, whose rest is then a unit of its own.
+        rest = allowed & shift_right(inside, fill=False)
+        return torch.where(inside, first, starts | rest)
+
+    def name(self, number: int) -> str:
+        """The name of that number; of an entity that the corpus tells, only that it is one."""
+        own = number < len(self.names)
+        return self.names[number] if own else f"told {number - len(self.names)}"
+
+    def _found(self, batch: Batch, allowed: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T) which name covers each place, and whether it begins there."""
+        covering, first = self._by_lexicon(batch, allowed, starts)
+        if batch.entities is None:
+            return covering, first
+        told = batch.entities.masked_fill(~allowed, NO_ENTITY)
+        inside, before = told != NO_ENTITY, told.roll(1, 1)  # place 0 is never allowed
+        tells = inside.any(1, keepdim=True)
+        numbers = torch.where(inside, told + len(self.names), -1)
+        begins = inside & (told != before)
+        return torch.where(tells, numbers, covering), torch.where(tells, begins, first)
+
+    def _by_lexicon(self, batch: Batch, allowed: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        covering = torch.full(allowed.shape, -1)
+        first = torch.zeros(allowed.shape, dtype=torch.bool)
+        if self._numbers:
+            # A mention ends where the next word begins, or where no text is.
+            stops = starts | ~allowed
+            rows = zip(batch.tokens.tolist(), starts.tolist(), stops.tolist(), strict=True)
+            for row, (tokens, begin, stop) in enumerate(rows):
+                for place, length, number in self._match(tokens, begin, [*stop, True]):
+                    covering[row, place : place + length] = number
+                    first[row, place] = True
+        return covering.to(allowed.device), first.to(allowed.device)
+
+    def _match(
+        self, tokens: list[int], begin: list[bool], stop: list[bool]
+    ) -> list[tuple[int, int, int]]:
+        """Place, length and number of each mention in a row."""
+        found, free = [], 0
+        for place, token in enumerate(tokens):
+            if not begin[place] or place < free:
+                continue
+            for length in self._lengths.get(token, ()):
+                end = place + length
+                number = self._numbers.get(tuple(tokens[place:end]))
+                if number is not None and end < len(stop) and stop[end]:
+                    found.append((place, length, number))
+                    free = end
+                    break
+        return found

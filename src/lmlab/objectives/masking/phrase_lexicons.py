@@ -1,0 +1,57 @@
+"""Lists of names and phrases that ERNIE hides whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.data.languages.capitals import country_table
+from lmlab.data.wordnet import load_wordnet
+
+
+def read_lexicon(names: str) -> tuple[str, ...]:
+    """The names of several lexicons joined by commas, each once, in order.
+
+    `countries`: countries, capitals and cities in Chinese and English. `wordnet`: the lemmas of
+    WordNet that are written as several words. Anything else is a UTF-8 file of one name a line.
+    """
+    found: dict[str, None] = {}
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        found.update(
+            dict.fromkeys(
+                BUILTIN_LEXICONS[name]() if name in BUILTIN_LEXICONS else _read_file(name)
+            )
+        )
+    return tuple(found)
+
+
+@cache
+def country_names() -> tuple[str, ...]:
+    """What the languages `capitals` and `capitals-en` speak of."""
+    fields = ("country_zh", "capital_zh", "city_zh", "country_en", "capital_en", "city_en")
+    return tuple(
+        name for pair in country_table() for field in fields if (name := getattr(pair, field))
+    )
+
+
+@cache
+def wordnet_phrases() -> tuple[str, ...]:
+    """Lemmas of several words, in lower case as in the glosses."""
+    return tuple(lemma for lemma in load_wordnet().lemmas if " " in lemma)
+
+
+BUILTIN_LEXICONS = {"countries": country_names, "wordnet": wordnet_phrases}
+
+
+def _read_file(path: str) -> Iterable[str]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"mentions are {' or '.join(BUILTIN_LEXICONS)} or a UTF-8 file of one name a line, and "
+            f"{path!r} can't be read: {reason}."
+        ) from error
+    return filter(None, (line.strip() for line in text.splitlines()))

@@ -1,0 +1,109 @@
+"""Spans of neighbouring words, hidden together (Joshi et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.layers.per_example_rng import per_example_uniform
+from lmlab.objectives.masking.whole_word_masking import TokenUnits
+
+
+def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
+    """P(length = 1 … longest) ∝ (1 - p)^(length - 1): SpanBERT's, with a mean of 3.8."""
+    return _normalised([(1 - p) ** (length - 1) for length in range(1, longest + 1)])
+
+
+def harmonic_lengths(longest: int = 3) -> tuple[float, ...]:
+    """P(length = 1 … longest) ∝ 1 / length: the n-grams of Lan et al. 2020."""
+    return _normalised([1 / length for length in range(1, longest + 1)])
+
+
+def _normalised(weights: Sequence[float]) -> tuple[float, ...]:
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanMasking:
+    """Spans of whole words until `rate` of the words are hidden, with a shown word between any two.
+
+    Lengths in words are drawn one after another until they reach the share, the last one cut to it;
+    then the spans are laid into the text, every arrangement equally likely. So no length is
+    favoured because it fits better, as it is where spans that overlap are drawn again. A share that
+    is no whole number is rounded up or down at random, to at least one. A place that no other
+    follows is not hidden, so that every span has two neighbours.
+    """
+
+    units: TokenUnits
+    rate: float = 0.15
+    lengths: tuple[float, ...] = geometric_lengths()
+    """The probabilities of 1, 2, 3 … words."""
+
+    def __call__(
+        self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        last = torch.arange(allowed.shape[1], device=allowed.device) == batch.lengths[:, None] - 1
+        allowed = allowed & ~last
+        starts = self.units.starts(batch, allowed)
+        word = (starts.cumsum(1) - 1).masked_fill(~allowed, 0)
+        words = starts.sum(1).tolist()
+        hidden = torch.zeros(len(batch), max([1, *words]), dtype=torch.bool)
+        drawn = per_example_uniform(
+            (len(batch), 3, hidden.shape[1] + 1), hidden.device, generator=generator
+        )
+        for row, (count, draws) in enumerate(zip(words, drawn.tolist(), strict=True)):
+            for first, length in self.laid(count, draws):
+                hidden[row, first : first + length] = True
+        return hidden.to(allowed.device).gather(1, word) & allowed
+
+    def laid(self, words: int, draws: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+        """First word and length of each span in a text of so many words.
+
+        `draws` are three rows of at least `words` + 1 numbers in [0, 1).
+        """
+        for_lengths, for_places, for_order = draws
+        lengths = self._drawn(words, for_lengths)
+        # A span and the word after it are one block; where the blocks go among the other words is
+        # a choice of places, and any set of them as likely as another.
+        places = words + 1 - sum(lengths)
+        chosen = sorted(_shuffled(for_places[:places])[: len(lengths)])
+        found, before = [], 0
+        # Shuffled, because the last one drawn is cut to the share and may stand anywhere.
+        for place, rank in zip(chosen, _shuffled(for_order[: len(lengths)]), strict=True):
+            found.append((place + before, lengths[rank]))
+            before += lengths[rank]
+        return found
+
+    def _drawn(self, words: int, draws: Sequence[float]) -> list[int]:
+        """Lengths that add up to the share, or to what fits."""
+        if words == 0:
+            return []
+        exact = self.rate * words
+        share = max(1, math.floor(exact) + (draws[0] < exact - math.floor(exact)))
+        found: list[int] = []
+        for draw in draws[1 : words + 1]:
+            room = min(share, words - len(found)) - sum(found)
+            if room < 1:
+                break
+            found.append(min(self._length(draw), room))
+        return found
+
+    def _length(self, draw: float) -> int:
+        """The length at which the probabilities so far exceed a number in [0, 1)."""
+        so_far = 0.0
+        for length, probability in enumerate(self.lengths, start=1):
+            so_far += probability
+            if draw < so_far:
+                return length
+        return len(self.lengths)
+
+
+def _shuffled(draws: Sequence[float]) -> list[int]:
+    """0, 1, 2 … in the order of as many random numbers."""
+    return sorted(range(len(draws)), key=draws.__getitem__)

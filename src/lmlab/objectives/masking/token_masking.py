@@ -1,0 +1,177 @@
+"""Which tokens are hidden, and what stands where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.noise import sample_uniform
+from lmlab.layers.per_example_rng import (
+    per_example_generator,
+    per_example_uniform,
+)
+
+SHARE_TOLERANCE = 1e-9
+"""By how much a sum of shares may be above one."""
+
+
+class MaskingStrategy(Protocol):
+    """Which places of a clean batch are hidden."""
+
+    def __call__(
+        self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """(B, T) bool, true at some of the places where `allowed` (B, T) is."""
+        ...
+
+
+@dataclass(frozen=True)
+class IndependentMasking:
+    """Every token by itself with probability `rate` (Devlin et al. 2019: 0.15)."""
+
+    rate: float = 0.15
+
+    def __call__(
+        self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
+        return ensure_one_masked(drawn.masked_fill(~allowed, 2.0), drawn < self.rate, allowed)
+
+
+def ensure_one_masked(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
+    """The chosen places (B, T); in a row without any, the allowed one that drew the lowest number.
+
+    A text of which nothing is hidden teaches nothing, and short texts are often such: the published
+    codes take the rounded share, and at least one. `drawn` is high where nothing is allowed. Places
+    that share their number, as those of one word do, are taken together.
+    """
+    lowest = drawn == drawn.amin(1, keepdim=True)
+    lonely = ~(chosen & allowed).any(1, keepdim=True)
+    return (chosen | (lowest & lonely)) & allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskReplacement:
+    """Hidden tokens become <mask> (0.8), a random token (0.1) or stay (Devlin et al. 2019).
+
+    `together`: neighbours that are hidden share the lot, so that a span is masked, replaced or kept
+    as a whole (Joshi et al. 2020).
+    """
+
+    vocabulary: Vocabulary
+    mask: float = 0.8
+    random: float = 0.1
+    together: bool = False
+
+    def __post_init__(self) -> None:
+        require_mask_token(self.vocabulary)
+        if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + SHARE_TOLERANCE:
+            raise UserError(
+                f"of the hidden tokens {self.mask:g} are masked and {self.random:g} swapped, and "
+                "the two shares are parts of one whole; give shares whose sum is at most 1."
+            )
+
+    def __call__(
+        self, tokens: Tensor, chosen: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The tokens (B, T) with those at `chosen` replaced."""
+        drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
+        if self.together:
+            drawn = drawn.gather(1, run_starts(~chosen | ~shift_right(chosen, fill=False)))
+        shown = tokens.masked_fill(
+            chosen & (drawn < self.mask), require_mask_token(self.vocabulary)
+        )
+        swapped = chosen & (drawn >= self.mask) & (drawn < self.mask + self.random)
+        return torch.where(swapped, self._random(tokens, generator), shown)
+
+    def _random(self, tokens: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Tokens drawn evenly from those that can be predicted."""
+        table = ordinary_token_ids(self.vocabulary).to(tokens.device)
+        drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
+        return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
+
+
+def require_mask_token(vocabulary: Vocabulary) -> int:
+    """The id of the mask symbol, or the error that tells that there is none."""
+    if vocabulary.mask is None:
+        raise UserError(
+            "this objective hides tokens behind a mask symbol, and the tokeniser has neither "
+            "<mask> nor [MASK]; add one to its tokenizer.json, or train one with --tokenizer bpe."
+        )
+    return vocabulary.mask
+
+
+@lru_cache(maxsize=8)
+def ordinary_token_ids(vocabulary: Vocabulary) -> Tensor:
+    """The ids that stand for pieces of text: no symbol but the unknown one."""
+    never = {*vocabulary.unpredictable, vocabulary.end}
+    return torch.tensor([i for i in range(vocabulary.size) if i not in never])
+
+
+def maskable_positions(batch: Batch, vocabulary: Vocabulary) -> Tensor:
+    """(B, T) bool: the places that may be hidden: not padding, not the start, not the end."""
+    kept = batch.mask()
+    for symbol in (vocabulary.start, vocabulary.end):
+        if symbol is not None:
+            kept = kept & (batch.tokens != symbol)
+    # Place 0 is context, whatever stands there.
+    return kept & batch.targets_mask()
+
+
+def shift_right(values: Tensor, *, fill: bool) -> Tensor:
+    """(B, T) what stood one place to the left, `fill` at the first place."""
+    first = torch.full_like(values[:, :1], fill)
+    return torch.cat([first, values[:, :-1]], 1)
+
+
+def run_starts(starts: Tensor) -> Tensor:
+    """(B, T) the place at which each one's run began: the last of `starts` (B, T) up to it."""
+    place = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
+    return place.masked_fill(~starts, 0).cummax(1).values
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskedBatch:
+    """What was drawn for a batch."""
+
+    chosen: Tensor
+    """(B, T) bool: the places that are hidden."""
+    shown: Tensor
+    """(B, T) the tokens, with what stands where the hidden ones were."""
+
+
+MaskSampler = Callable[[Batch, torch.Generator | None], MaskedBatch]
+"""Hides some tokens of a clean batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticMasking:
+    """Static masking: a text is always hidden in one of `duplicates` ways (Devlin et al. 2019: 10).
+
+    What is hidden depends on `seed`, the text's number in its dataset (`batch.rows`) and which of
+    its duplicates is drawn, and not on the rest of the batch. A stretch of contiguous text has no
+    number of its own, and is drawn afresh.
+    """
+
+    seed: int = 0
+    duplicates: int = 10
+
+    def __call__(
+        self, draw: MaskSampler, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> MaskedBatch:
+        """What `draw` gives, with numbers that are each row's own."""
+        if batch.carries:
+            return draw(batch, generator)
+        which = (
+            sample_uniform((len(batch),), batch.tokens.device, generator=generator)
+            * self.duplicates
+        )
+        return draw(batch, per_example_generator(self.seed, batch.rows, which.long()))

@@ -1,0 +1,103 @@
+"""Sampled losses: a few drawn tokens stand for the whole vocabulary while a softmax trains."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmlab.core.capture import Capture
+from lmlab.core.errors import UserError
+from lmlab.core.parts import (
+    Backbone,
+    CandidateLogits,
+    Emission,
+    HiddenStates,
+    Network,
+    Predictions,
+    prediction_mask,
+)
+from lmlab.core.sampled_loss import SampledLoss
+from lmlab.core.view import View
+from lmlab.objectives.noise_distribution import NoiseDistribution
+
+
+class NoiseSampledLoss(SampledLoss):
+    """A softmax trained on the scores of the target and of k noise tokens, (N, 1 + k) of them.
+
+    Noise is drawn for each place, or once for all places of a batch where it is `shared`: a matrix
+    product instead of N · k vectors looked up, so k can be far larger. The system's log_prob is
+    still the softmax over all tokens, exact wherever training left its normaliser. Biases of the
+    output start at the log-frequencies of the training split, so that the normaliser starts near 1.
+    """
+
+    def __init__(self, noise: NoiseDistribution, *, samples: int, shared: bool) -> None:
+        super().__init__()
+        self.noise = noise
+        self.samples = samples
+        self.shared = shared
+
+    def lost(self, scores: Tensor, log_noise: Tensor) -> Tensor:
+        """(N,) losses, from s and log q of the target and of the noise, both (N, 1 + k)."""
+        raise TypeError(f"{type(self).__name__} does not define lost")
+
+    def check_parts(self, backbone: Backbone, emission: Emission) -> None:
+        if isinstance(emission, CandidateLogits) and backbone.yields == "vectors":
+            return
+        raise UserError(
+            f"{type(self).__name__} asks for the scores of a few tokens, which a softmax on one "
+            f"vector a place has and {type(emission).__name__} on {backbone.yields} has not; "
+            "--set emission=softmax where the system has that setting, or leave --objective out."
+        )
+
+    def setup_data(
+        self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
+    ) -> None:
+        self.noise.count(tokens)
+        unigram = NoiseDistribution(self.noise.vocabulary, power=1.0)
+        unigram.count(tokens)
+        network.initialise_logits(unigram.log_probs())
+
+    def predictions(
+        self,
+        network: Network,
+        view: View,
+        hidden: HiddenStates,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Predictions:
+        places = prediction_mask(view)
+        assert view.asked.targets is not None
+        targets = view.asked.targets[places][:, None]
+        shape = (self.samples,) if self.shared else (len(targets), self.samples)
+        noise = self.noise.sample(shape, generator=generator)
+        own, common = (targets, noise) if self.shared else (torch.cat([targets, noise], 1), None)
+        scores = network.scores(hidden, places, own, common)
+        drawn = torch.cat([targets, noise.expand(len(targets), -1)], 1)
+        lost = self.lost(scores, self.noise.log_prob(drawn).to(scores.dtype))
+        return Predictions(log_probs=-lost, places=places)
+
+    def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
+        return {
+            "log normaliser": Capture(
+                values=log_normalisers(network, view).spread(),
+                axes=("batch", "time"),
+                reading="Log of the sum of exp(score) over all tokens: near the log Z that "
+                "training fixed or learnt where scores are log-probabilities by themselves.",
+                unit="nats",
+            )
+        }
+
+
+def log_normalisers(network: Network, view: View) -> Predictions:
+    """log Z(h) = log Σ_w exp s(w | h) at each predicted place: s less the log-probability.
+
+    Over all tokens, so as costly as the softmax; in evaluation mode, where nothing is dropped.
+    """
+    hidden = network.hidden(view)
+    normalised = network.predict(view, hidden)
+    assert view.asked.targets is not None
+    targets = view.asked.targets[normalised.places][:, None]
+    scores = network.scores(hidden, normalised.places, targets).squeeze(1)
+    return Predictions(log_probs=scores - normalised.log_probs, places=normalised.places)

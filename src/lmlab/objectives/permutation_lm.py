@@ -1,0 +1,160 @@
+"""Permutation: predict the tokens of a text in a random order (Yang et al. 2019, XLNet)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import (
+    ExplicitMask,
+    FullMask,
+)
+from lmlab.core.batch import Batch
+from lmlab.core.parts import Network
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.state import State
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.objective_interfaces import TwoStreamObjective
+
+TEXT_SEGMENT, CLS_SEGMENT = 0, 2
+"""Segments: the text, and the symbol it opens with, as [CLS] has one of its own in XLNet."""
+
+
+class PermutationLM(TwoStreamObjective):
+    """-Σ_{t > c} log p(x_{z_t} | x_{z_<t}) for an order z drawn evenly from all permutations.
+
+    Place 0 is context and comes first, whatever stands there; all other tokens, the end symbol
+    among them, come in the order z. Content at z_t sees z_≤t, and the query that predicts it z_<t.
+    The last n / `one_in` tokens of the order are predicted (rounded, at least one): the paper's K,
+    6, since the first have too little to go on. A share `left_to_right` of the texts, none in the
+    paper, is predicted in that order, and wholly.
+
+    `log_prob` is exact: log p(s) = Σ_t log p(s_t | s_<t) by the order left to right. A prediction
+    sees the tokens before it and its own place, neither how long the text is nor what is beside it
+    in the batch. In training the last place is always the end's, and a place is more often asked
+    about in a short text; so the end comes too soon in scores of single sentences unless some of
+    them were read left to right. Texts of more than `stretch` tokens are read in stretches, each
+    of which sees what the backbone remembers of those before it.
+    """
+
+    kind: ClassVar[ScoreKind] = "exact"
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        one_in: int = 6,
+        left_to_right: float = 0.0,
+        stretch: int = 512,
+    ) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.one_in = one_in
+        self.left_to_right = left_to_right
+        self.stretch = stretch
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        order = sample_factorisation_order(batch, generator=generator)
+        count = (batch.lengths - 1).clamp(min=0)
+        predicted = predicted_count(count, 1 / self.one_in)
+        if self.left_to_right:
+            drawn = (
+                sample_uniform(count.shape, count.device, generator=generator) < self.left_to_right
+            )
+            order = torch.where(drawn[:, None], left_to_right_order(batch.tokens), order)
+            predicted = torch.where(drawn, count, predicted)
+        asked = batch.targets_mask() & (order > (count - predicted)[:, None])
+        return self.ordered_view(batch, order, asked)
+
+    def ordered_view(self, batch: Batch, order: Tensor, asked: Tensor) -> View:
+        """The batch with its tokens in turns, `order` (B, T), and those at `asked` predicted."""
+        return View(
+            inputs=batch.tokens,
+            lengths=batch.lengths,
+            attention_mask=ExplicitMask(order[:, None, :] <= order[:, :, None]),
+            query_attention_mask=ExplicitMask(order[:, None, :] < order[:, :, None]),
+            order=order,
+            segments=self.segments(batch.tokens),
+            targets=batch.tokens.masked_fill(~asked, NO_TARGET),
+            clean_positions=left_to_right_order(batch.tokens).masked_fill(~asked, -1),
+        )
+
+    def segments(self, tokens: Tensor) -> Tensor:
+        """(B, T) all text, but for a start symbol at place 0."""
+        kinds = torch.full_like(tokens, TEXT_SEGMENT)
+        if self.vocabulary.start is not None:
+            kinds[:, 0] = torch.where(
+                tokens[:, 0] == self.vocabulary.start, CLS_SEGMENT, TEXT_SEGMENT
+            )
+        return kinds
+
+    def scoring_view(self, batch: Batch) -> View:
+        """Every token predicted from those before it."""
+        return self.ordered_view(batch, left_to_right_order(batch.tokens), batch.targets_mask())
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        """The places of `masked` (B, T) last, all at one turn: none of them sees another."""
+        return self.ordered_view(batch, masked.long(), masked)
+
+    def content_view(self, batch: Batch) -> View:
+        """The whole text at once and nothing predicted, as in fine-tuning."""
+        return View(
+            inputs=batch.tokens,
+            lengths=batch.lengths,
+            attention_mask=FullMask(),
+            segments=self.segments(batch.tokens),
+        )
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        found = []
+        for part in split_batch(batch, self.stretch):
+            predictions = network.target_log_probs(self.scoring_view(part), state)
+            state = predictions.state
+            found.append(predictions.spread()[:, 1:])
+        return LogProbs(per_token=torch.cat(found, 1), kind=self.kind, state=state)
+
+
+def sample_factorisation_order(batch: Batch, *, generator: torch.Generator | None = None) -> Tensor:
+    """(B, T) turns: 0 for place 0, an even permutation of 1 … n for the n others, padding later."""
+    drawn = sample_uniform(batch.tokens.shape, batch.tokens.device, generator=generator)
+    drawn = drawn.masked_fill(~batch.mask(), 2.0)
+    drawn[:, 0] = -1.0
+    return order_ranks(drawn)
+
+
+def left_to_right_order(tokens: Tensor) -> Tensor:
+    """(B, T) the turns from left to right: 0, 1, 2 …"""
+    return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+
+
+def order_ranks(drawn: Tensor) -> Tensor:
+    """(B, T) how many of its row drew less: the turn of each place."""
+    return drawn.argsort(dim=1, stable=True).argsort(dim=1)
+
+
+def predicted_count(count: Tensor, share: float) -> Tensor:
+    """(B,) how many of `count` places are predicted: the rounded share, one at least."""
+    rounded = (count * share).round().long().clamp(min=1)
+    return torch.minimum(rounded, count)
+
+
+def split_batch(batch: Batch, longest: int) -> Iterator[Batch]:
+    """The batch in parts that predict at most `longest` tokens each, one of context before them."""
+    for first in range(0, max(1, batch.tokens.shape[1] - 1), longest):
+        tokens = batch.tokens[:, first : first + longest + 1]
+        lengths = (batch.lengths - first).clamp(min=0, max=tokens.shape[1])
+        yield replace(batch, tokens=tokens, lengths=lengths)

@@ -1,0 +1,105 @@
+"""Replaced tokens: a generator writes over some, and a detector finds which (Clark et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import FullMask
+from lmlab.core.batch import Batch
+from lmlab.core.loss import Loss
+from lmlab.core.parts import Network, prediction_mask, weighted_cross_entropy
+from lmlab.core.state import State
+from lmlab.core.system import Assembly
+from lmlab.core.view import NO_TARGET, View
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.objective_interfaces import ReplacedTokenDetectionObjective
+
+ORIGINAL, REPLACED = 0, 1
+"""What the detector says of a token."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CorruptedBatch:
+    """What the generator made of a batch."""
+
+    log_probs: Tensor
+    """(N,) of the tokens that were hidden from it, where they were: what it is trained by."""
+    tokens: Tensor
+    """(B, T) the text with its guesses written in."""
+
+
+class ELECTRAObjective(ReplacedTokenDetectionObjective):
+    """mean_masked -log p_G(s_t | masked s) + λ · mean_all -log p_D(replaced or not | ŝ).
+
+    ŝ is the text with the generator's guesses, drawn from p_G, at the places that were hidden from
+    it. A guess that is the original token counts as written. The drawing passes no gradient on, so
+    the generator learns as a masked model does, and not to fool the detector. Every real place is
+    judged, <s> and </s> too; λ is 50 in the paper, since a yes or no costs far fewer nats than a
+    word. Cost: one pass of each network.
+    """
+
+    def __init__(self, generator: Assembly, *, weight: float = 50.0) -> None:
+        super().__init__()
+        self.generator = generator
+        self.weight = weight
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        with torch.no_grad():
+            corruption = self.corrupt(batch, generator=generator)
+        return discriminator_view(batch, corruption.tokens)
+
+    def clean_view(self, batch: Batch) -> View:
+        return discriminator_view(batch, batch.tokens)
+
+    def loss(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Loss, State | None]:
+        """The two means over one count: detection's counts once for each masked token."""
+        corruption = self.corrupt(batch, generator=generator)
+        view = discriminator_view(batch, corruption.tokens)
+        detection = weighted_cross_entropy(view, network.target_log_probs(view))
+        count = torch.tensor(float(len(corruption.log_probs)), device=batch.tokens.device)
+        masked = Loss(-corruption.log_probs.sum(), count)
+        total = masked.total + self.weight * detection.mean * count
+        return Loss(total, count, {"masked": masked, "detection": detection}), None
+
+    def corrupt(self, batch: Batch, *, generator: torch.Generator | None = None) -> CorruptedBatch:
+        """Hide some tokens from the generator, and write its guesses in their places."""
+        view = self.generator.objective.view(batch, generator=generator)
+        places = prediction_mask(view)
+        assert view.targets is not None
+        log_probs = self.generator.emission.log_probs(self.generator.hidden(view).values[places])
+        asked = view.targets[places]
+        guesses = sample_gumbel(log_probs.detach(), generator=generator)
+        return CorruptedBatch(
+            log_probs=log_probs.gather(-1, asked[:, None]).squeeze(-1),
+            tokens=batch.tokens.masked_scatter(places, guesses),
+        )
+
+
+def sample_gumbel(log_probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """(N,) one token for each row of (N, V), by Gumbel's noise: it may live on another device."""
+    noise = sample_uniform(log_probs.shape, log_probs.device, generator=generator)
+    return (log_probs - (-noise.log()).log()).argmax(-1)
+
+
+def discriminator_view(batch: Batch, shown: Tensor) -> View:
+    """`shown` (B, T) fed whole, and asked of every real place whether it differs from the batch."""
+    real = batch.mask()
+    place = torch.arange(shown.shape[1], device=shown.device)
+    labels = torch.where(shown != batch.tokens, REPLACED, ORIGINAL)
+    return View(
+        inputs=shown,
+        lengths=batch.lengths,
+        attention_mask=FullMask(),
+        targets=labels.masked_fill(~real, NO_TARGET),
+        clean_positions=place.expand_as(shown).masked_fill(~real, -1),
+    )

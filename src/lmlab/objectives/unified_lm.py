@@ -1,0 +1,344 @@
+"""Four masks: hidden tokens predicted both ways, left to right, right to left, and from a source.
+
+Dong et al. 2019, UniLM: one network, and what it may see decides what it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmlab.core.attention_mask import FullMask
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.parts import Network
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.state import State
+from lmlab.core.view import NO_TARGET, View
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.layers.noise import sample_uniform
+from lmlab.objectives.block_masks import (
+    TokenBlock,
+    gather_positions,
+    join_blocks,
+    rank_mask,
+)
+from lmlab.objectives.masking.token_masking import (
+    IndependentMasking,
+    MaskingStrategy,
+    MaskReplacement,
+    ensure_one_masked,
+    maskable_positions,
+)
+from lmlab.objectives.objective_interfaces import MaskedLMObjective
+
+
+class UniLMMode(IntEnum):
+    """What a row is shown as."""
+
+    BIDIRECTIONAL = 0
+    SEQUENCE_TO_SEQUENCE = 1
+    LEFT_TO_RIGHT = 2
+    RIGHT_TO_LEFT = 3
+
+
+FIRST_SEGMENT = {
+    UniLMMode.BIDIRECTIONAL: 0,
+    UniLMMode.LEFT_TO_RIGHT: 2,
+    UniLMMode.RIGHT_TO_LEFT: 3,
+    UniLMMode.SEQUENCE_TO_SEQUENCE: 4,
+}
+"""Segment ids tell the network which mode a row is in, as in the authors' code; a second segment
+has the next id, so that 0 and 1 are the sentences of both ways, 4 and 5 source and target."""
+SEGMENT_COUNT = 6
+MODE_DESCRIPTIONS = {
+    UniLMMode.BIDIRECTIONAL: "both ways, every place sees every other",
+    UniLMMode.SEQUENCE_TO_SEQUENCE: "sequence to sequence, the first part read and the second written",
+    UniLMMode.LEFT_TO_RIGHT: "left to right, a place sees itself and those before it",
+    UniLMMode.RIGHT_TO_LEFT: "right to left, a place sees itself and those behind it",
+}
+"""What a mode shows, in words."""
+
+
+class UniLMObjective(MaskedLMObjective):
+    """-Σ_{t hidden} log p(s_t | what its mode lets place t see); a mode is drawn for each row.
+
+    `shares` are the modes' probabilities: both ways ⅓; sequence to sequence ⅓ (the text is cut in
+    two at random, </s> between them; the first part sees itself, the second the first and its own
+    past); left to right ⅙ and right to left ⅙. `choice` says which tokens are hidden. Where a mode
+    writes, the end symbol may be hidden like any token, so that the network learns when to stop;
+    the paper does so in fine-tuning only.
+
+    A batch with a condition is fine-tuning for generation: the condition is the first segment, and
+    of the text's tokens and its end a share of `target_rate` is hidden.
+
+    log_prob is exact, from left to right: log p(s) = Σ_t log p(s_t | s_<t), each predicted at a
+    <mask> in its place that sees the tokens before it. One pass over the text and as many masks
+    beside it, 2T places. Given a condition it is log p(s | condition) likewise.
+    """
+
+    kind: ClassVar[ScoreKind] = "exact"
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        choice: MaskingStrategy,
+        replacement: MaskReplacement | None = None,
+        *,
+        shares: Sequence[float] = (1 / 3, 1 / 3, 1 / 6, 1 / 6),
+        target_rate: float = 0.7,
+        longest: int | None = None,
+    ) -> None:
+        super().__init__()
+        if len(shares) != len(UniLMMode) or min(shares) < 0 or sum(shares) <= 0:
+            raise UserError(
+                "the shares of UniLM's modes are four numbers, both ways, sequence to sequence, "
+                f"left to right, right to left, none negative and not all 0; {shares} came."
+            )
+        self.vocabulary = vocabulary
+        self.choice = choice
+        self.target_choice = IndependentMasking(target_rate)
+        self.replacement = replacement or MaskReplacement(vocabulary=vocabulary)
+        self.shares = tuple(shares)
+        self.longest = longest
+        """Most places that the network has positions for."""
+
+    def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
+        if batch.condition is not None:
+            return self.generation_finetuning_view(batch, generator=generator)
+        drawn = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
+        ends = torch.tensor(self.shares, device=drawn.device).cumsum(0)
+        modes = torch.bucketize(drawn, ends / ends[-1], right=True).clamp(max=len(UniLMMode) - 1)
+        return self.view_in_modes(batch, modes, generator=generator)
+
+    def view_in_modes(
+        self, batch: Batch, modes: Tensor, *, generator: torch.Generator | None = None
+    ) -> View:
+        """The batch with each row shown in its given mode (B,)."""
+        halves = modes == UniLMMode.SEQUENCE_TO_SEQUENCE
+        writes = halves | (modes == UniLMMode.LEFT_TO_RIGHT)
+        allowed = self._hideable(batch, writes)
+        chosen = self.choice(batch, allowed, generator=generator)
+        cuts = self._cuts(batch, generator)[:, None]
+        lengths = batch.lengths + halves
+        # A row in two parts has a separator after its cut, and all that follows moves on by one.
+        place = torch.arange(int(lengths.max()), device=batch.tokens.device)
+        separator = halves[:, None] & (place == cuts + 1)
+        second = halves[:, None] & (place > cuts + 1)
+        clean = (place - (separator | second).long()).clamp(max=batch.tokens.shape[1] - 1)
+        tokens = gather_positions(batch.tokens, clean).masked_fill(separator, self.separator)
+        hidden = gather_positions(chosen, clean) & ~separator & (place < lengths[:, None])
+        first = torch.tensor([FIRST_SEGMENT[mode] for mode in UniLMMode], device=modes.device)
+        return View(
+            inputs=self.replacement(tokens, hidden, generator=generator),
+            lengths=lengths,
+            attention_mask=rank_mask(position_ranks(modes, place, second)),
+            targets=tokens.masked_fill(~hidden, NO_TARGET),
+            segments=first[modes][:, None] + second.long(),
+            clean_positions=clean.masked_fill(~hidden, -1),
+        )
+
+    def explain(self, view: View) -> tuple[str, ...]:
+        """In which mode the first row is shown, which its segments tell."""
+        assert view.segments is not None
+        mode = mode_of(int(view.segments[0, 0]))
+        return (
+            f"Mode {mode + 1} of {len(UniLMMode)}, as the segments say: {MODE_DESCRIPTIONS[mode]}.",
+        )
+
+    def fill_view(self, batch: Batch, masked: Tensor) -> View:
+        """Both ways, the masked places hidden."""
+        assert self.vocabulary.mask is not None
+        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        return View(
+            inputs=batch.tokens.masked_fill(masked, self.vocabulary.mask),
+            lengths=batch.lengths,
+            attention_mask=FullMask(),
+            targets=batch.tokens.masked_fill(~masked, NO_TARGET),
+            segments=torch.full_like(batch.tokens, FIRST_SEGMENT[UniLMMode.BIDIRECTIONAL]),
+            clean_positions=place.expand_as(batch.tokens).masked_fill(~masked, -1),
+        )
+
+    def autoregressive_view(self, batch: Batch) -> View:
+        """The text as it is, and beside it a <mask> for each token, which sees what is before."""
+        assert self.vocabulary.mask is not None
+        text = self._text(batch)
+        masks = replace(
+            text,
+            inputs=torch.full_like(text.inputs, self.vocabulary.mask),
+            targets=batch.tokens[:, 1:],
+            clean_positions=torch.arange(1, batch.tokens.shape[1], device=batch.tokens.device)[
+                None
+            ],
+            asking=True,
+        )
+        return join_blocks([self._lead(batch), text, masks], pad=self.vocabulary.pad)
+
+    def log_prob(
+        self,
+        network: Network,
+        batch: Batch,
+        *,
+        state: State | None = None,
+        generator: torch.Generator | None = None,
+    ) -> LogProbs:
+        view = self.autoregressive_view(batch)
+        predictions = network.target_log_probs(view)
+        assert view.clean_positions is not None
+        rows = predictions.places.nonzero(as_tuple=True)[0]
+        found = predictions.log_probs.new_zeros(batch.tokens.shape)
+        found = found.index_put(
+            (rows, view.clean_positions[predictions.places]), predictions.log_probs
+        )
+        return LogProbs(per_token=found[:, 1:], kind=self.kind)
+
+    def generation_finetuning_view(
+        self, batch: Batch, *, generator: torch.Generator | None = None
+    ) -> View:
+        """Fine-tuning for generation: the condition is seen, and parts of the text are hidden."""
+        chosen = self.target_choice(batch, batch.targets_mask(), generator=generator)
+        shown = self.replacement(batch.tokens, chosen, generator=generator)
+        place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
+        text = replace(
+            self._text(batch),
+            inputs=shown[:, 1:],
+            targets=batch.tokens.masked_fill(~chosen, NO_TARGET)[:, 1:],
+            clean_positions=place.expand_as(chosen).masked_fill(~chosen, -1)[:, 1:],
+        )
+        return join_blocks([self._lead(batch), text], pad=self.vocabulary.pad)
+
+    def _lead(self, batch: Batch) -> TokenBlock:
+        """What stands before the tokens that are written: the condition, or place 0 alone."""
+        given = batch.condition
+        tokens = batch.tokens[:, :1] if given is None else given.tokens
+        lengths = torch.ones_like(batch.lengths) if given is None else given.lengths
+        place = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        return TokenBlock(
+            inputs=tokens,
+            real=place < lengths[:, None],
+            positions=place,
+            ranks=0,
+            segments=generation_segments(given)[0],
+        )
+
+    def _text(self, batch: Batch) -> TokenBlock:
+        """Places 1 … T-1 as they are, each seen by itself and the later ones."""
+        given = batch.condition
+        before = torch.ones_like(batch.lengths) if given is None else given.lengths
+        place = torch.arange(batch.tokens.shape[1] - 1, device=batch.tokens.device)
+        positions = before[:, None] + place
+        self.check_length(int((before + batch.lengths).max()) - 1)
+        return TokenBlock(
+            inputs=batch.tokens[:, 1:],
+            real=batch.targets_mask()[:, 1:],
+            positions=positions,
+            ranks=positions,
+            segments=generation_segments(given)[1],
+        )
+
+    @property
+    def separator(self) -> int:
+        """What stands between two parts: the end symbol, where there is one."""
+        end = self.vocabulary.end
+        return self.vocabulary.opening if end is None else end
+
+    def _hideable(self, batch: Batch, writes: Tensor) -> Tensor:
+        """(B, T) bool: ordinary tokens, and in rows (B,) that are written the end symbol too."""
+        ends = batch.targets_mask() & (batch.tokens == self.separator)
+        return maskable_positions(batch, self.vocabulary) | (ends & writes[:, None])
+
+    def _cuts(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
+        """(B,) the last place of a first part, so that both have a token if there are two."""
+        drawn = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
+        tokens = maskable_positions(batch, self.vocabulary).sum(1)
+        return torch.where(tokens > 1, 1 + (drawn * (tokens - 1)).long(), 0)
+
+    def check_length(self, places: int) -> None:
+        """A UserError where there are more places than positions for them."""
+        if self.longest is not None and places > self.longest:
+            raise UserError(
+                f"this system has positions for {self.longest} tokens, and a text with what it is "
+                f"given has {places}; cut it, or build the system longer (--set length=…)."
+            )
+
+
+def mode_of(segment: int) -> UniLMMode:
+    """The mode of a row that begins with this segment."""
+    return next(mode for mode, first in FIRST_SEGMENT.items() if first == segment)
+
+
+def position_ranks(modes: Tensor, place: Tensor, second: Tensor) -> Tensor:
+    """(B, T) the ranks of places (T,) in the given modes (B,); `second` (B, T): the second part."""
+    by_mode = {
+        UniLMMode.BIDIRECTIONAL: torch.zeros_like(second, dtype=torch.long),
+        UniLMMode.SEQUENCE_TO_SEQUENCE: place * second,
+        UniLMMode.LEFT_TO_RIGHT: place.expand_as(second),
+        UniLMMode.RIGHT_TO_LEFT: -place.expand_as(second),
+    }
+    return gather_positions(torch.stack([by_mode[mode] for mode in UniLMMode], 1), modes[:, None])[
+        :, 0
+    ]
+
+
+def generation_segments(condition: Batch | None) -> tuple[int, int]:
+    """The segments of what stands before the text and of the text itself, where it is written."""
+    if condition is None:
+        return FIRST_SEGMENT[UniLMMode.LEFT_TO_RIGHT], FIRST_SEGMENT[UniLMMode.LEFT_TO_RIGHT]
+    source = FIRST_SEGMENT[UniLMMode.SEQUENCE_TO_SEQUENCE]
+    return source, source + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramMasking:
+    """Each token is hidden with probability `rate`: by spans of 1 token, or of 2 to `longest`.
+
+    A span is of one token with probability 1 - `longer`, else of 2 … `longest` tokens, all alike
+    (Dong et al. 2019: 0.2 and 3). Spans begin at each place independently, so often that
+    P(hidden) = rate; they may run into each other, and stop at places that may not be hidden.
+    """
+
+    rate: float = 0.15
+    longer: float = 0.2
+    longest: int = 3
+
+    def __call__(
+        self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        rows, time = allowed.shape
+        # Spans may begin before the text, or its first places would be hidden more seldom.
+        shape = rows, time + self.longest - 1
+        drawn = sample_uniform(shape, allowed.device, generator=generator)
+        sizes = self.sizes(sample_uniform(shape, allowed.device, generator=generator))
+        chosen = torch.zeros_like(allowed)
+        for before in range(self.longest):
+            begin = self.longest - 1 - before
+            begins = drawn[:, begin : begin + time] < self.start_rate
+            chosen |= begins & (sizes[:, begin : begin + time] > before)
+        lonely = drawn[:, self.longest - 1 :].masked_fill(~allowed, 2.0)
+        return ensure_one_masked(lonely, chosen, allowed)
+
+    def sizes(self, drawn: Tensor) -> Tensor:
+        """Tokens of a span, for a number in [0, 1)."""
+        kinds = max(self.longest - 1, 1)
+        long = 2 + (drawn / max(self.longer, 1e-9) * kinds).long().clamp(max=kinds - 1)
+        return torch.where(drawn < self.longer, long, 1)
+
+    @property
+    def start_rate(self) -> float:
+        """q of a span's beginning at a place: Π_k (1 - q P(size > k)) = 1 - rate, by bisection."""
+        over = [1.0] + [
+            self.longer * (self.longest - k) / (self.longest - 1) for k in range(1, self.longest)
+        ]
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            kept = math.prod(1 - middle * each for each in over)
+            low, high = (middle, high) if kept > 1 - self.rate else (low, middle)
+        return low

@@ -1,0 +1,190 @@
+"""The canvas of every picture: one look, as SVG for pages and as PNG for slides.
+
+In the SVG, lines and letters take the colour of the page around them, so that one picture serves
+light and dark pages, and letters stay text, in whatever font the reader's machine has for them,
+Chinese ones too. The PNG is dark on white, with installed fonts that have the letters (`fonts`).
+The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from matplotlib.transforms import Bbox
+
+from lmlab.plotting.fonts import (
+    BASE_FONT,
+    use_installed_fonts,
+)
+
+COLOURS = (
+    "#4e79d8",
+    "#e07b39",
+    "#3aa36b",
+    "#c4539b",
+    "#8a6fd1",
+    "#b8941f",
+    "#2aa5b8",
+    "#c05a52",
+)
+"""Middle tones that stand out from white and from black."""
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+"""Where there are more runs than colours, the next ones are dashed."""
+FONTS = (
+    "system-ui, 'Helvetica Neue', Arial, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
+    "'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Micro Hei', sans-serif"
+)
+FOREGROUND_COLOUR = "#010203"
+"""Stands for the page's own colour while matplotlib draws; replaced in the finished SVG."""
+PNG_DPI = 160
+
+
+def colour(look: int) -> str:
+    """The colour at a place in the palette, which begins anew when it is used up."""
+    return COLOURS[look % len(COLOURS)]
+
+
+def line_style(look: int) -> dict[str, Any]:
+    """Colour and dashes of a line, different for a good many lines."""
+    return {"color": colour(look), "linestyle": DASHES[look // len(COLOURS) % len(DASHES)]}
+
+
+@contextmanager
+def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
+    """A figure in the house's look; `name` keeps the ids of several pictures on a page apart."""
+    look: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": f"lmlab-{name}",
+        "text.parse_math": False,
+        "font.size": 10,
+        "font.family": [BASE_FONT],
+        "axes.edgecolor": FOREGROUND_COLOUR,
+        "axes.labelcolor": FOREGROUND_COLOUR,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.color": FOREGROUND_COLOUR,
+        "xtick.color": FOREGROUND_COLOUR,
+        "ytick.color": FOREGROUND_COLOUR,
+    }
+    with matplotlib.rc_context(look), warnings.catch_warnings(), _quiet_fonts():
+        # The reader's browser has the letters that the fonts here lack; of a PNG `fonts` warns.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        yield Figure(figsize=(width, height))
+
+
+@contextmanager
+def _quiet_fonts() -> Iterator[None]:
+    """Without matplotlib's remark that a fallback font has no bold face."""
+    logger = logging.getLogger("matplotlib.font_manager")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def drawn_extent(figure: Figure) -> Bbox:
+    """What is drawn, names beyond the figure's edge too, in inches; finding it costs a drawing."""
+    canvas_ = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    return figure.get_tightbbox(canvas_.get_renderer()).padded(0.1)
+
+
+def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
+    """The figure as an <svg> element that scales with the page and names no other file."""
+    use_installed_fonts(figure)
+    written = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches=box)
+    text = written.getvalue()
+    text = text[text.index("<svg") :].replace(FOREGROUND_COLOUR, "currentColor")
+    text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
+    text = re.sub(r" *<style.*?</style>\n", "", text, flags=re.DOTALL)
+    return re.sub(
+        r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 width="\2"', text, count=1
+    )
+
+
+def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
+    """The figure on white, for where no SVG is taken."""
+    written = io.BytesIO()
+    figure.savefig(
+        written,
+        format="png",
+        dpi=PNG_DPI,
+        facecolor="white",
+        bbox_inches=box,
+        metadata={"Software": None},
+    )
+    return written.getvalue()
+
+
+def set_plain_log_scale(axes: Axes) -> None:
+    """A scale of powers upwards whose numbers are written out, as mathematics is not read."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence[str] = ()) -> None:
+    """Names of the lines, to the right of the picture; nothing where no line has one."""
+    if handles is None:
+        handles, names = axes.get_legend_handles_labels()
+    if names:
+        axes.legend(
+            handles,
+            names,
+            frameon=False,
+            fontsize=9,
+            labelcolor=FOREGROUND_COLOUR,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
+        )
+
+
+def printable_name(name: str) -> str:
+    """A name that any reader of XML takes: no control characters, spaces visible."""
+    spelled = _unspelled(name)
+    kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in spelled)
+    return kept if kept.strip() else "␣" * len(kept)
+
+
+PRINTABLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+"""Bytes that a byte-level vocabulary (GPT-2's) spells by their own letter."""
+REMAPPED_BYTES = tuple(byte for byte in range(256) if byte not in PRINTABLE_BYTES)
+"""The others, spelled by the letters from 256 on: a space is Ġ."""
+BYTE_OF_CHARACTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
+    chr(256 + place): byte for place, byte in enumerate(REMAPPED_BYTES)
+}
+
+
+def _unspelled(name: str) -> str:
+    """What a byte-level vocabulary spells Ġgr Ã¼n is ▁gr ün; anything else stays as it is."""
+    if name.isascii() or not all(letter in BYTE_OF_CHARACTER for letter in name):
+        return name
+    try:
+        text = bytes(BYTE_OF_CHARACTER[letter] for letter in name).decode("utf-8")
+    except UnicodeDecodeError:
+        return name
+    return f"▁{text[1:]}" if text.startswith(" ") and text.strip() else text
+
+
+def abbreviate_count(value: float) -> str:
+    """12k, 3.5M: numbers along an axis."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"

@@ -1,0 +1,389 @@
+"""Heat maps, bars and lists of words: the few forms that inner values are drawn in.
+
+Colours are colour-blind safe: nothing is the page itself, more is deeper blue; where there are
+values on both sides of nothing, those below are orange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from lmlab.core.capture import REAL, Bounds
+from lmlab.plotting.canvas import (
+    COLOURS,
+    FOREGROUND_COLOUR,
+    printable_name,
+    set_plain_log_scale,
+)
+
+Values = NDArray[np.float64]
+
+CELL_INCHES = 0.27
+"""Inches of a square with a word beside it."""
+MAX_BORDERED_CELLS = 1600
+"""Beyond these the squares of a heat map have no rim."""
+MAX_NUMBERED_CELLS = 64
+"""Squares up to these have their number written in them."""
+SMALL_CELL_INCHES = 0.16
+"""Inches of a square where there are many of them."""
+MAX_LABEL_LENGTH = 14
+MAX_HORIZONTAL_LABEL_LENGTH = 36
+"""Letters of a sentence beside its row."""
+BORDER_COLOUR = "#8c959f55"
+"""Around a square; seen on white and on black."""
+MAX_UNLABELLED_INCHES = 4.2
+"""Inches along an axis that has no words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMapAxis:
+    """A side of a heat map: what it counts, and a label for each entry where they have one."""
+
+    name: str
+    labels: tuple[str, ...] | None = None
+    longest: int = MAX_LABEL_LENGTH
+    """Letters of a label before it is cut."""
+
+    def inches(self, entries: int, cell: float) -> float:
+        """How long it is drawn, where a square with a name takes `cell` inches."""
+        return (
+            cell * entries if self.labels else min(MAX_UNLABELLED_INCHES, max(1.0, 0.12 * entries))
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeatMap:
+    """A matrix with its axes; nan where there can be nothing."""
+
+    values: Values
+    rows: HeatMapAxis
+    columns: HeatMapAxis
+    title: str = ""
+    """Where there are several."""
+    cell: float = CELL_INCHES
+    bounds: Bounds = REAL
+    """The interval of the values by definition: 0 to 1 for probabilities."""
+
+    @property
+    def inches(self) -> tuple[float, float]:
+        """Width and height."""
+        height, width = self.values.shape
+        return self.columns.inches(width, self.cell), self.rows.inches(height, self.cell)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColourScale:
+    """From which number to which the colours run."""
+
+    low: float
+    high: float
+
+    @property
+    def colours(self) -> Colormap:
+        above, below = to_rgb(COLOURS[0]), to_rgb(COLOURS[1])
+        stops = [(0.0, (*above, 0.0)), (1.0, (*above, 1.0))]
+        if self.low < 0:
+            # Both halves meet at zero: evenly spaced, a third of the scale would have no colour.
+            stops = [(0.0, (*below, 1.0)), (0.5, (*below, 0.0)), (0.5, (*above, 0.0)), stops[1]]
+        return LinearSegmentedColormap.from_list("lmlab", stops)
+
+    @property
+    def norm(self) -> Normalize:
+        return Normalize(self.low, self.high)
+
+
+ROUNDING = 1e-6
+"""Of the largest value: less than this below zero is rounding."""
+
+
+def colour_scale(values: Values, bounds: Bounds = REAL) -> ColourScale:
+    """From zero to the largest value, or to as much on both sides of zero.
+
+    What the values are decides: those that can't be negative have no scale below zero, whatever
+    rounding makes of them.
+    """
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    if bounds[0] < 0 and low < -ROUNDING * max(high, -low):
+        most = max(-low, high)
+        return ColourScale(low=-most, high=most)
+    # Probabilities that come near one are shown on the whole of their scale.
+    return ColourScale(low=0.0, high=1.0 if 0.6 < high <= 1.0 else high or 1.0)
+
+
+MAX_WIDTH_INCHES = 9.5
+"""Inches that heat maps side by side may take before the next goes below."""
+PANEL_GAP = (0.45, 0.4)
+"""Inches between heat maps, across and down."""
+
+
+def draw_heat_maps(figure: Figure, grids: Sequence[HeatMap], *, title: str) -> None:
+    """Heat maps of one shape on one scale, in reading order, named at the left and at the bottom.
+
+    The figure is as large as the squares; names stand outside of it.
+    """
+    scale = colour_scale(np.concatenate([grid.values.ravel() for grid in grids]), grids[0].bounds)
+    width, height = figure.get_size_inches()
+    across, down = grids[0].inches
+    abreast = _abreast(grids)
+    for place, grid in enumerate(grids):
+        line, column = divmod(place, abreast)
+        left, top = column * (across + PANEL_GAP[0]), line * (down + PANEL_GAP[1])
+        box = (left / width, 1 - (top + down) / height, across / width, down / height)
+        axes = figure.add_axes(box)
+        lowest = place + abreast >= len(grids)
+        draw_heat_map(axes, grid, scale, rows_named=column == 0, columns_named=lowest)
+        if len(grids) > 1:
+            axes.set_title(printable_name(grid.title), fontsize=9)
+    above = 0.32 if len(grids) > 1 else 0.12
+    figure.text(0, 1 + above / height, title, fontsize=11)
+    draw_colour_bar(
+        figure, scale, left=min(len(grids), abreast) * (across + PANEL_GAP[0]) - PANEL_GAP[0]
+    )
+
+
+def heat_maps_size(grids: Sequence[HeatMap]) -> tuple[float, float]:
+    """Inches that `draw_heat_maps` wants."""
+    (across, down), abreast = grids[0].inches, _abreast(grids)
+    columns, lines = min(len(grids), abreast), -(-len(grids) // abreast)
+    return columns * (across + PANEL_GAP[0]) - PANEL_GAP[0], lines * (
+        down + PANEL_GAP[1]
+    ) - PANEL_GAP[1]
+
+
+def _abreast(grids: Sequence[HeatMap]) -> int:
+    return max(1, int((MAX_WIDTH_INCHES + PANEL_GAP[0]) // (grids[0].inches[0] + PANEL_GAP[0])))
+
+
+def draw_heat_map(
+    axes: Axes,
+    grid: HeatMap,
+    scale: ColourScale,
+    *,
+    rows_named: bool = True,
+    columns_named: bool = True,
+) -> None:
+    """One heat map, first row at the top."""
+    height, width = grid.values.shape
+    masked = np.ma.masked_invalid(grid.values)
+    axes.imshow(
+        masked,
+        cmap=scale.colours,
+        norm=scale.norm,
+        interpolation="none",
+        aspect="auto",
+        extent=(0, width, height, 0),
+    )
+    if grid.values.size <= MAX_BORDERED_CELLS:
+        _draw_rims(axes, np.isfinite(grid.values))
+    axes.set_xlim(0, width)
+    axes.set_ylim(height, 0)
+    if grid.values.size <= MAX_NUMBERED_CELLS and grid.inches[0] / width > 0.25:
+        _write_numbers(axes, grid.values)
+    size = 9 if grid.cell == CELL_INCHES else 7
+    if columns_named:
+        label_columns(axes, grid.columns, width, size=size)
+    else:
+        axes.set_xticks([])
+    if rows_named:
+        label_rows(axes, grid.rows, height, size=size)
+    else:
+        axes.set_yticks([])
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _draw_rims(axes: Axes, filled: NDArray[np.bool_]) -> None:
+    """Lines between the squares that hold something; a rim for each would make the SVG large."""
+    for mask, draw in ((filled, axes.hlines), (filled.T, axes.vlines)):
+        edges = np.zeros((len(mask) + 1, mask.shape[1]), dtype=bool)
+        edges[:-1] |= mask
+        edges[1:] |= mask
+        held = np.flatnonzero(edges.any(1))
+        first = edges[held].argmax(1)
+        last = mask.shape[1] - edges[held, ::-1].argmax(1)
+        draw(held, first, last, colors=BORDER_COLOUR, linewidth=0.5)
+
+
+def _write_numbers(axes: Axes, values: Values) -> None:
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            shown = f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.1f}"
+            place = (column + 0.5, row + 0.5)
+            axes.annotate(
+                shown, place, ha="center", va="center", fontsize=6.5, color=FOREGROUND_COLOUR
+            )
+
+
+def label_columns(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
+    """Words below the columns, slanted unless they are a letter or two."""
+    axes.set_xlabel(axis.name)
+    if axis.labels is None:
+        axes.set_xticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
+        return
+    labels = [shorten_label(label, axis.longest) for label in axis.labels]
+    axes.set_xticks(np.arange(entries) + 0.5, labels, fontsize=size)
+    for name in axes.get_xticklabels():
+        if len(name.get_text()) > 2:
+            name.set(rotation=50, ha="right", rotation_mode="anchor")
+
+
+def label_rows(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
+    """Words at the left of the rows."""
+    axes.set_ylabel(axis.name)
+    if axis.labels is None:
+        axes.set_yticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
+        return
+    labels = [shorten_label(label, axis.longest) for label in axis.labels]
+    axes.set_yticks(np.arange(entries) + 0.5, labels, fontsize=size)
+
+
+def _few_places(entries: int) -> list[int]:
+    """Some round places to name where not every one can be."""
+    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9) if entries / s <= 11)
+    if step == 1:
+        return list(range(entries))
+    # 1, 4, 6, 8 and 1, 5, 10, 15: the first is always named, and no other so near that they touch.
+    return [0, *range(step - 1 if step > 2 else 3, entries, step)]
+
+
+def _few(entries: int) -> list[float]:
+    return [place + 0.5 for place in _few_places(entries)]
+
+
+def shorten_label(label: str, longest: int = MAX_LABEL_LENGTH) -> str:
+    """A label that leaves room for its neighbours."""
+    shown = printable_name(label)
+    return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
+
+
+def draw_colour_bar(figure: Figure, scale: ColourScale, *, left: float) -> None:
+    """The key of the colours, at the right of the squares and as high as they are, or an inch."""
+    width, height = figure.get_size_inches()
+    tall = min(height, 1.3)
+    axes = figure.add_axes(
+        ((left + 0.18) / width, 1 - tall / height, 0.11 / width, tall / height), label="colours"
+    )
+    mappable = ScalarMappable(norm=scale.norm, cmap=scale.colours)
+    bar = figure.colorbar(mappable, cax=axes)
+    bar.outline.set_linewidth(0.4)
+    middle = (scale.low + scale.high) / 2
+    bar.set_ticks([scale.low, middle, scale.high])
+    bar.set_ticklabels([f"{tick:.3g}" for tick in (scale.low, middle, scale.high)])
+    axes.tick_params(labelsize=8, length=2)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BarChart:
+    """Numbers side by side, with the name of each where there is room for it."""
+
+    values: Values
+    labels: tuple[str, ...] | None
+    axis: str
+    unit: str
+    remark: str = ""
+    """Written in the picture's corner."""
+    level: float | None = None
+    """A dashed line across: what it would be if all were alike, say."""
+    lying: bool = False
+    """Bars from left to right, for names that are long."""
+
+
+MAX_BARS = 40
+
+
+def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
+    """Bars with names; more than `MAX_BARS` as one outline on a scale of powers."""
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_title(title, loc="left", fontsize=11)
+    places = np.arange(len(bars.values))
+    if bars.lying:
+        _draw_lying(axes, bars, places)
+    elif len(places) <= MAX_BARS:
+        axes.bar(places + 0.5, bars.values, width=0.72, color=COLOURS[0])
+        axes.set_xlim(0, len(places))
+        label_columns(axes, HeatMapAxis(name=bars.axis, labels=bars.labels), len(places))
+        axes.set_ylabel(bars.unit)
+        axes.tick_params(axis="x", length=0)
+    else:
+        _draw_outline(axes, bars, places)
+    if bars.level is not None:
+        line = partial(axes.axvline if bars.lying else axes.axhline, bars.level)
+        line(color=FOREGROUND_COLOUR, linewidth=1, linestyle=(0, (2, 2)))
+    if bars.remark and bars.lying:
+        axes.set_title(bars.remark, loc="right", fontsize=9)
+    elif bars.remark:
+        bottom, top = axes.get_ylim()
+        if axes.get_yscale() == "linear":
+            axes.set_ylim(bottom, top + 0.16 * (top - bottom))
+        where = axes.transAxes
+        axes.text(0.99, 0.97, bars.remark, transform=where, ha="right", va="top", fontsize=9)
+
+
+def _draw_lying(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None:
+    axes.barh(places + 0.5, bars.values, height=0.72, color=COLOURS[0])
+    axes.set_ylim(len(places), 0)
+    label_rows(
+        axes,
+        HeatMapAxis(name=bars.axis, labels=bars.labels, longest=MAX_HORIZONTAL_LABEL_LENGTH),
+        len(places),
+    )
+    axes.set_xlabel(bars.unit)
+    axes.tick_params(axis="y", length=0)
+
+
+def _draw_outline(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None:
+    if (bars.values >= 0).all() and (bars.values > 0).any():
+        set_plain_log_scale(axes)
+        positive = bars.values[bars.values > 0]
+        floor = max(float(positive.min()), float(positive.max()) * 1e-6) / 2
+    else:
+        floor = 0.0
+    axes.fill_between(
+        places + 0.5, np.maximum(bars.values, floor), floor, step="mid", color=COLOURS[0], alpha=0.8
+    )
+    axes.set_xlim(0, len(places))
+    label_columns(axes, HeatMapAxis(name=bars.axis), len(places))
+    axes.set_ylabel(bars.unit)
+
+
+TABLE_LINE_INCHES = 0.24
+"""Inches from one line of words to the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTable:
+    """Lines of text in columns."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    places: tuple[float, ...]
+    """Where each column begins, in inches."""
+
+    @property
+    def height(self) -> float:
+        return TABLE_LINE_INCHES * (len(self.rows) + 1)
+
+
+def draw_text_table(figure: Figure, listing: TextTable, *, title: str) -> None:
+    """A table without lines, its head faint."""
+    width, _ = figure.get_size_inches()
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, width)
+    axes.set_ylim(len(listing.rows) + 1, 0)
+    axes.axis("off")
+    axes.set_title(title, loc="left", fontsize=11)
+    for line, row in enumerate((listing.header, *listing.rows)):
+        for start, words in zip(listing.places, row, strict=True):
+            alpha = 0.6 if line == 0 else 1.0
+            axes.text(start + 0.05, line + 0.5, words, va="center", fontsize=9, alpha=alpha)

@@ -1,0 +1,170 @@
+"""Font fallback for PNGs: any installed font that has the glyphs, or a warning that names one.
+
+matplotlib's own font covers Latin, Greek and Cyrillic, some Arabic and no Chinese. For the letters
+of a figure that it lacks, the installed fonts are asked for their character maps.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from matplotlib import font_manager
+from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
+from matplotlib.text import Text
+
+from lmlab.core.errors import LmlabWarning
+
+BASE_FONT = "DejaVu Sans"
+"""The font that comes with matplotlib."""
+PREFERRED_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "SimHei",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Arial Unicode MS",
+)
+"""Taken before others that have as many of the glyphs: sans-serif, simplified Chinese forms."""
+PLACEHOLDERS = ("Last Resort",)
+"""Fonts whose glyph for any letter is a box."""
+INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp", "Cs", "Co", "Cn")
+"""Unicode categories of which no glyph is expected."""
+PACKAGES = {
+    "fonts-noto-cjk (or the smaller fonts-wqy-zenhei)": (
+        *("CJK", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH", "HIRAGANA", "KATAKANA"),
+        *("KATAKANA-HIRAGANA", "BOPOMOFO", "HANGUL"),
+    ),
+    "fonts-noto-core": (),
+    "fonts-symbola": ("EMOJI",),
+}
+"""Debian packages by the scripts they serve; what is not listed is in fonts-noto-core."""
+
+FontEntry = Any
+"""A font of matplotlib's list: `fname`, `name`, `style`, `weight`, and `index` since 3.11."""
+
+
+def use_installed_fonts(figure: Figure) -> str:
+    """Give every text of a figure fonts that have its letters; gives the letters that none has."""
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+    letters = {letter for text in texts for letter in text.get_text()}
+    families, missing = fallback_fonts(frozenset(missing_glyphs(BASE_FONT, letters)))
+    if families:
+        for text in texts:
+            text.set_fontfamily([BASE_FONT, *families])
+    return missing
+
+
+def warn_missing_glyphs(missing: str) -> None:
+    """Warn once for each package that would have the letters which a PNG shows as boxes."""
+    for package in PACKAGES:
+        found = "".join(letter for letter in missing if _package(letter) == package)
+        if found and package not in _warned:
+            _warned.add(package)
+            shown = found if len(found) <= 8 else f"{found[:8]}…"
+            warnings.warn(
+                f"no installed font has the glyphs {shown}, so PNG figures show boxes; install "
+                f"one (on Debian and Ubuntu: {package}). SVG figures use the viewer's fonts.",
+                LmlabWarning,
+                stacklevel=3,
+            )
+
+
+_warned: set[str] = set()
+
+
+def _package(letter: str) -> str:
+    """The Debian package whose fonts have a letter."""
+    script = unicodedata.name(letter, "UNNAMED").split()[0]
+    script = "EMOJI" if ord(letter) >= 0x1F000 and script != "CJK" else script
+    named = (package for package, scripts in PACKAGES.items() if script in scripts)
+    return next(named, "fonts-noto-core")
+
+
+@cache
+def fallback_fonts(letters: frozenset[str]) -> tuple[tuple[str, ...], str]:
+    """Families that together have the letters, most of them first, and the letters that none has.
+
+    Cost: the first time a figure has such a letter, a look into every installed font.
+    """
+    families: list[str] = []
+    left = set(letters)
+    while left:
+        best = max(_candidates(), key=lambda entry: len(left) - len(_without(entry, left)))
+        rest = _without(best, left)
+        if len(rest) == len(left):
+            break
+        families.append(best.name)
+        left = rest
+    return tuple(families), "".join(sorted(left))
+
+
+def missing_glyphs(family: str, letters: Iterable[str]) -> set[str]:
+    """Letters of which a family has no glyph."""
+    font = _font_of(family)
+    visible = {each for each in letters if unicodedata.category(each) not in INVISIBLE}
+    # Variation selectors choose between forms of the letter before them.
+    visible -= {chr(code) for code in range(0xFE00, 0xFE10)}
+    return {letter for letter in visible if not font.get_char_index(ord(letter))}
+
+
+@cache
+def _font_of(family: str) -> FT2Font:
+    return FT2Font(str(font_manager.findfont(font_manager.FontProperties(family=family))))
+
+
+def _without(entry: FontEntry, letters: set[str]) -> set[str]:
+    """The letters that a font does not have."""
+    font = _open(entry)
+    if font is None:
+        return letters
+    return {letter for letter in letters if not font.get_char_index(ord(letter))}
+
+
+@cache
+def _candidates() -> tuple[FontEntry, ...]:
+    """Installed upright fonts of normal weight, the preferred ones first, then by name."""
+    _add_new_fonts()
+    entries = [
+        entry
+        for entry in font_manager.fontManager.ttflist
+        if entry.style == "normal" and not entry.name.startswith(PLACEHOLDERS)
+    ]
+    return tuple(sorted(entries, key=_rank))
+
+
+def _add_new_fonts() -> None:
+    """Fonts installed after matplotlib wrote its list, which it keeps between processes."""
+    known = {entry.fname for entry in font_manager.fontManager.ttflist}
+    for path in sorted(set(font_manager.findSystemFonts()) - known):
+        try:
+            font_manager.fontManager.addfont(path)
+        except (OSError, RuntimeError, ValueError):
+            continue  # a damaged font, or of a form that matplotlib does not read
+
+
+def _rank(entry: FontEntry) -> tuple[int, bool, bool, str, str]:
+    place = (
+        PREFERRED_FONTS.index(entry.name) if entry.name in PREFERRED_FONTS else len(PREFERRED_FONTS)
+    )
+    sans = "Sans" in entry.name or "Hei" in entry.name or "Gothic" in entry.name
+    return place, entry.weight not in (400, "normal", "regular"), not sans, entry.name, entry.fname
+
+
+def _open(entry: FontEntry) -> FT2Font | None:
+    """The font, where it can be drawn: bitmap fonts (colour emoji) can't."""
+    index = getattr(entry, "index", 0)
+    face: dict[str, Any] = {"face_index": index} if index else {}
+    try:
+        font = FT2Font(entry.fname, **face)
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return font if font.scalable else None

@@ -1,0 +1,185 @@
+"""Pictures as SVG text: training curves, losses side by side, the surprisal of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from lmlab.core.score import TokenScore
+from lmlab.plotting.canvas import (
+    COLOURS,
+    FOREGROUND_COLOUR,
+    abbreviate_count,
+    add_legend,
+    as_svg,
+    canvas,
+    colour,
+    line_style,
+    printable_name,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCurve:
+    """The losses of one training, in nats per token, by training tokens seen."""
+
+    name: str
+    train: tuple[tuple[float, float], ...]
+    """Pairs of tokens seen and mean loss since the pair before."""
+    held_out: tuple[tuple[float, float], ...]
+    """Pairs of tokens seen and loss on held-out text."""
+    look: int = 0
+    """Its place in the palette."""
+    contrast: bool = False
+    """Whether the training losses are a contrast, which is not to be held against held-out ones."""
+    one_pass: bool = False
+    """Whether the model was fitted in one pass (n-gram counts), so that it has one loss alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossBar:
+    """One figure with its spread, where it has one."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    look: int = 0
+    """Its place in the palette."""
+
+
+def draw_training_curves(
+    curves: Sequence[LossCurve], *, floor: float | None = None, unit: str = "nats per token"
+) -> str:
+    """Loss against training tokens: held-out thick, training thin, the entropy as a dashed line.
+
+    A model fitted in one pass has one held-out figure, drawn as a line across; one that was
+    validated once in many steps has a point. Training losses that are a contrast are named so, as
+    their height says nothing beside the held-out ones'.
+    """
+    with canvas("curves", height=3.6) as figure:
+        axes = figure.subplots()
+        longest = max((x for c in curves for x, _ in (*c.train, *c.held_out)), default=1.0)
+        for curve in curves:
+            _draw_curve(axes, curve, longest)
+        _draw_floor(axes, floor, horizontal=True)
+        axes.set_ylim(*_curve_limits(curves, floor))
+        axes.set_xlim(0, longest * 1.02)
+        axes.set_xlabel("training tokens seen")
+        axes.set_ylabel(unit)
+        axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))
+        add_legend(axes)
+        return as_svg(figure)
+
+
+def draw_loss_bars(
+    bars: Sequence[LossBar], *, floor: float | None = None, unit: str = "nats per token"
+) -> str:
+    """A bar for each figure, what the truth itself gives as a dashed line."""
+    ends = [each for bar in bars for each in (bar.value, bar.low, bar.high) if each is not None]
+    finite = [each for each in ends if np.isfinite(each)] or [1.0]
+    low, high = min(0.0, *finite), max(0.0, *finite)
+    with canvas("bars", height=0.8 + 0.34 * len(bars)) as figure:
+        axes = figure.subplots()
+        for place, bar in enumerate(bars):
+            _draw_bar(axes, bar, place, longest=high + 0.1 * (high - low))
+        _draw_floor(axes, floor, horizontal=False)
+        axes.set_yticks(range(len(bars)), [printable_name(bar.name) for bar in bars])
+        axes.invert_yaxis()
+        axes.set_xlim(low, high + 0.15 * (high - low or 1.0))
+        axes.set_xlabel(unit)
+        axes.tick_params(axis="y", length=0)
+        add_legend(axes)
+        return as_svg(figure)
+
+
+def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
+    """-log p of each token of a text, in nats, in reading order."""
+    values = [-token.log_prob for token in tokens]
+    with canvas("surprisal", height=2.4, width=max(3.0, 0.45 * len(values) + 1)) as figure:
+        axes = figure.subplots()
+        top = max((value for value in values if np.isfinite(value)), default=1.0)
+        # An impossible token has no finite bar: it goes through the top of the picture.
+        heights = [min(value, 1.3 * top + 1) for value in values]
+        axes.bar(range(len(values)), heights, width=0.7, color=COLOURS[0])
+        axes.set_ylim(0, 1.1 * top or 1)
+        axes.set_xticks(range(len(values)), [printable_name(token.token) for token in tokens])
+        axes.set_ylabel("surprisal, nats")
+        axes.tick_params(axis="x", length=0, rotation=45 if len(values) > 8 else 0)
+        return as_svg(figure)
+
+
+def loss_curve_from_metrics(
+    name: str, lines: Sequence[dict[str, Any]], *, contrast: bool = False
+) -> LossCurve:
+    """The curve of a run from the lines of its metrics.jsonl."""
+    train, held_out, seen = [], [], 0.0
+    for line in lines:
+        loss = line.get("loss")
+        if not isinstance(loss, (int, float)) or not np.isfinite(loss):
+            continue
+        if line.get("event") == "train":
+            seen += float(line.get("count", 0))
+            train.append((seen, float(loss)))
+        elif line.get("event") in ("validation", "test"):
+            held_out.append((seen, float(loss)))
+    trained = [line for line in lines if line.get("event") == "train"]
+    return LossCurve(
+        name=name,
+        train=tuple(train),
+        held_out=tuple(held_out),
+        contrast=contrast,
+        one_pass=len(trained) == 1 and "learning_rate" not in trained[0],
+    )
+
+
+def _draw_bar(axes: Axes, bar: LossBar, place: int, *, longest: float) -> None:
+    # A model that gives some text probability zero has no finite loss: its bar goes to the edge.
+    drawn = bar.value if np.isfinite(bar.value) else longest
+    axes.barh(place, drawn, height=0.62, color=colour(bar.look))
+    if bar.low is not None and bar.high is not None:
+        axes.plot((bar.low, bar.high), (place, place), color=FOREGROUND_COLOUR, linewidth=1.2)
+    right = max(drawn, 0.0, bar.high or 0.0)
+    label = f" {bar.value:.3f}" if np.isfinite(bar.value) else " ∞"
+    axes.annotate(label, (right, place), va="center", fontsize=9, color=FOREGROUND_COLOUR)
+
+
+def _draw_curve(axes: Axes, curve: LossCurve, longest: float) -> None:
+    name = printable_name(curve.name)
+    look = line_style(curve.look)
+    if curve.train:
+        apart = f"{name} (training, a contrast)" if curve.contrast else None
+        axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=apart, **look)
+    if len(curve.held_out) == 1:
+        x, y = curve.held_out[0]
+        if curve.one_pass:
+            axes.plot((0, longest), (y, y), linewidth=1.2, alpha=0.8, **look)
+        axes.plot(x, y, "o", markersize=5, label=name, **look)
+    elif curve.held_out:
+        axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **look)
+    elif curve.train and not curve.contrast:
+        axes.plot([], [], linewidth=0.9, label=f"{name} (training)", **look)
+
+
+def _draw_floor(axes: Axes, floor: float | None, *, horizontal: bool) -> None:
+    if floor is None:
+        return
+    draw = axes.axhline if horizontal else axes.axvline
+    look: dict[str, Any] = {"color": FOREGROUND_COLOUR, "linewidth": 1.2, "linestyle": (0, (2, 2))}
+    draw(floor, label=f"entropy {floor:.3f}", **look)
+
+
+def _curve_limits(curves: Sequence[LossCurve], floor: float | None) -> tuple[float, float]:
+    """From below everything to the worst held-out loss: the first steps may leave at the top."""
+    held_out = [loss for curve in curves for _, loss in curve.held_out]
+    train = [loss for curve in curves if len(curve.train) > 1 for _, loss in curve.train]
+    if not held_out and not train:
+        return 0.0, 1.0
+    low = min([*held_out, *train, *([] if floor is None else [floor])])
+    high = max(held_out) if held_out else max(train)
+    room = 0.08 * max(high - low, 0.1)
+    return max(0.0, low - room), high + 2 * room

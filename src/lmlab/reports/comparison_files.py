@@ -1,0 +1,61 @@
+"""A comparison as a file, in the form that the file's name asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lmlab.core.atomic_files import (
+    telling_disk_errors,
+    write_text,
+)
+from lmlab.core.errors import UserError
+from lmlab.scoring.comparison_records import Comparison
+from lmlab.scoring.comparison_tables import (
+    comparison_json,
+    latex,
+    markdown,
+)
+from lmlab.training.run_folder import TrainedModel
+
+WriteComparison = Callable[[Comparison, Sequence[TrainedModel]], None]
+
+
+def comparison_writer(path: Path) -> WriteComparison:
+    """What writes a comparison to this file; a name without a known ending is an error at once."""
+    suffix = path.suffix.lower()
+    if suffix not in _FORMS:
+        raise UserError(
+            f"expected a file that ends in {', '.join(_FORMS)}, and {path.name} came; the ending "
+            "says in which form the comparison is written."
+        )
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file to write.")
+
+    def write(comparison: Comparison, models: Sequence[TrainedModel]) -> None:
+        text = _FORMS[suffix](comparison, models)
+        with telling_disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+
+    return write
+
+
+def _html(comparison: Comparison, models: Sequence[TrainedModel]) -> str:
+    # Imported late: a table needs no pictures, and so no matplotlib.
+    from lmlab.reports.html_report import render_report
+    from lmlab.reports.report_sections import make_report_section
+
+    title = f"Language models on {comparison.corpus}"
+    return render_report([make_report_section(comparison, models)], title=title)
+
+
+_FORMS: dict[str, Callable[[Comparison, Sequence[TrainedModel]], str]] = {
+    ".html": _html,
+    ".md": lambda comparison, models: markdown(comparison),
+    ".tex": lambda comparison, models: latex(comparison),
+    ".json": lambda comparison, models: (
+        json.dumps(comparison_json(comparison), ensure_ascii=False, indent=2) + "\n"
+    ),
+}

@@ -1,0 +1,168 @@
+"""What a report tells of one comparison: its figures, the runs' curves, samples and commands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import device_of
+from lmlab.core.protocols import Sample, Step
+from lmlab.core.registry import find_system
+from lmlab.data.corpus_encoding import encode_with_special_tokens
+from lmlab.inspection.figure_files import (
+    SavedFigure,
+    read_figure_files,
+)
+from lmlab.plotting.training_curves import (
+    LossCurve,
+    loss_curve_from_metrics,
+)
+from lmlab.reports.run_figures import true_entropy
+from lmlab.sampling.decoding import sample_sequences
+from lmlab.scoring.comparison_records import (
+    Comparison,
+    ComparisonRow,
+)
+from lmlab.training.config import BUDGETS
+from lmlab.training.reporting import read_metrics
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+)
+from lmlab.training.training_plan import make_training_plan
+
+
+def train_command(config: Mapping[str, Any], out: Path) -> str | None:
+    """`lmlab train …` with everything that differs from the defaults, ready for a shell.
+
+    None for a model that came from elsewhere (an ARPA file), which no training of ours repeats.
+    """
+    if not config["corpus"]["spec"]:
+        return None
+    plan = make_training_plan(
+        find_system(config["system"]), config["size"], config["recipe"], {}, {}, config["seed"]
+    )
+    words = ["lmlab", "train", config["system"], "--data", config["corpus"]["spec"]]
+    words += ["--out", str(out), "--size", config["size"], "--tokenizer", config["tokenizer"]]
+    words += ["--recipe", config["recipe"]] if config["recipe"] else []
+    usual = asdict(plan.system_config) | asdict(plan.training)
+    for name, value in {**config["system_config"], **config["training"]}.items():
+        if name not in (*BUDGETS, "seed") and value != usual.get(name):
+            words += ["--set", f"{name}={_written(value)}"]
+    budget = {name: config["training"].get(name) for name in BUDGETS}
+    if any(value != usual[name] for name, value in budget.items()):
+        for name, value in budget.items():
+            words += [] if value is None else [f"--{name}", _written(value)]
+    return shlex.join([*words, "--seed", str(config["seed"])])
+
+
+def _written(value: Any) -> str:
+    """A value as `--set` takes it."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(_written, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+SAMPLE_COUNT = 5
+SAMPLE_TOKENS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledText:
+    """A text that a model wrote, and its own log-probability in nats."""
+
+    text: str
+    log_prob: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSection:
+    """One comparison with what belongs to its rows, by the rows' names."""
+
+    comparison: Comparison
+    curves: tuple[LossCurve, ...] = ()
+    """In the order of the rows."""
+    entropy: float | None = None
+    """The language's own, in nats per token, where it is the same for all rows."""
+    samples: Mapping[str, tuple[SampledText, ...]] = field(default_factory=dict)
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    inside: Mapping[str, tuple[SavedFigure, ...]] = field(default_factory=dict)
+    """Pictures that `lmlab inspect` left in the figures of a row's first run."""
+    looks: Mapping[str, int] = field(default_factory=dict)
+    """Each row's place in the palette."""
+
+    def look(self, name: str) -> int:
+        """The place in the palette of the row of that name."""
+        return self.looks.get(name, 0)
+
+
+def make_report_section(
+    comparison: Comparison, models: Sequence[TrainedModel], *, seed: int = 0
+) -> ReportSection:
+    """Gather what a report shows beside the figures of a comparison of these models."""
+    by_path = {str(model.path): model for model in models}
+    rows = comparison.rows
+    first = {row.name: by_path[row.runs[0]] for row in rows}
+    entropies = {true_entropy(each.config) for each in models if each.config["corpus"]["spec"]}
+    sources = [each.source for each in comparison.sentences if each.source is not None]
+    return ReportSection(
+        comparison=comparison,
+        curves=tuple(_curve(row, first[row.name]) for row in rows),
+        entropy=entropies.pop() if len(entropies) == 1 else None,
+        # A seed for each: from the same one they would all begin with the same word.
+        samples={
+            row.name: sample_texts(first[row.name], seed=seed + place, sources=sources)
+            for place, row in enumerate(rows)
+        },
+        commands={row.name: _commands(row, by_path) for row in rows},
+        inside={
+            row.name: read_figure_files(RunFolder(first[row.name].path).figures) for row in rows
+        },
+    )
+
+
+def _commands(row: ComparisonRow, by_path: Mapping[str, TrainedModel]) -> tuple[str, ...]:
+    """How to repeat the runs of a row, those that can be."""
+    models = [by_path[run] for run in row.runs]
+    found = [train_command(model.config, model.path) for model in models]
+    return tuple(command for command in found if command is not None)
+
+
+def _curve(row: ComparisonRow, model: TrainedModel) -> LossCurve:
+    """The training of a row's first run."""
+    lines = read_metrics(RunFolder(model.path).metrics)
+    return loss_curve_from_metrics(row.name, lines, contrast=not model.system.loss_is_comparable)
+
+
+def sample_texts(
+    model: TrainedModel, *, seed: int, sources: Sequence[str] = ()
+) -> tuple[SampledText, ...]:
+    """A few texts of a model, drawn as they come; none where it can't write.
+
+    Where there are sources, one text is drawn for each of them and shown behind it.
+    """
+    if not isinstance(model.system, (Step, Sample)):
+        return ()
+    given = [encode_with_special_tokens(model.reads_by, source) for source in sources]
+    condition = Batch.collate(given, model.system.vocabulary.pad) if given else None
+    drawn = sample_sequences(
+        model.system,
+        len(given) or SAMPLE_COUNT,
+        max_length=SAMPLE_TOKENS,
+        generator=torch.Generator().manual_seed(seed),
+        condition=None if condition is None else condition.to(device_of(model.system)),
+    )
+    before = [f"{source} → " for source in sources] or [""] * len(drawn)
+    return tuple(
+        SampledText(
+            text=first + model.tokenizer.decode(each.tokens) + ("" if each.finished else " …"),
+            log_prob=each.log_prob,
+        )
+        for first, each in zip(before, drawn, strict=True)
+    )

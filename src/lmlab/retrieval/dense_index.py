@@ -1,0 +1,279 @@
+"""Vectors of documents, searched by inner product: exactly, or approximately and faster."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmlab.core.atomic_files import (
+    new_file,
+    telling_disk_errors,
+    write_json,
+)
+from lmlab.core.errors import LmlabWarning, UserError, unknown_name
+from lmlab.core.json_text import read_json_object
+from lmlab.retrieval import faiss_index
+from lmlab.retrieval.exact_search import (
+    Floats,
+    Numbers,
+    top_inner_products,
+)
+from lmlab.retrieval.faiss_index import FaissIndex
+
+IndexKind = Literal["flat", "ivf", "hnsw"]
+"""flat: every vector is looked at. ivf: those of the nearest lists. hnsw: those linked to near
+ones."""
+
+DEFAULT_RECALL = 0.95
+"""Share of the nearest neighbours that an approximate index should find."""
+NPY_MAGIC = b"\x93NUMPY"
+CHECK_CHUNK = 65_536
+
+
+class ExactIndex:
+    """All vectors (N, W), each of them compared with every question."""
+
+    kind = "flat"
+    recall = 1.0
+
+    def __init__(self, vectors: Floats) -> None:
+        self.vectors = vectors
+        self.size, self.width = vectors.shape
+
+    def search(self, queries: Floats, k: int) -> tuple[Floats, Numbers]:
+        """Scores and numbers (B, k), k ≤ size."""
+        return top_inner_products(queries, self.vectors, k)
+
+    def save(self, path: Path) -> None:
+        """Write the vectors, whole or not at all."""
+        with telling_disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path) as file:
+            np.save(file, self.vectors)
+
+
+class DenseIndex:
+    """Vectors (N, W) by their numbers 0 … N - 1; a question's score is its inner product with one.
+
+    flat compares every question with every vector, O(N W) each, and needs no FAISS; ivf and hnsw
+    look at a part of them and miss some (`recall` says how many they found when they were built).
+    """
+
+    def __init__(self, inner: ExactIndex | FaissIndex) -> None:
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"DenseIndex({self.kind}, {self.size} × {self.width})"
+
+    @property
+    def size(self) -> int:
+        """N, the number of vectors."""
+        return self._inner.size
+
+    @property
+    def width(self) -> int:
+        """W, the numbers of a vector."""
+        return self._inner.width
+
+    @property
+    def kind(self) -> IndexKind:
+        return cast(IndexKind, self._inner.kind)
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the ten nearest neighbours found when it was built; None where unknown."""
+        return self._inner.recall
+
+    @classmethod
+    def build(
+        cls,
+        vectors: NDArray[np.float32] | Iterable[NDArray[np.float32]],
+        *,
+        kind: IndexKind = "flat",
+        seed: int = 0,
+        recall: float = DEFAULT_RECALL,
+        progress: Callable[[int, int], None] = lambda done, of: None,
+    ) -> DenseIndex:
+        """An index of vectors (N, W), which may be memory-mapped, or of batches of them.
+
+        ivf and hnsw look as far as finds `recall` of the neighbours of some of the vectors; `seed`
+        decides what is random in them. `progress` is told how many vectors are in, of how many.
+        """
+        check_kind(kind)
+        if not 0 < recall <= 1:
+            raise UserError(f"recall must be above 0 and at most 1, and {recall} came.")
+        whole = _checked(vectors if isinstance(vectors, np.ndarray) else _joined(vectors))
+        if kind == "flat":
+            return cls(ExactIndex(whole))
+        return cls(
+            faiss_index.build_faiss_index(whole, kind, recall=recall, seed=seed, progress=progress)
+        )
+
+    def search(self, queries: NDArray[np.float32], k: int) -> tuple[Floats, Numbers]:
+        """(B, k) scores and (B, k) numbers of the best vectors for queries (B, W), best first.
+
+        Where fewer than k are there or were found, the places behind them have score -inf and
+        number -1.
+        """
+        if k < 1:
+            raise UserError(f"at least 1 document must be asked for, and {k} came.")
+        asked = np.ascontiguousarray(queries, dtype=np.float32)
+        if asked.ndim != 2 or asked.shape[1] != self.width:
+            raise UserError(
+                f"the index holds vectors of width {self.width}, and questions of shape "
+                f"{asked.shape} came; ask with the encoder that it was built with."
+            )
+        if not np.isfinite(asked).all():
+            raise UserError("a question's vector holds numbers that are infinite or none at all.")
+        most = min(k, self.size)
+        if not len(asked):
+            return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
+        scores, numbers = self._inner.search(asked, most)
+        beyond = ((0, 0), (0, k - most))
+        if k > most:
+            scores = np.pad(scores, beyond, constant_values=-np.inf)
+            numbers = np.pad(numbers, beyond, constant_values=-1)
+        return scores, numbers
+
+    def save(self, path: Path) -> None:
+        """Write it into one file, whole or not at all: flat as an .npy, the others as FAISS's."""
+        self._inner.save(Path(path))
+
+    @classmethod
+    def load(cls, path: Path, *, mapped: bool = True, recall: float | None = None) -> DenseIndex:
+        """What `save` wrote; with `mapped`, vectors stay on the disk until they are looked at.
+
+        `recall` is what an approximate one found when it was built, where somebody noted it.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"there is no index at {path}; check the path.")
+        with path.open("rb") as file:
+            exact = file.read(len(NPY_MAGIC)) == NPY_MAGIC
+        if exact:
+            return cls(ExactIndex(read_vectors(path, mapped=mapped)))
+        return cls(faiss_index.load_faiss_index(path, mapped=mapped, recall=recall))
+
+
+def check_kind(kind: str) -> None:
+    """A UserError where there is no such kind of index."""
+    if kind not in get_args(IndexKind):
+        raise unknown_name("kind of index", kind, get_args(IndexKind))
+
+
+def read_vectors(path: Path, *, mapped: bool = True) -> Floats:
+    """The vectors (N, W) of an .npy file."""
+    try:
+        found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except (OSError, ValueError, EOFError, TokenError, SyntaxError, OverflowError) as error:
+        raise UserError(f"{path} is damaged or cut short; build the index again.") from error
+    if found.ndim != 2 or found.dtype != np.float32:
+        raise UserError(f"{path} holds no vectors of an index; build it again.")
+    # As a plain array: numpy's own class of mapped ones is slower to slice.
+    return np.asarray(found)
+
+
+def _joined(batches: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+    every = [np.asarray(batch) for batch in batches]
+    widths = {batch.shape[1:] for batch in every}
+    if len(widths) > 1:
+        raise UserError(f"vectors of different widths came: {sorted(widths)}; give one width.")
+    return np.concatenate(every) if every else np.empty((0, 0), dtype=np.float32)
+
+
+def _checked(vectors: NDArray[np.float32]) -> Floats:
+    if vectors.ndim != 2 or 0 in vectors.shape:
+        raise UserError(
+            f"an index needs vectors of shape (number, width), and {vectors.shape} came."
+        )
+    whole = np.ascontiguousarray(vectors, dtype=np.float32)
+    for first in range(0, len(whole), CHECK_CHUNK):
+        bad = ~np.isfinite(whole[first : first + CHECK_CHUNK]).all(axis=1)
+        if bad.any():
+            raise UserError(
+                f"vector {first + int(bad.argmax())} holds numbers that are infinite or none at "
+                "all; look at the encoder (lmlab doctor)."
+            )
+    return whole
+
+
+INDEX_FILE, INDEX_METADATA_FILE = "index.faiss", "index.json"
+
+
+class CachedIndex:
+    """The index of the vectors (N, width) that a run was loaded with, or one built instead.
+
+    index.json holds a hash of the vectors and one of index.faiss, so that what belongs to other
+    weights, was cut short or is damaged is not searched. It can be built again at any time, so it
+    is no part of the run's manifest. Cost: vectors and file are read once.
+    """
+
+    def __init__(self, folder: Path, vectors: Tensor) -> None:
+        self.path, self.about = folder / INDEX_FILE, folder / INDEX_METADATA_FILE
+        self._own = vectors, vectors._version
+        self._damaged = False
+
+    def of(self, vectors: Tensor, kind: IndexKind) -> DenseIndex:
+        """An index of these vectors: that of the folder if it is of them, else a new one.
+
+        It is written only where the vectors are still the run's own: of edited documents, say,
+        nothing is kept.
+        """
+        every = vectors.detach().float().cpu().numpy()
+        content = _fingerprint(every, kind)
+        if (kept := self._read(content)) is not None:
+            return kept
+        built = DenseIndex.build(every, kind=kind)
+        if vectors is self._own[0] and vectors._version == self._own[1]:
+            self._write(built, content)
+        return built
+
+    def _read(self, content: str) -> DenseIndex | None:
+        """What is kept, if it is whole and of these vectors."""
+        try:
+            told = read_json_object(self.about)
+            if told["vectors"] != content:
+                return None  # training has gone on since, say
+            if told["file"] == _file_hash(self.path):
+                return DenseIndex.load(self.path, recall=told["recall"])
+        except (OSError, ValueError, KeyError, TypeError, UserError):
+            pass
+        self._damaged = self.path.exists() or self.about.exists()
+        return None
+
+    def _write(self, index: DenseIndex, content: str) -> None:
+        """First the index, then what tells of it: between the two nothing fits, and it is built
+        again."""
+        if self._damaged:
+            warnings.warn(
+                f"{self.path} was damaged, cut short or lost; it was built anew.",
+                LmlabWarning,
+                stacklevel=2,
+            )
+        try:
+            index.save(self.path)
+            told: dict[str, Any] = {"vectors": content, "file": _file_hash(self.path)}
+            write_json(self.about, {**told, "kind": index.kind, "recall": index.recall})
+        except UserError as error:  # whoever may only read a run can still search it
+            told_why = f"the index is built at each loading of this run: {error}"
+            warnings.warn(told_why, LmlabWarning, stacklevel=2)
+
+
+def _fingerprint(vectors: Floats, kind: IndexKind) -> str:
+    """A hash of all that an index is built of."""
+    digest = hashlib.blake2b(f"{kind} {DEFAULT_RECALL} {vectors.shape}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(vectors).data)
+    return digest.hexdigest()
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -1,0 +1,112 @@
+"""The largest inner products of questions with all vectors, exactly: by FAISS, else by numpy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+
+MATRIX_QUERIES_PER_THREAD = 6
+"""Questions for each thread from which on FAISS multiplies matrices instead of taking them one by
+one. Its own rule (one by one below 20 questions; in 1.15 below 128,000 numbers in all of them)
+reads all vectors once for every question: benchmarks/index.py measures what that costs."""
+FAISS_ALWAYS_MATRIX, FAISS_NEVER_MATRIX = 0, 2**31 - 1
+"""Thresholds under which FAISS multiplies matrices always, never, in all its versions."""
+SCORE_CHUNK = 2**24
+"""Scores that numpy holds in memory together: questions × vectors."""
+_threshold_is_set = threading.RLock()
+
+
+def import_faiss() -> Any | None:
+    """FAISS, or None where it is not installed."""
+    try:
+        # Imported late: it is an extra, and slow.
+        import faiss
+    except ImportError:
+        return None
+    return faiss
+
+
+def require_faiss(why: str) -> Any:
+    """FAISS, or a sentence that says how to get it."""
+    faiss = import_faiss()
+    if faiss is None:
+        raise UserError(
+            f"{why} needs FAISS, which is not installed: pip install 'lmlab[retrieval]'; an index "
+            "of kind flat does without."
+        )
+    return faiss
+
+
+@contextmanager
+def faiss_matrix_threshold(faiss: Any, questions: int) -> Iterator[None]:
+    """FAISS set to the quicker way to compare so many questions with vectors, and set back after.
+
+    The setting belongs to the process, so that threads that search at once wait for each other.
+    """
+    matrices = questions >= MATRIX_QUERIES_PER_THREAD * faiss.omp_get_max_threads()
+    with _threshold_is_set:
+        before = faiss.cvar.distance_compute_blas_threshold
+        faiss.cvar.distance_compute_blas_threshold = (
+            FAISS_ALWAYS_MATRIX if matrices else FAISS_NEVER_MATRIX
+        )
+        try:
+            yield
+        finally:
+            faiss.cvar.distance_compute_blas_threshold = before
+
+
+def top_inner_products(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
+    """Scores and numbers (B, k) of the vectors (N, W) with the largest inner products, k ≤ N.
+
+    Time O(B N W); FAISS holds B·k numbers beside the vectors, which may be memory-mapped.
+    """
+    faiss = import_faiss()
+    if faiss is None:
+        return top_inner_products_numpy(queries, vectors, k)
+    with faiss_matrix_threshold(faiss, len(queries)):
+        scores, numbers = faiss.knn(queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT)
+    return scores, numbers
+
+
+def top_inner_products_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
+    """The same without FAISS; of equal scores the lower number comes first.
+
+    Some vectors at a time, so that the scores of all never stand in memory.
+    """
+    rows = len(queries)
+    at_once = max(k, SCORE_CHUNK // max(rows, 1), 1)
+    scores = np.empty((rows, 0), dtype=np.float32)
+    numbers = np.empty((rows, 0), dtype=np.int64)
+    for first in range(0, len(vectors), at_once):
+        part = queries @ vectors[first : first + at_once].T
+        places = top_k_indices(part, k)
+        scores = np.hstack([scores, np.take_along_axis(part, places, 1)])
+        numbers = np.hstack([numbers, places + first])
+        best = top_k_indices(scores, k)
+        scores = np.take_along_axis(scores, best, 1)
+        numbers = np.take_along_axis(numbers, best, 1)
+    return scores, numbers
+
+
+def top_k_indices(scores: Floats, k: int) -> Numbers:
+    """Places (B, k) of the largest scores of each row, the largest first."""
+    found = scores.shape[1]
+    if k >= found:
+        return np.argsort(-scores, axis=1, kind="stable")
+    # All that reach the k-th largest, so that among equals the first are kept.
+    least = np.partition(scores, found - k, axis=1)[:, found - k, None]
+    order = np.empty((len(scores), k), dtype=np.int64)
+    for row, enough in enumerate(scores >= least):
+        places = np.flatnonzero(enough)
+        order[row] = places[np.argsort(-scores[row, places], kind="stable")[:k]]
+    return order

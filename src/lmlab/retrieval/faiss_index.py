@@ -1,0 +1,205 @@
+"""Indexes that look at a part of the vectors only, by FAISS: inverted lists and small worlds.
+
+IVF (Jégou, Douze, Schmid 2011): k-means divides the vectors into lists, and a question looks into
+the `nprobe` lists whose means are nearest. HNSW (Malkov, Yashunin 2016): each vector is linked with
+its neighbours, and a question walks the links, keeping the `efSearch` best so far. How far they
+look is set by trying, on questions near some of the vectors, until the recall that is asked for
+is reached.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmlab.core.atomic_files import new_named_file
+from lmlab.core.errors import UserError
+from lmlab.retrieval.exact_search import (
+    Floats,
+    Numbers,
+    faiss_matrix_threshold,
+    require_faiss,
+    top_inner_products,
+)
+
+VectorProgress = Callable[[int, int], None]
+"""Is told how many vectors are in, and of how many."""
+
+MIN_POINTS_PER_CENTROID = 39
+"""Vectors for each mean below which k-means says little; FAISS's own number."""
+TRAINING_POINTS_PER_CENTROID = 64
+"""Vectors for each mean that k-means looks at; more cost time and change little."""
+HNSW_LINKS, EF_CONSTRUCTION = 32, 80
+"""Links of a vector, and how many candidates are kept while they are chosen."""
+ADD_CHUNK = 16_384
+RECALL_QUERIES, RECALL_NEIGHBOURS = 200, 10
+"""Vectors that the reach is tried on, and how many neighbours each should find."""
+SCORE_TOLERANCE = 1e-5
+"""Share of a score by which two sums of the same products may differ."""
+MIN_SEARCH_EFFORT = {"ivf": 1, "hnsw": 16}
+MAX_SEARCH_EFFORT = 4096
+
+
+class FaissIndex:
+    """A FAISS index of one of these kinds, with how far it looks."""
+
+    def __init__(self, index: Any, kind: str, recall: float | None = None) -> None:
+        self.index = index
+        self.kind = kind
+        self.recall = recall
+        """The share of nearest neighbours that it found when it was built; None where unknown."""
+        self.size, self.width = int(index.ntotal), int(index.d)
+
+    @property
+    def reach(self) -> int:
+        """Lists looked into (IVF), candidates kept (HNSW)."""
+        return int(self.index.nprobe if self.kind == "ivf" else self.index.hnsw.efSearch)
+
+    @reach.setter
+    def reach(self, reach: int) -> None:
+        if self.kind == "ivf":
+            self.index.nprobe = reach
+        else:
+            self.index.hnsw.efSearch = reach
+
+    @property
+    def max_search_effort(self) -> int:
+        """Beyond which nothing more can be found."""
+        return (
+            int(self.index.nlist)
+            if self.kind == "ivf"
+            else min(MAX_SEARCH_EFFORT, max(self.size, 16))
+        )
+
+    def search(self, queries: Floats, k: int) -> tuple[Floats, Numbers]:
+        """Scores and numbers (B, k), k ≤ size; -inf and -1 where it came upon too few."""
+        faiss = require_faiss(f"an index of kind {self.kind}")
+        words: dict[str, Any] = {}
+        if self.kind == "hnsw":  # it can't find more than it keeps
+            words["params"] = faiss.SearchParametersHNSW(efSearch=max(self.reach, k))
+        with faiss_matrix_threshold(faiss, len(queries)):
+            scores, numbers = self.index.search(queries, k, **words)
+        return np.where(numbers < 0, np.float32(-np.inf), scores), numbers
+
+    def save(self, path: Path) -> None:
+        """Write it, whole or not at all."""
+        faiss = require_faiss(f"an index of kind {self.kind}")
+        with new_named_file(path) as partial:
+            try:
+                faiss.write_index(self.index, str(partial))
+            except RuntimeError as error:
+                raise OSError(str(error).splitlines()[0]) from error
+
+
+def build_faiss_index(
+    vectors: Floats,
+    kind: str,
+    *,
+    recall: float,
+    seed: int,
+    progress: VectorProgress = lambda done, of: None,
+) -> FaissIndex:
+    """An index of the vectors (N, W), which looks as far as finds `recall` of nearest neighbours.
+
+    IVF: 4√N lists, fewer where these would hold less than 39 vectors each. Time O(N √N W) for IVF,
+    O(N log N W) for HNSW; memory that of the vectors, HNSW with 2·32 links of 4 bytes for each.
+    Small worlds that several threads build differ a little from one time to the next.
+    """
+    faiss = require_faiss(f"an index of kind {kind}")
+    empty = _lists(faiss, vectors, seed) if kind == "ivf" else _small_world(faiss, vectors, seed)
+    for first in range(0, len(vectors), ADD_CHUNK):
+        with faiss_matrix_threshold(faiss, ADD_CHUNK):
+            empty.add(np.ascontiguousarray(vectors[first : first + ADD_CHUNK]))
+        progress(min(first + ADD_CHUNK, len(vectors)), len(vectors))
+    found = FaissIndex(empty, kind)
+    found.recall = tune_recall(found, vectors, recall, seed)
+    return found
+
+
+def _lists(faiss: Any, vectors: Floats, seed: int) -> Any:
+    size, width = vectors.shape
+    lists = max(1, min(round(4 * math.sqrt(size)), size // MIN_POINTS_PER_CENTROID))
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed, index.cp.min_points_per_centroid = seed, 1
+    chosen = np.random.default_rng(seed).permutation(size)[: lists * TRAINING_POINTS_PER_CENTROID]
+    with faiss_matrix_threshold(faiss, len(chosen)):
+        index.train(np.ascontiguousarray(vectors[np.sort(chosen)]))
+    return index
+
+
+def _small_world(faiss: Any, vectors: Floats, seed: int) -> Any:
+    index = faiss.IndexHNSWFlat(vectors.shape[1], HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+    index.hnsw.efConstruction = EF_CONSTRUCTION
+    index.hnsw.rng = faiss.RandomGenerator(seed)
+    return index
+
+
+def tune_recall(index: FaissIndex, vectors: Floats, recall: float, seed: int) -> float:
+    """Let it look twice as far until it finds that share of neighbours; what it finds then.
+
+    Tried on questions near some of the vectors, see `perturbed_queries`. Those from elsewhere may be
+    harder.
+    """
+    asked = perturbed_queries(vectors, seed)
+    k = min(RECALL_NEIGHBOURS, index.size)
+    truth, _ = top_inner_products(asked, vectors, k)
+    index.reach = min(MIN_SEARCH_EFFORT[index.kind], index.max_search_effort)
+    while True:
+        found = recall_at_k(index.search(asked, k)[0], truth)
+        if found >= recall or index.reach >= index.max_search_effort:
+            return found
+        index.reach = min(2 * index.reach, index.max_search_effort)
+
+
+def perturbed_queries(vectors: Floats, seed: int) -> Floats:
+    """Some of the vectors, each moved in a random direction about as far as its tenth neighbour is.
+
+    Unmoved they would be too easy: a small world that has found one of its own has its neighbours
+    for nothing.
+    """
+    random = np.random.default_rng(seed)
+    chosen = np.sort(random.permutation(len(vectors))[:RECALL_QUERIES])
+    here = np.ascontiguousarray(vectors[chosen])
+    _, near = top_inner_products(here, vectors, min(RECALL_NEIGHBOURS + 1, len(vectors)))
+    away = np.linalg.norm(here - vectors[near[:, -1]], axis=1, keepdims=True)
+    steps = random.standard_normal(here.shape) / math.sqrt(here.shape[1])
+    return (here + away * steps).astype(np.float32)
+
+
+def recall_at_k(found: Floats, truth: Floats) -> float:
+    """Recall: the share of the k that were found whose scores (B, k) are those of neighbours.
+
+        recall = #{j : found[b, j] ≥ min_i truth[b, i]} / (B k)
+
+    truth (B, k) are the scores of the true neighbours. By scores and not by numbers, since of
+    vectors that are equal any is as near as the others; `SCORE_TOLERANCE` is what rounding may differ by.
+    """
+    rounding = SCORE_TOLERANCE * np.abs(truth).max(axis=1, initial=0, keepdims=True)
+    near = found >= truth.min(axis=1, initial=np.inf, keepdims=True) - rounding
+    return float(near.sum()) / max(truth.size, 1)
+
+
+def load_faiss_index(path: Path, *, mapped: bool, recall: float | None = None) -> FaissIndex:
+    """What `FaissIndex.save` wrote; with `mapped`, vectors stay on the disk until looked at."""
+    faiss = require_faiss(f"the index {path}")
+    with path.open("rb") as file:
+        kind = KIND_BY_MAGIC.get(file.read(4))
+    if kind is None:
+        raise UserError(f"{path} is no index that lmlab wrote; build it again.")
+    flags = 0
+    if mapped:
+        # Inverted lists have had a way of their own for long; the general one came later.
+        general = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
+        flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY if kind == "ivf" else general
+    try:
+        return FaissIndex(faiss.read_index(str(path), flags), kind, recall)
+    except (RuntimeError, MemoryError, AttributeError, ValueError) as error:
+        raise UserError(f"{path} is damaged or cut short; build the index again.") from error
+
+
+KIND_BY_MAGIC = {b"IwFl": "ivf", b"IHNf": "hnsw"}
+"""By the first bytes that FAISS writes."""

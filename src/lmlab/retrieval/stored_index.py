@@ -1,0 +1,391 @@
+"""An index on the disk with its documents, and searched by texts.
+
+INDEX/  meta.json  documents.jsonl.gz  manifest.json
+        vectors.npy, and index.faiss unless every vector is looked at   (by an encoder)
+        bm25/                                                           (by words)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from lmlab import __version__
+from lmlab.core.atomic_files import (
+    new_folder,
+    write_json,
+)
+from lmlab.core.dataclass_parsing import parse_dataclass
+from lmlab.core.errors import UserError
+from lmlab.core.json_text import read_json_object
+from lmlab.core.manifest import DamageError, check_files, verifies, write_manifest
+from lmlab.core.seeds import check_seed
+from lmlab.retrieval.dense_index import (
+    DEFAULT_RECALL,
+    DenseIndex,
+    IndexKind,
+    check_kind,
+    read_vectors,
+)
+from lmlab.retrieval.documents import (
+    INDEX_DOCUMENTS_FILE,
+    META,
+    Document,
+    Documents,
+    document_text,
+    load_documents,
+)
+from lmlab.retrieval.exact_search import (
+    Floats,
+    Numbers,
+)
+from lmlab.retrieval.lexical_index import LexicalIndex
+from lmlab.retrieval.retrieval_encoder import (
+    EncoderDescription,
+    RetrievalEncoder,
+)
+
+FORMAT = 3
+"""Version of the folder's form; a larger one was written by a later lmlab."""
+ENCODE_BATCH_SIZE = 64
+"""Documents that are encoded together."""
+BM25 = "bm25"
+VECTORS_FILE, FAISS_FILE = "vectors.npy", "index.faiss"
+
+IndexProgress = Callable[[str, int, int], None]
+"""Is told what is being done, how much of it is, and of how much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentHit:
+    """A document that was found."""
+
+    document: Document
+    number: int
+    """Its place among the documents."""
+    score: float
+    """The inner product with the question, or BM25's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexDescription:
+    """meta.json: what an index is."""
+
+    format: int
+    lmlab: str
+    """The version that wrote it."""
+    kind: str
+    """flat, ivf, hnsw, or bm25."""
+    documents: int
+    """How many there are."""
+    fingerprint: str
+    """Of the documents."""
+    files: dict[str, int]
+    """Bytes of each file but meta.json."""
+    width: int | None = None
+    """Of the vectors; None for bm25."""
+    encoder: EncoderDescription | None = None
+    """What made them; None for bm25."""
+    cut: int = 0
+    """Documents of which the encoder read the beginning only."""
+    recall: float | None = None
+    """Share of nearest neighbours that an approximate index found when it was built."""
+
+
+LoadEncoder = Callable[[Path, IndexDescription], RetrievalEncoder]
+"""Gives the encoder of an index, by its folder and what it says of itself."""
+
+
+def build_index(
+    documents: Documents,
+    encoder: RetrievalEncoder | None,
+    out: Path | str,
+    *,
+    kind: IndexKind = "flat",
+    batch: int = ENCODE_BATCH_SIZE,
+    recall: float = DEFAULT_RECALL,
+    seed: int = 0,
+    progress: IndexProgress = lambda what, done, of: None,
+) -> StoredIndex:
+    """Write an index of the documents, all of it or nothing: by an encoder, or by words (None).
+
+    Vectors go to the disk as they come, `batch` at a time, so that memory holds the documents and
+    FAISS's index. `kind`, `recall` and `seed` are those of `DenseIndex.build`.
+    """
+    check_kind(kind)
+    check_seed(seed)
+    if encoder is None and kind != "flat":
+        raise UserError(f"an index by words (bm25) has no kinds, and {kind} came; leave it out.")
+    if batch < 1:
+        raise UserError(f"a batch must be of 1 or more documents, and {batch} came.")
+    with new_folder(Path(out)) as folder:
+        (folder / INDEX_DOCUMENTS_FILE).write_bytes(documents.to_bytes())
+        about: dict[str, Any] = {"kind": BM25}
+        if encoder is None:
+            LexicalIndex.build([document_text(each) for each in documents]).save(folder / BM25)
+        else:
+            cut = encoder.cut
+            vectors = _encode(documents, encoder, folder / VECTORS_FILE, batch, progress)
+            tell = lambda done, of: progress("indexing", done, of)  # noqa: E731
+            index = DenseIndex.build(vectors, kind=kind, seed=seed, recall=recall, progress=tell)
+            if kind != "flat":  # the vectors themselves are the flat one
+                index.save(folder / FAISS_FILE)
+            about = {
+                "kind": kind,
+                "width": index.width,
+                "encoder": encoder.description,
+                "cut": encoder.cut - cut,
+                "recall": index.recall,
+            }
+        _describe(folder, documents, about)
+        write_manifest(folder, _names(folder))
+    return open_index(out, encoder=encoder)
+
+
+def _encode(
+    documents: Documents, encoder: RetrievalEncoder, path: Path, batch: int, progress: IndexProgress
+) -> Floats:
+    """Vectors (N, W) of all documents, in a file that is mapped."""
+    vectors = np.lib.format.open_memmap(
+        path, mode="w+", dtype=np.float32, shape=(len(documents), encoder.width)
+    )
+    texts = [document_text(each) for each in documents]
+    # Those of a length together, or a batch would be mostly padding; the longest first, so that
+    # what does not fit in memory shows at once.
+    order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
+    for first in range(0, len(order), batch):
+        numbers = order[first : first + batch]
+        vectors[numbers] = encoder.encode_documents([texts[number] for number in numbers])
+        progress("encoding", min(first + batch, len(order)), len(order))
+    vectors.flush()
+    return vectors
+
+
+def _describe(folder: Path, documents: Documents, about: dict[str, Any]) -> None:
+    described = IndexDescription(
+        format=FORMAT,
+        lmlab=__version__,
+        documents=len(documents),
+        fingerprint=documents.fingerprint(),
+        files={name: (folder / name).stat().st_size for name in _names(folder)},
+        **about,
+    )
+    write_json(folder / META, asdict(described))
+
+
+def _names(folder: Path) -> list[str]:
+    """Every file of a folder, by its path in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path.relative_to(folder).as_posix() for path in files]
+
+
+class StoredIndex:
+    """The index of a folder. Vectors stay on the disk until they are looked at."""
+
+    def __init__(
+        self,
+        path: Path,
+        about: IndexDescription,
+        find_encoder: LoadEncoder,
+        *,
+        verify: bool = True,
+    ) -> None:
+        self.path = path
+        self.about = about
+        self._find_encoder = find_encoder
+        self._verifies = verify
+        self.cut = 0
+        """Questions so far of which the encoder read the beginning only."""
+
+    def __repr__(self) -> str:
+        return f"StoredIndex({str(self.path)!r}, {self.about.kind}, {self.about.documents})"
+
+    def __len__(self) -> int:
+        """How many documents there are."""
+        return self.about.documents
+
+    @cached_property
+    def documents(self) -> Documents:
+        self._verify(INDEX_DOCUMENTS_FILE)
+        found = load_documents(self.path / INDEX_DOCUMENTS_FILE)
+        if len(found) != self.about.documents:
+            raise damaged_index_error(self.path / INDEX_DOCUMENTS_FILE)
+        return found
+
+    @cached_property
+    def vectors(self) -> DenseIndex:
+        """The documents' vectors, by the way they are searched; not for bm25."""
+        assert self.about.kind != BM25, "words have no vectors"
+        name = VECTORS_FILE if self.about.kind == "flat" else FAISS_FILE
+        self._verify(name, trusted=name == FAISS_FILE)
+        found = DenseIndex.load(self.path / name)
+        if (found.size, found.width) != (self.about.documents, self.about.width):
+            raise damaged_index_error(self.path / name)
+        return found
+
+    def all_vectors(self) -> Floats | None:
+        """(N, W) of all documents, by whatever way they are searched; None for bm25."""
+        if self.about.kind == BM25:
+            return None
+        self._verify(VECTORS_FILE)
+        found = read_vectors(self.path / VECTORS_FILE)
+        if found.shape != (self.about.documents, self.about.width):
+            raise damaged_index_error(self.path / VECTORS_FILE)
+        return found
+
+    @cached_property
+    def encoder(self) -> RetrievalEncoder:
+        """What turns questions into vectors, checked to be what the documents went through."""
+        found = self._find_encoder(self.path, self.about)
+        check_encoder(self.path, self.about, found)
+        return found
+
+    @cached_property
+    def words(self) -> LexicalIndex:
+        names = [name for name in self.about.files if name.startswith(f"{BM25}/")]
+        self._verify(*names, trusted=True)
+        found = LexicalIndex.load(self.path / BM25)
+        if found.size != self.about.documents:
+            raise damaged_index_error(self.path / BM25)
+        return found
+
+    def _verify(self, *names: str, trusted: bool = False) -> None:
+        """A UserError where a file is not what was written; read once, before its use.
+
+        `trusted` files are verified even where the others are not: FAISS and bm25s trust what they
+        read, and a damaged file could end the process.
+        """
+        if trusted or self._verifies:
+            verify_index(self.path, names)
+
+    def search(self, texts: Sequence[str], k: int = 10) -> list[list[DocumentHit]]:
+        """The best documents for each text, best first: k, or fewer where fewer were found."""
+        scores, numbers = self.search_numbers(texts, k)
+        return [
+            [
+                DocumentHit(document=self.documents[number], number=number, score=score)
+                for score, number in zip(some, which, strict=True)
+                if number >= 0
+            ]
+            for some, which in zip(scores.tolist(), numbers.tolist(), strict=True)
+        ]
+
+    def search_numbers(self, texts: Sequence[str], k: int) -> tuple[Floats, Numbers]:
+        """(B, k) scores and numbers of the best documents; -inf and -1 where there are no more."""
+        if isinstance(texts, str):
+            raise UserError("search takes a list of texts, and one text came; put it in a list.")
+        if not 1 <= k <= self.about.documents:
+            raise UserError(
+                f"k must be from 1 to the {self.about.documents} documents of {self.path}, and {k} "
+                "came."
+            )
+        if any(not text.strip() for text in texts):
+            raise UserError("a question is empty; give one with words in it.")
+        if self.about.kind == BM25:
+            return self.words.search(texts, k)
+        before = self.encoder.cut
+        vectors = self.encoder.encode_queries(texts)
+        self.cut += self.encoder.cut - before
+        return self.vectors.search(vectors, k)
+
+
+def missing_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
+    """Where nobody can find one."""
+    raise UserError(f"{path} is searched by an encoder ({about.encoder}); say which one to use.")
+
+
+def open_index(
+    path: Path | str,
+    *,
+    encoder: RetrievalEncoder | None = None,
+    find_encoder: LoadEncoder = missing_encoder,
+) -> StoredIndex:
+    """The index of a folder; `encoder` is what turns questions into vectors, for all but bm25.
+
+    Where it is not given, `find_encoder` is asked for it, when the first question comes: whoever
+    looks at documents alone needs no weights.
+    """
+    folder, verify = Path(path), verifies()
+    about = read_description(folder)
+    if verify:
+        verify_index(folder, [META])
+    for name, size in about.files.items():
+        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
+            raise damaged_index_error(folder / name)
+    find = find_encoder if encoder is None else lambda *_: encoder
+    return StoredIndex(folder, about, find, verify=verify)
+
+
+def verify_index(folder: Path, names: Sequence[str]) -> None:
+    """A UserError where files of an index are not what its manifest lists."""
+    try:
+        check_files(folder, names)
+    except DamageError as error:
+        raise UserError(f"{folder} is damaged ({error}); build the index again.") from error
+
+
+def is_index(path: Path | str) -> bool:
+    """Whether a folder says that it is an index."""
+    return (Path(path) / META).is_file()
+
+
+def read_description(folder: Path) -> IndexDescription:
+    """meta.json of an index, checked to be one that this version can read."""
+    if not folder.is_dir():
+        raise UserError(f"there is no index at {folder}; build one by lmlab index build.")
+    if not (folder / META).is_file():
+        raise UserError(f"{folder} is no index: it has no {META}; build one by lmlab index build.")
+    try:
+        told = read_json_object(folder / META)
+        if int(told["format"]) > FORMAT:
+            raise UserError(
+                f"{folder} was written by a later lmlab ({told.get('lmlab', '?')}, format "
+                f"{told['format']}), and this one reads up to format {FORMAT}; upgrade lmlab."
+            )
+        encoder = told.get("encoder")
+        told["encoder"] = None if encoder is None else parse_dataclass(EncoderDescription, encoder)
+        return _checked(parse_dataclass(IndexDescription, told))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise UserError(f"{folder / META} is not that of an index; build it again.") from error
+
+
+def _checked(about: IndexDescription) -> IndexDescription:
+    """What an index says of itself, where that can be; a ValueError where it can't."""
+    by_words = about.kind == BM25
+    if not by_words and about.kind not in get_args(IndexKind):
+        raise ValueError(f"there is no kind of index called {about.kind}")
+    if about.documents < 1 or by_words != (about.width is None) or by_words != (not about.encoder):
+        raise ValueError("its documents, width and encoder do not belong together")
+    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in about.files):
+        raise ValueError("it names files of another folder")
+    needed = {INDEX_DOCUMENTS_FILE} if by_words else {INDEX_DOCUMENTS_FILE, VECTORS_FILE}
+    if not needed <= about.files.keys():
+        raise ValueError("it does not name all of its files")
+    return about
+
+
+def check_encoder(path: Path, about: IndexDescription, encoder: RetrievalEncoder) -> None:
+    """A UserError where an index was not built with this encoder: its scores would mean nothing."""
+    built = about.encoder
+    assert built is not None, "words need no encoder"
+    if encoder.width != about.width:
+        raise UserError(
+            f"{path} holds vectors of width {about.width}, and those of the encoder "
+            f"{encoder.description.path or encoder.description.name} have {encoder.width}; ask "
+            f"with the one that it was built with ({built.path or built.name})."
+        )
+    if encoder.description.fingerprint != built.fingerprint:
+        raise UserError(
+            f"{path} was built with another encoder than {encoder.description.path or 'this one'}, "
+            f"or with other weights of it ({built.name}, {built.path or 'from memory'}); build the "
+            "index again, or ask with that one."
+        )
+
+
+def damaged_index_error(path: Path) -> UserError:
+    return UserError(f"{path} is missing, damaged or cut short; build the index again.")

@@ -1,0 +1,126 @@
+"""How the hypotheses of a search may go on: the likeliest next tokens of every row."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmlab.sampling.decoding import check_log_probs
+from lmlab.sampling.lexical_constraints import (
+    LexicalConstraints,
+    Phrase,
+)
+
+TOP_K_BLOCK = 100
+"""Numbers of a row that `top_values` looks at together."""
+
+
+class Continuations(NamedTuple):
+    """How a hypothesis may go on."""
+
+    ended: float
+    """Log-probability that it ends here."""
+    tokens: list[int]
+    """The likeliest others, best first; no more than a beam can use."""
+    log_probs: list[float]
+    """-inf at what can't come, the end symbol among it."""
+
+
+class PartialHypothesis(NamedTuple):
+    """An open hypothesis, as far as constraints need to know it."""
+
+    written: Phrase
+    last: bool
+    """Whether one more token is all that it may have."""
+
+
+def top_continuations(log_probs: Tensor, width: int, end: int | None) -> list[Continuations]:
+    """The `width` likeliest tokens of every row (rows, V), and how likely it ends."""
+    # Of `width` places a row can take all, and the end symbol takes none: so many are enough.
+    values, tokens = top_values(log_probs, min(width + 1, log_probs.shape[1]))
+    check_log_probs(values)  # What is no number counts as the largest.
+    ended = [-math.inf] * len(log_probs)
+    if end is not None:
+        ended = log_probs[:, end].tolist()
+        values = values.masked_fill(tokens == end, -math.inf)
+    return [
+        Continuations(*way) for way in zip(ended, tokens.tolist(), values.tolist(), strict=True)
+    ]
+
+
+def constrained_continuations(
+    constraints: LexicalConstraints,
+    rows: list[PartialHypothesis],
+    log_probs: Tensor,
+    width: int,
+    end: int | None,
+) -> list[Continuations]:
+    """The same of what keeps to constraints, with the tokens beside it that they ask for."""
+    if constraints.banned:
+        log_probs = log_probs.clone()
+        for values, row in zip(log_probs, rows, strict=True):
+            _forbid(constraints, row, values)
+    found = top_continuations(log_probs, width, end)
+    if not constraints.required:
+        return found
+    return [
+        _with_wanted(way, values, constraints, row.written, end)
+        for way, values, row in zip(found, log_probs, rows, strict=True)
+    ]
+
+
+def _forbid(constraints: LexicalConstraints, row: PartialHypothesis, log_probs: Tensor) -> None:
+    """Take what is forbidden out of a row's log-probabilities (V,), in place."""
+    if constraints.must_continue(row.written):
+        log_probs.copy_(_only(log_probs, constraints, inside=True))
+    log_probs[list(constraints.forbidden_tokens(row.written, last=row.last))] = -math.inf
+
+
+def _only(log_probs: Tensor, constraints: LexicalConstraints, *, inside: bool) -> Tensor:
+    """The log-probabilities (V,) of tokens that go on with a word alone, or of all others alone."""
+    going_on = torch.zeros_like(log_probs, dtype=torch.bool)
+    going_on[list(constraints.borders.inside)] = True
+    return log_probs.masked_fill(going_on != inside, -math.inf)
+
+
+def _with_wanted(
+    way: Continuations,
+    log_probs: Tensor,
+    constraints: LexicalConstraints,
+    written: Phrase,
+    end: int | None,
+) -> Continuations:
+    """A way on that may also take what is wanted, and may end only where nothing is missing."""
+    wanted = constraints.wanted(written)
+    if constraints.needs_boundary(written):
+        others = _only(log_probs, constraints, inside=False)
+        if end is not None:
+            others[end] = -math.inf
+        wanted.add(int(others.argmax()))
+    more = [token for token in sorted(wanted) if token not in way.tokens]
+    values = [float(log_probs[token]) for token in more]
+    ended = -math.inf if constraints.missing(written) else way.ended
+    return Continuations(ended, way.tokens + more, way.log_probs + values)
+
+
+def top_values(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(rows, count) the largest values of each row (rows, V), best first, and where they stand.
+
+    The largest of all stand in the blocks whose own largest are the largest: a long row is passed
+    over once for those, which is twice as fast as torch's topk.
+    """
+    rows, size = values.shape
+    whole = size - size % TOP_K_BLOCK
+    if whole < 2 * count * TOP_K_BLOCK:
+        return values.topk(count, dim=-1)
+    blocks = values[:, :whole].unflatten(1, (-1, TOP_K_BLOCK))
+    best = blocks.amax(-1).topk(count, dim=-1).indices
+    inside = torch.arange(TOP_K_BLOCK, device=values.device)
+    places = (best[..., None] * TOP_K_BLOCK + inside).flatten(1)
+    rest = torch.arange(whole, size, device=values.device).expand(rows, -1)
+    places = torch.cat([places, rest], 1)
+    found, chosen = values.gather(1, places).topk(count, dim=-1)
+    return found, places.gather(1, chosen)

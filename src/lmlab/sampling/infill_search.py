@@ -1,0 +1,182 @@
+"""Search for what stands in blanks of unknown length.
+
+A beam compares texts of one length, and with blanks such texts stand at different places: one that
+stays in a blank goes on with whatever is likely, and pushes out one that has left it and pays for
+what must come there, the end of the blank (GLM, T5) or the words around it (BART). So here only
+texts at the same place compete: those with as many tokens in a blank, and those that have just come
+to the end of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmlab.core.protocols import InfillDecoder
+from lmlab.sampling.decoding import (
+    GeneratedSequence,
+    next_distribution,
+)
+
+FREE_TOKEN = -1
+"""Stands for an answer, where it is asked what is written around answers."""
+
+
+class PartialText(NamedTuple):
+    """What was written so far, and its log-probability."""
+
+    tokens: tuple[int, ...]
+    log_prob: float
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Texts of one length side by side, and the state after them."""
+
+    texts: list[PartialText]
+    state: Any
+
+    def select(self, rows: Tensor) -> Frontier:
+        return Frontier([self.texts[row] for row in rows.tolist()], self.state.select(rows))
+
+    @property
+    def log_probs(self) -> list[float]:
+        return [text.log_prob for text in self.texts]
+
+
+@dataclass(kw_only=True)
+class BestTexts:
+    """The likeliest texts that came to a place, no two alike, at most `count` of them."""
+
+    count: int
+    kept: list[tuple[PartialText, Frontier, int]] = field(default_factory=list)
+    """Best first, each with where its state is."""
+
+    def wants(self, log_prob: float) -> bool:
+        """Whether a text of that log-probability, or of less, may still come among them."""
+        full = len(self.kept) == self.count
+        return log_prob > (self.kept[-1][0].log_prob if full else -math.inf)
+
+    def add(self, front: Frontier) -> None:
+        known = {text.tokens for text, _, _ in self.kept}
+        new = [(text, front, row) for row, text in enumerate(front.texts)]
+        self.kept += [each for each in new if each[0].tokens not in known]
+        self.kept.sort(key=lambda each: -each[0].log_prob)
+        del self.kept[self.count :]
+
+    def fronts(self) -> list[Frontier]:
+        """The kept texts, those of one length together."""
+        rows: dict[int, list[int]] = {}
+        fronts = {id(front): front for _, front, _ in self.kept}
+        for _, front, row in self.kept:
+            rows.setdefault(id(front), []).append(row)
+        return [fronts[each].select(torch.tensor(rows[each])) for each in fronts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfillSearch:
+    """The likeliest texts with any tokens in the blanks of one text, the first row of `writer`.
+
+    For each number of tokens in a blank, and at its end, the `width` likeliest are kept, and at the
+    end of the text the `best`. A text is given up there, or where it can no longer be among those
+    at the end of its blank, since log-probabilities only fall: so with a `width` as large as the
+    number of answers it is exhaustive search. Cost: for each number of tokens in a blank a step,
+    and one for each word from there to the next blank, of at most `width` rows.
+    """
+
+    writer: InfillDecoder
+    blanks: int
+    """How many the text has."""
+    width: int
+    best: int
+    most: int
+    """Tokens in all blanks together."""
+
+    def __call__(self) -> list[GeneratedSequence]:
+        """Best first; the end is part of each log-probability."""
+        end = self.writer.vocabulary.end
+        assert end is not None, "what writes blanks ends"
+        first, *others = self.stretches()
+        others[-1] = (*others[-1], end)
+        fronts, forced = [Frontier([PartialText((), 0.0)], self.writer.start(1))], len(first)
+        fronts = [self._follow(fronts[0], first, BestTexts(count=1))]
+        for number, stretch in enumerate(others, 1):
+            found = BestTexts(count=self.best if number == len(others) else self.width)
+            for front in fronts:
+                if front.texts:
+                    used = len(front.texts[0].tokens) - forced
+                    self._fill(front, stretch, self.most - used, found)
+            fronts, forced = found.fronts(), forced + len(stretch)
+        texts = sorted((text for each in fronts for text in each.texts), key=lambda t: -t.log_prob)
+        return [
+            GeneratedSequence(tokens=text.tokens[:-1], log_prob=text.log_prob, finished=True)
+            for text in texts
+        ]
+
+    def stretches(self) -> list[tuple[int, ...]]:
+        """What is written before the first answer, between answers, and behind the last."""
+        found: list[tuple[int, ...]] = [()]
+        for token in self.writer.written(0, [(FREE_TOKEN,)] * self.blanks):
+            if token == FREE_TOKEN:
+                found.append(())
+            else:
+                found[-1] += (token,)
+        return found
+
+    def _fill(self, front: Frontier, stretch: Sequence[int], room: int, found: BestTexts) -> None:
+        """Put 0, 1, … `room` tokens into a blank, and after each number the stretch behind it."""
+        for tokens in range(room + 1):
+            front = self._hopeful(front, found)
+            if not front.texts:
+                return
+            found.add(self._follow(front, stretch, found))
+            if tokens < room:
+                front = self._longer(front)
+
+    def _hopeful(self, front: Frontier, found: BestTexts) -> Frontier:
+        """Those that may still be among the best at the end of the blank."""
+        rows = [row for row, log_prob in enumerate(front.log_probs) if found.wants(log_prob)]
+        return front if len(rows) == len(front.texts) else front.select(self._tensor(rows))
+
+    def _longer(self, front: Frontier) -> Frontier:
+        """The `width` likeliest texts with one token more in the blank."""
+        log_probs = next_distribution(self.writer, front.state).log_probs
+        inside = log_probs.masked_fill(~self.writer.ordinary, -math.inf).double()
+        totals = inside + inside.new_tensor(front.log_probs)[:, None]
+        best = totals.flatten().topk(min(self.width, totals.numel()))
+        size, kept = totals.shape[1], best.values > -math.inf
+        ways = best.indices[kept]
+        return self._advanced(front, ways // size, ways % size, best.values[kept])
+
+    def _follow(self, front: Frontier, stretch: Sequence[int], found: BestTexts) -> Frontier:
+        """The texts with what must come next, but for those that `found` wants no more."""
+        for token in stretch:
+            values = next_distribution(self.writer, front.state).log_probs[:, token].double()
+            values = values + values.new_tensor(front.log_probs)
+            rows = [row for row, value in enumerate(values.tolist()) if found.wants(value)]
+            if not rows:
+                return Frontier([], front.state)
+            kept = self._tensor(rows)
+            front = self._advanced(front, kept, torch.full_like(kept, token), values[kept])
+        return front
+
+    def _advanced(
+        self, front: Frontier, rows: Tensor, tokens: Tensor, log_probs: Tensor
+    ) -> Frontier:
+        """The texts at `rows` with a token each and the log-probabilities that they have then."""
+        before, numbers = front.select(rows), zip(tokens.tolist(), log_probs.tolist(), strict=True)
+        texts = [
+            PartialText((*text.tokens, token), log_prob)
+            for text, (token, log_prob) in zip(before.texts, numbers, strict=True)
+        ]
+        # Nothing follows the end, and not every writer could go on.
+        ended = bool(len(tokens)) and int(tokens[0]) == self.writer.vocabulary.end
+        return Frontier(texts, before.state if ended else self.writer.advance(before.state, tokens))
+
+    def _tensor(self, rows: Sequence[int]) -> Tensor:
+        return torch.tensor(rows, dtype=torch.long, device=self.writer.ordinary.device)

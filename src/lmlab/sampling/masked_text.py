@@ -1,0 +1,166 @@
+"""Texts with gaps: where `<mask>` or `[MASK]` stands, and the ids around it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmlab.core.errors import UserError, nearest_names
+from lmlab.core.vocabulary import MASK
+from lmlab.sampling.prompt_encoding import encode_prefix
+
+MASK_SPELLINGS = (MASK, "[MASK]")
+"""Ways to write a gap that every model understands, whatever its tokeniser calls it."""
+SENTINEL = "<extra_id_{}>"
+"""What T5's tokenisers call the gaps of a text, counted from 0; the first stands for a mask symbol
+where there is none."""
+PLACEHOLDER = "\ufffc"
+"""Unicode's sign for an object that is not text: no merge of byte pairs reaches across it."""
+BRACKETED = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|<\s?mask|mask\s?>|_{2,}")
+"""What may be meant as a gap."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedText:
+    """A text and its gaps."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    """The characters [start, end) of each gap."""
+    ids: tuple[int | None, ...]
+    """The tokens of the text, None at each gap."""
+    unknown: tuple[str, ...] = ()
+    """Words of it that the model sees as <unk>."""
+
+    @property
+    def note(self) -> str | None:
+        """A sentence for the user where some words are unknown."""
+        if not self.unknown:
+            return None
+        listed = ", ".join(repr(word) for word in self.unknown)
+        return f"the model does not know {listed} and sees <unk> in their place."
+
+    def with_mask(self, token: int) -> list[int]:
+        """The ids with this one at each gap."""
+        return [token if id is None else id for id in self.ids]
+
+    def filled(self, answers: Sequence[str], joined: Sequence[bool] | None = None) -> str:
+        """The text with an answer in each gap; one that is `joined` has no space before it."""
+        pieces, last = [], 0
+        joined = [False] * len(answers) if joined is None else joined
+        for (start, end), answer, close in zip(self.spans, answers, joined, strict=True):
+            before = self.text[last:start]
+            pieces += [before.rstrip() if close else before, answer]
+            last = end
+        return "".join([*pieces, self.text[last:]])
+
+
+def parse_masked_text(text: str, tokenizer: Any) -> MaskedText:
+    """A text as a user writes it; a UserError where it has no gap, or something like one."""
+    names = mask_spellings(tokenizer)
+    pattern = re.compile("|".join(re.escape(name) for name in names))
+    spans = [match.span() for match in pattern.finditer(text)]
+    _check(text, spans, names, tokenizer)
+    ids, unknown = _encode(text, spans, tokenizer)
+    return MaskedText(text=text, spans=tuple(spans), ids=tuple(ids), unknown=tuple(unknown))
+
+
+def mask_token_id(tokenizer: Any) -> int | None:
+    """The id that stands for a gap: the mask symbol's, or a sentinel's where there is none."""
+    mask: int | None = tokenizer.vocabulary.mask
+    return tokenizer.id(SENTINEL.format(0)) if mask is None else mask
+
+
+def mask_spellings(tokenizer: Any) -> tuple[str, ...]:
+    """What a gap may be written as: the customary ways and the tokeniser's own, longest first.
+
+    Of sentinels any may stand at any gap: a text's gaps are counted from left to right.
+    """
+    mask = mask_token_id(tokenizer)
+    own = () if mask is None else (tokenizer.token(mask),)
+    sentinels = itertools.takewhile(
+        lambda name: tokenizer.id(name) is not None, map(SENTINEL.format, itertools.count())
+    )
+    return tuple(sorted(dict.fromkeys((*MASK_SPELLINGS, *own, *sentinels)), key=len, reverse=True))
+
+
+def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokenizer: Any) -> None:
+    for match in BRACKETED.finditer(text):
+        inside = any(start <= match.start() < end for start, end in spans)
+        if inside or tokenizer.id(match.group()) is not None:
+            continue
+        if close := nearest_names(match.group(), names, most=1):
+            raise UserError(
+                f"{match.group()!r} is no mask symbol, in {_shown(text)}; did you mean "
+                f"{close[0]!r}?"
+            )
+    if not spans:
+        raise UserError(
+            f"a text to be filled in has a mask symbol where something is missing, and "
+            f"{_shown(text)} has none; write {' or '.join(sorted(names)[:4])} there."
+        )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _encode(
+    text: str, spans: list[tuple[int, int]], tokenizer: Any
+) -> tuple[list[int | None], list[str]]:
+    """The ids with None at the gaps, and the unknown words."""
+    mask = mask_token_id(tokenizer)
+    if mask is not None:
+        # Tokenisers from elsewhere often read their own symbol, and the space around it as trained.
+        found, unknown = _read(_replaced(text, spans, tokenizer.token(mask)), tokenizer)
+        if found.count(mask) == len(spans):
+            return [None if id == mask else id for id in found], unknown
+    if tokenizer.kind == "bpe":
+        # All white space before a gap is part of it, as of a published <mask>.
+        around = re.sub(
+            rf"\s+{PLACEHOLDER}", f" {PLACEHOLDER}", _replaced(text, spans, PLACEHOLDER)
+        )
+        return _encode_around(around, tokenizer)
+    ids: list[int | None] = []
+    missing: list[str] = []
+    begin = 0
+    for start, end in [*spans, (len(text), len(text))]:
+        piece = text[begin:start]
+        # A gap stands for a word with the space around it, but for one of many characters.
+        found, unknown = _read(piece if tokenizer.kind == "char" else piece.strip(), tokenizer)
+        ids += found if end == start else [*found, None]
+        missing += unknown
+        begin = end
+    return ids, list(dict.fromkeys(missing))
+
+
+def _read(text: str, tokenizer: Any) -> tuple[list[int], list[str]]:
+    read = encode_prefix(text, tokenizer)
+    return list(read.ids), list(read.unknown)
+
+
+def _replaced(text: str, spans: list[tuple[int, int]], symbol: str) -> str:
+    gapped = MaskedText(text=text, spans=tuple(spans), ids=())
+    return gapped.filled([symbol] * len(spans))
+
+
+def _encode_around(text: str, tokenizer: Any) -> tuple[list[int | None], list[str]]:
+    """The ids of a text with stand-ins: whatever tokens one is spelled by are one gap."""
+    ids, spans = tokenizer.encode_with_offsets(text)
+    places = [place for place, character in enumerate(text) if character == PLACEHOLDER]
+    found: list[int | None] = []
+    missing: list[str] = []
+    last = -1
+    for id, (low, high) in zip(ids, spans, strict=True):
+        gap = next((place for place in places if place <= low and high <= place + 1), None)
+        if gap is None:
+            found.append(id)
+            if id == tokenizer.vocabulary.unknown:
+                missing.append(text[low:high])
+        elif gap != last:
+            found.append(None)
+            last = gap
+    return found, missing

@@ -1,0 +1,322 @@
+"""Whether Markov chains have mixed: split R-hat, effective sample size, autocorrelation.
+
+All of them from one number of each text along each chain, such as its energy: an array (C, N) of
+C chains and N readings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lmlab.sampling.mcmc.acceptance import TransitionResult
+from lmlab.sampling.mcmc.moves import ChainState
+
+ChainValues = NDArray[np.float64]
+MIN_VALUES = 4
+"""Of a chain, for any of these figures: two halves of two."""
+MAX_R_HAT = 1.1
+"""R-hat above which chains have not forgotten where they began (Gelman and Rubin 1992)."""
+
+
+def split_r_hat(readings: ChainValues) -> float:
+    """√(V / W) over the halves of all chains: 1 where they agree (Gelman et al. 2013).
+
+    W is the mean variance inside a half of N / 2 readings, V = (N/2 - 1)/(N/2) W + B / (N/2) with B
+    the variance between their means times N / 2. Infinite where halves stand still apart from each
+    other; not a number where nothing moves at all, or there are too few readings.
+    """
+    halves = _halves(readings)
+    if halves is None:
+        return math.nan
+    length = halves.shape[1]
+    within = float(halves.var(axis=1, ddof=1).mean())
+    between = length * float(halves.mean(axis=1).var(ddof=1))
+    if within == 0:
+        return math.nan if between == 0 else math.inf
+    return math.sqrt(((length - 1) / length * within + between / length) / within)
+
+
+def r_hat(readings: ChainValues) -> float:
+    """Split R-hat of the readings' ranks, or of how far they are from the median, if that is more.
+
+    Vehtari et al. 2021: ranks make it fit for any law, and the second finds chains that have one
+    middle and different spreads.
+    """
+    if not np.isfinite(readings).all() or _halves(readings) is None:
+        return math.nan
+    folded = np.abs(readings - np.median(readings))
+    found = [split_r_hat(_normal_scores(each)) for each in (readings, folded)]
+    known = [each for each in found if not math.isnan(each)]
+    return max(known) if known else math.nan
+
+
+def effective_sample_size(readings: ChainValues) -> float:
+    """How many independent readings tell the mean as well as these (Vehtari et al. 2021).
+
+    C N / (1 + 2 Σ_t ρ_t), where ρ_t is the autocorrelation at lag t over the halves of all chains,
+    less where they disagree, summed as long as pairs ρ_2k + ρ_2k+1 are positive, and these made to
+    fall (Geyer 1992). At most C N log10(C N). Not a number where nothing moves.
+    """
+    halves = _halves(readings)
+    if halves is None or not np.isfinite(readings).all():
+        return math.nan
+    chains, length = halves.shape
+    covariances = _autocovariances(halves).mean(axis=0)
+    within = covariances[0] * length / (length - 1)
+    between = float(halves.mean(axis=1).var(ddof=1))
+    variance = within * (length - 1) / length + between
+    if variance == 0:
+        return math.nan
+    correlations = 1 - (within - covariances) / variance
+    correlations[0] = 1.0
+    total = _initial_monotone_sum(correlations)
+    most = chains * length * math.log10(chains * length)
+    return min(chains * length / max(total, 1e-12), most)
+
+
+def autocorrelation(readings: ChainValues, lags: int) -> list[float]:
+    """ρ_0 … ρ_lags inside the chains, over all of them; nothing where nothing moves."""
+    if readings.shape[1] < 2 or not np.isfinite(readings).all():
+        return []
+    covariances = _autocovariances(readings).mean(axis=0)[: lags + 1]
+    if not covariances[0] > 0:
+        return []
+    return [float(value) for value in covariances / covariances[0]]
+
+
+def _halves(readings: ChainValues) -> ChainValues | None:
+    """(2 C, N / 2) the halves of each chain, the middle reading left out where N is odd."""
+    chains, length = readings.shape
+    if length < MIN_VALUES or chains < 1:
+        return None
+    half = length // 2
+    return np.concatenate([readings[:, :half], readings[:, length - half :]])
+
+
+def _normal_scores(readings: ChainValues) -> ChainValues:
+    """Ranks r of S readings as Φ^-1((r - 3/8) / (S + 1/4)), equals sharing their mean rank."""
+    _, inverse, counts = np.unique(readings, return_inverse=True, return_counts=True)
+    last = counts.cumsum()
+    ranks = (last - (counts - 1) / 2)[inverse.reshape(readings.shape)]
+    shares = torch.from_numpy((ranks - 0.375) / (readings.size + 0.25))
+    scores: ChainValues = torch.special.ndtri(shares).numpy()
+    return scores
+
+
+def _autocovariances(readings: ChainValues) -> ChainValues:
+    """(C, N) of each chain at all lags, each divided by N; by Fourier transform."""
+    length = readings.shape[1]
+    apart = readings - readings.mean(axis=1, keepdims=True)
+    spectrum = np.fft.rfft(apart, n=2 * length, axis=1)
+    found: ChainValues = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :length] / length
+    return found
+
+
+def _initial_monotone_sum(correlations: ChainValues) -> float:
+    """1 + 2 Σ_t ρ_t over Geyer's initial monotone sequence of pairs."""
+    total, lowest = -1.0, math.inf
+    for lag in range(0, len(correlations) - 1, 2):
+        pair = float(correlations[lag] + correlations[lag + 1])
+        if pair <= 0:
+            break
+        lowest = min(lowest, pair)
+        total += 2 * lowest
+    return total
+
+
+MAX_LAG = 40
+"""Readings that the autocorrelation is given for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainSample:
+    """A text that a chain came to."""
+
+    text: str
+    energy: float
+    """In nats; by the energy that the record names."""
+    tokens: int
+    chain: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvergenceDiagnostics:
+    """How chains moved, and whether they forgot where they began; all after the burn-in."""
+
+    acceptance_rate: float
+    """Share of the proposals that were taken; Gibbs takes all."""
+    changed: float
+    """Share of the steps after which the text was another one."""
+    resize_acceptance_rate: float | None
+    """Share of the changes of length that were taken; None where there were none."""
+    energy_mean: float
+    energy_std: float
+    r_hat: float
+    """Of the energy, split and rank-normalised (Vehtari et al. 2021); the worst over lengths where
+    chains of different lengths ran. Near 1 if they have mixed; infinite if they stand still."""
+    effective_size: float
+    """Independent energies that would tell their mean as well."""
+    readings: int
+    """Energies that these are from, over all chains."""
+    autocorrelation: tuple[float, ...]
+    """Of the energy, at lags of 0, 1, 2 … readings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainTrace:
+    """What was read along the way, every `every` steps from the start on."""
+
+    every: int
+    energies: tuple[tuple[float, ...], ...]
+    """A chain each."""
+    accepted: tuple[float, ...]
+    """Share of proposals taken since the reading before, over all chains."""
+    changed: tuple[float, ...]
+    """Share of steps that changed a text since the reading before, over all chains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class McmcResult:
+    """Texts of Markov chains, what law they are meant to have, and how far to trust that."""
+
+    texts: tuple[ChainSample, ...]
+    method: str
+    law: str
+    """A sentence: what distribution the chain has in the end."""
+    energy: str
+    proposal: str
+    start: str
+    order: str
+    masks: int
+    chains: int
+    steps: int
+    """Made by each chain."""
+    burn_in: int
+    thin: int
+    temperature: float
+    anneal: float | None
+    proposal_temperature: float
+    text: str | None
+    """What the texts have in common, one of these at most: what they began from, …"""
+    positions: tuple[int, ...]
+    """of which only these tokens move, or all where there are none;"""
+    template: str | None
+    """what stands around the places that move;"""
+    prefix: str
+    """how all of them begin."""
+    lengths: tuple[int, int] | None
+    token_cost: float
+    seed: int
+    mixing: ConvergenceDiagnostics
+    trace: ChainTrace
+    seconds: float
+    interrupted: bool = False
+    warnings: tuple[str, ...] = field(default=())
+    """Sentences for the user: chains that have not mixed, words that are unknown."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class ChainMonitor:
+    """Reads energies and decisions while chains run."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.energies: list[Tensor] = []
+        self.shares: list[tuple[float, float]] = []
+        self._since = torch.zeros(3, dtype=torch.float64)
+        self._refills = torch.zeros(3, dtype=torch.float64)
+        self._resizes = torch.zeros(3, dtype=torch.float64)
+
+    def count(self, stepped: TransitionResult, *, burning: bool, resizing: bool) -> None:
+        """One step of all chains: taken and changed."""
+        taken, changed = int(stepped.accepted.sum()), int(stepped.changed.sum())
+        found = torch.tensor([taken, changed, len(stepped.accepted)], dtype=torch.float64)
+        self._since += found
+        if not burning:
+            totals = self._resizes if resizing else self._refills
+            totals += found
+
+    def read(self, energies: Tensor) -> None:
+        """The energies (C,) of the present texts; the shares since the last time."""
+        self.energies.append(energies.double().cpu())
+        taken, changed, steps = self._since.tolist()
+        self.shares.append((taken / steps, changed / steps) if steps else (math.nan, math.nan))
+        self._since.zero_()
+
+    def trace(self) -> ChainTrace:
+        readings = self.matrix()
+        return ChainTrace(
+            every=self.every,
+            energies=tuple(tuple(row) for row in readings.tolist()),
+            # The first reading is before any step.
+            accepted=tuple(share for share, _ in self.shares[1:]),
+            changed=tuple(share for _, share in self.shares[1:]),
+        )
+
+    def matrix(self) -> ChainValues:
+        """(C, readings)."""
+        return torch.stack(self.energies, 1).numpy()
+
+    def mixing(self, state: ChainState, burn_in: int) -> ConvergenceDiagnostics:
+        """Figures over the readings after the burn-in."""
+        kept = self.matrix()[:, -(-burn_in // self.every) :]
+        lengths = [0] * len(kept) if self._resizes.any() else state.batch.lengths.tolist()
+        groups = [
+            kept[[row for row, each in enumerate(lengths) if each == length]]
+            for length in sorted(set(lengths))
+        ]
+        taken, changed, steps = (self._refills + self._resizes).tolist()
+        moved = kept[np.isfinite(kept)]
+        return ConvergenceDiagnostics(
+            acceptance_rate=_share(taken, steps),
+            changed=_share(changed, steps),
+            resize_acceptance_rate=self._resize_share(),
+            energy_mean=float(moved.mean()) if moved.size else math.nan,
+            energy_std=float(moved.std()) if moved.size else math.nan,
+            r_hat=_worst([r_hat(group) for group in groups]),
+            effective_size=float(sum(effective_sample_size(group) for group in groups)),
+            readings=int(kept.size),
+            autocorrelation=tuple(autocorrelation(kept, MAX_LAG)),
+        )
+
+    def _resize_share(self) -> float | None:
+        # At the least and the greatest length a proposal may be the same text, which is no change.
+        _, changed, steps = self._resizes.tolist()
+        return _share(changed, steps) if steps else None
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def _worst(found: Sequence[float]) -> float:
+    known = [each for each in found if not math.isnan(each)]
+    return max(known) if known else math.nan
+
+
+def mixing_warnings(mixing: ConvergenceDiagnostics) -> list[str]:
+    """Sentences for chains that are not to be believed."""
+    if mixing.r_hat > MAX_R_HAT:
+        return [
+            f"the chains have not mixed: R-hat of their energies is {mixing.r_hat:.2f} and should "
+            f"be below {MAX_R_HAT}, so the texts still tell where each chain began; run more --steps, "
+            "raise the temperature, or --anneal from a higher one."
+        ]
+    if mixing.readings and mixing.changed == 0:
+        return [
+            "the chains never moved after the burn-in: no proposal was taken that changed a text; "
+            "run more --steps, or raise the temperature."
+        ]
+    if math.isnan(mixing.r_hat):
+        return ["too few readings to tell whether the chains have mixed; run more --steps."]
+    return []

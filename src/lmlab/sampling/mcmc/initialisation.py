@@ -1,0 +1,187 @@
+"""Where Markov chains over texts begin: a form with places to be filled, and what is put there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Fill
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.collation import pad_rows
+from lmlab.sampling.masked_text import parse_masked_text
+from lmlab.sampling.mcmc.moves import (
+    ChainState,
+    sample_sequentially,
+)
+from lmlab.sampling.mcmc.proposals import (
+    MaskedLMProposal,
+    allowed_tokens,
+    sample_tokens,
+    uniform_proposal,
+)
+from lmlab.sampling.prompt_encoding import encode_prefix
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainTemplate:
+    """What all texts of a chain have in common: its tokens, and which of their places move."""
+
+    tokens: tuple[int | None, ...]
+    """None where nothing stands yet."""
+    moves: tuple[bool, ...]
+    """Which places move; those where nothing stands yet do."""
+    note: str | None = None
+    """A sentence for the user, on words that the model does not know."""
+
+
+def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
+    """As many blanks as are asked for, after the tokens of a prefix."""
+    if length < 1:
+        raise UserError(f"a text needs a length of 1 or more, and {length} came.")
+    read = encode_prefix(prefix, tokenizer)
+    fixed: list[int | None] = list(read.ids)
+    return ChainTemplate(
+        tokens=(*fixed, *[None] * length),
+        moves=(*[False] * len(fixed), *[True] * length),
+        note=read.note,
+    )
+
+
+def masked_template(text: str, tokenizer: Any) -> ChainTemplate:
+    """A text with <mask> or [MASK] where tokens move; a UserError where it has none."""
+    read = parse_masked_text(text, tokenizer)
+    return ChainTemplate(
+        tokens=read.ids, moves=tuple(id is None for id in read.ids), note=read.note
+    )
+
+
+def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainTemplate:
+    """A given text, all of whose tokens move, or those at some positions, counted from 1."""
+    read = encode_prefix(text, tokenizer)
+    if not read.ids:
+        raise UserError("the text to start from is empty; give one with at least a token.")
+    for position in positions:
+        if not 1 <= position <= len(read.ids):
+            raise UserError(
+                f"the text has {len(read.ids)} tokens, so its positions go from 1 to "
+                f"{len(read.ids)}, and {position} came."
+            )
+    asked = set(positions) or set(range(1, len(read.ids) + 1))
+    moves = tuple(place in asked for place, _ in enumerate(read.ids, 1))
+    return ChainTemplate(tokens=read.ids, moves=moves, note=read.note)
+
+
+class Initialisation(Protocol):
+    """What fills the blanks of all chains before their first step."""
+
+    @property
+    def name(self) -> str:
+        """As it is asked for."""
+        ...
+
+    def fill(
+        self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
+    ) -> ChainState:
+        """The chains with something at the places of `blank` (C, T)."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomInitialisation:
+    """Any token that can stand in a text, each as likely: chains far apart, as R-hat wants them."""
+
+    vocabulary: Vocabulary
+    name: str = "random"
+
+    def fill(
+        self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
+    ) -> ChainState:
+        law = uniform_proposal(self.vocabulary).law.expand(int(blank.sum()), -1)
+        if not len(law):
+            return state
+        drawn = sample_tokens(law, generator).to(blank.device)
+        return replace_text(state, state.batch.tokens.masked_scatter(blank, drawn))
+
+
+@dataclass(frozen=True)
+class MaskedInitialisation:
+    """All blanks hidden, then drawn one by one in a random order given what stands there."""
+
+    system: Any = field(repr=False)
+    name: str = "masked"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.system, Fill):
+            raise UserError(
+                "a masked start needs a system with Fill, and this one has none; start from "
+                "random tokens or a text."
+            )
+
+    def fill(
+        self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
+    ) -> ChainState:
+        return sample_sequentially(MaskedLMProposal(self.system), state, blank, generator=generator)
+
+
+INITIALISATIONS = ("random", "masked", "text", "lm")
+
+
+def initial_state(
+    forms: Sequence[ChainTemplate],
+    start: Initialisation,
+    layout: Any,
+    system: Any,
+    generator: torch.Generator,
+) -> ChainState:
+    """The chains' first texts, a form each."""
+    vocabulary: Vocabulary = system.vocabulary
+    contiguous = layout.kind == "contiguous"
+    first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
+    assert first is not None, "a vocabulary needs a start or an end symbol"
+    around = special_tokens_in_row(layout, vocabulary)
+    end = vocabulary.end
+    tail = [] if end is None else [end] * (around - 1)
+    rows = [
+        [first, *(vocabulary.pad if id is None else id for id in form.tokens), *tail]
+        for form in forms
+    ]
+    system.check_length(max(map(len, rows)))
+    batch = pad_rows(rows, system)
+    fixed = _marked(batch.tokens, [[not moves for moves in form.moves] for form in forms])
+    state = ChainState(batch=batch, fixed=fixed if fixed.any() else None, around=around)
+    blank = _marked(batch.tokens, [[id is None for id in form.tokens] for form in forms])
+    state = start.fill(state, blank, generator=generator)
+    _check(state, vocabulary)
+    return state
+
+
+def special_tokens_in_row(layout: Any, vocabulary: Vocabulary) -> int:
+    """Symbols around a text in its row: <s>, and </s> where there is one."""
+    return 1 + (layout.end and vocabulary.end is not None)
+
+
+def replace_text(state: ChainState, tokens: Tensor) -> ChainState:
+    """The same chains with other tokens."""
+    return replace(state, batch=replace(state.batch, tokens=tokens))
+
+
+def _marked(tokens: Tensor, marks: Sequence[Sequence[bool]]) -> Tensor:
+    """(C, T) bool from a list of marks for the tokens of each text, which begin at place 1."""
+    found = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, each in enumerate(marks):
+        found[row, 1 : 1 + len(each)] = torch.tensor(each, dtype=torch.bool)
+    return found
+
+
+def _check(state: ChainState, vocabulary: Vocabulary) -> None:
+    allowed = allowed_tokens(vocabulary, vocabulary.size).to(state.batch.tokens.device)
+    if not allowed[state.batch.tokens[state.free]].all():
+        raise UserError(
+            "the text to start from holds a symbol (start, end, mask or padding) at a place that "
+            "is to move; leave it out."
+        )

@@ -1,0 +1,160 @@
+"""What may be asked of Markov chains, and which of it goes together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.limits import check_limit
+from lmlab.sampling.mcmc.initialisation import INITIALISATIONS
+from lmlab.sampling.mcmc.proposals import PROPOSALS
+from lmlab.sampling.mcmc.schedule import SCAN_ORDERS
+
+MCMC_METHODS = ("gibbs", "metropolis")
+MAX_CHAINS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class McmcConfig:
+    """What is asked of Markov chains; None where the rest decides."""
+
+    n: int = 1
+    """Texts."""
+    method: str = "gibbs"
+    """gibbs takes every proposal; metropolis corrects it to have the law exp(-E / temperature)."""
+    start: str | None = None
+    """random tokens, masked (all hidden, then drawn one by one), text, or lm (its samples)."""
+    text: str | None = None
+    """The text to start from; all of its tokens move, or those at `positions`."""
+    positions: Sequence[int] = ()
+    """Tokens of the text that move, counted from 1."""
+    template: str | None = None
+    """A text with <mask> or [MASK]; only these places move."""
+    prefix: str = ""
+    """How every text begins; it does not move."""
+    length: int | None = None
+    """Tokens after the prefix; 10. The most of them where an lm's samples are the start."""
+    lengths: tuple[int, int] | None = None
+    """Least and most tokens, for chains that change the length; for metropolis."""
+    token_cost: float = 0.0
+    """Energy that each token adds where the length changes."""
+    steps: int | None = None
+    """Of each chain, burn-in counted; 50 for each place that moves, by places hidden at once."""
+    burn_in: int | None = None
+    """Steps before the first text that is kept; half of them."""
+    thin: int | None = None
+    """Steps between two texts of a chain; as many as there is room for."""
+    chains: int | None = None
+    """How many run side by side; as many as texts, but from 4 to 64."""
+    masks: int = 1
+    """Places hidden and drawn at a step, each by itself given the rest."""
+    order: str = "random"
+    """sequential or random."""
+    temperature: float = 1.0
+    """τ of the law; below 1 safer, above 1 wilder."""
+    proposal_temperature: float = 1.0
+    """Times the law's, where tokens are drawn; for metropolis, which corrects for it."""
+    anneal: float | None = None
+    """The temperature that the burn-in begins with; it falls to `temperature` by its end."""
+    energy: str | None = None
+    """raw, norm or own: the target of metropolis, and what is reported of gibbs."""
+    proposal: str | None = None
+    """fill, uniform or unigram: where proposed tokens come from; gibbs has none but fill."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for what, value, options in (
+            ("method", self.method, MCMC_METHODS),
+            ("order", self.order, tuple(SCAN_ORDERS)),
+            ("start", self.start or INITIALISATIONS[0], INITIALISATIONS),
+            ("proposal", PROPOSALS[0] if self.proposal is None else self.proposal, PROPOSALS),
+        ):
+            if value not in options:
+                raise unknown_name(what, value, options)
+        for what, number in (
+            ("number of texts", self.n),
+            ("number of masks", self.masks),
+            ("length", 1 if self.length is None else self.length),
+            ("number of chains", 1 if self.chains is None else self.chains),
+        ):
+            if number < 1:
+                raise UserError(f"the {what} must be 1 or more, and {number} came.")
+        check_limit("texts", self.n, called="the number of texts")
+        check_limit("length", self.length or 1, called="the length")
+        check_limit("length", max(self.lengths or (1,)), called="the length")
+        check_limit("steps", self.steps or 1, called="the number of steps")
+        if self.chains is not None and self.chains > MAX_CHAINS:
+            raise UserError(f"at most {MAX_CHAINS} chains run at once, and {self.chains} came.")
+        if not 0 < self.proposal_temperature < math.inf:
+            raise UserError(
+                f"a temperature must be above 0, and {self.proposal_temperature:g} came."
+            )
+        if not math.isfinite(self.token_cost):
+            raise UserError(f"the cost of a token must be a number, and {self.token_cost:g} came.")
+        if self.anneal is not None and 0 < self.anneal < self.temperature:
+            raise UserError(
+                f"annealing begins at a temperature above the one it falls to, and --anneal "
+                f"{self.anneal:g} came with {self.temperature:g}; give a higher one."
+            )
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {self.seed} came.")
+        _check_forms(self)
+        _check_corrected(self)
+
+    @property
+    def chain_count(self) -> int:
+        return min(max(self.n, 4), 64) if self.chains is None else self.chains
+
+
+def _check_forms(settings: McmcConfig) -> None:
+    """One way to say what the texts are like, and what goes with it."""
+    given = {
+        "template": settings.template is not None,
+        "text": settings.text is not None,
+        "prefix": bool(settings.prefix),
+    }
+    if sum(given.values()) > 1:
+        named = " and ".join(name for name, is_given in given.items() if is_given)
+        raise UserError(f"give one of text, template and prefix, and not {named} together.")
+    if settings.start == "text" and settings.text is None:
+        raise UserError("a start from a text needs the text; give it by --text.")
+    if settings.text is not None and settings.start not in (None, "text"):
+        raise UserError(
+            f"a text is given, and the start is {settings.start}; leave out one of them."
+        )
+    if settings.start == "lm" and (given["template"] or given["prefix"]):
+        raise UserError("an lm's samples have no template or prefix; leave it out.")
+    if settings.positions and settings.text is None:
+        raise UserError("positions are those of a text; give it by --text.")
+    if settings.length is not None and (given["template"] or given["text"]):
+        raise UserError("a template or a text has its own length; leave --length out.")
+
+
+def _check_corrected(settings: McmcConfig) -> None:
+    """What only a chain with a law of its own can have."""
+    if settings.lengths is not None:
+        least, most = settings.lengths
+        if not 1 <= least <= most:
+            raise UserError(
+                f"lengths go from 1 or more to as many or more, and {least} to {most} came."
+            )
+        if settings.template is not None or settings.prefix or settings.positions:
+            raise UserError("what is fixed in a text keeps its length; leave out --lengths.")
+    elif settings.token_cost:
+        raise UserError(
+            "the cost of a token weighs lengths against each other; give --lengths, or leave out "
+            "--token-cost."
+        )
+    if settings.method == "metropolis":
+        return
+    if settings.lengths is not None:
+        raise UserError("only metropolis weighs lengths against each other; leave out --lengths.")
+    if settings.proposal_temperature != 1.0:
+        raise UserError("only metropolis corrects for its proposal; give --temperature.")
+    if settings.proposal not in (None, "fill"):
+        raise UserError(
+            f"only metropolis corrects for its proposal, and gibbs came with {settings.proposal}; "
+            "leave out --proposal, or give --method metropolis."
+        )

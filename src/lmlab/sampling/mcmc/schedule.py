@@ -1,0 +1,116 @@
+"""Which places of its text a chain hides at a step, and how its temperature goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lmlab.core.errors import UserError
+
+
+class ScanOrder(Protocol):
+    """Which places are hidden, whatever their tokens are."""
+
+    @property
+    def name(self) -> str:
+        """sequential or random."""
+        ...
+
+    def places(
+        self, free: Tensor, *, step: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """(C, T) bool: some of the free places (C, T) of each row."""
+        ...
+
+
+@dataclass(frozen=True)
+class RandomScan:
+    """Any `masks` of the free places, each set as likely."""
+
+    masks: int = 1
+    name: str = "random"
+
+    def places(
+        self, free: Tensor, *, step: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        ranks = torch.rand(free.shape, generator=generator, dtype=torch.float64).to(free.device)
+        first = ranks.masked_fill(~free, -1.0).topk(min(self.masks, free.shape[1]), dim=1).indices
+        return torch.zeros_like(free).scatter(1, first, True) & free
+
+
+@dataclass(frozen=True)
+class SystematicScan:
+    """The free places from left to right, `masks` neighbours at a time, and then again."""
+
+    masks: int = 1
+    name: str = "sequential"
+
+    def places(
+        self, free: Tensor, *, step: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        block = (free.long().cumsum(1) - 1) // self.masks
+        blocks = (free.sum(1) + self.masks - 1) // self.masks
+        return free & (block == (step % blocks.clamp(min=1))[:, None])
+
+
+SCAN_ORDERS: dict[str, Callable[[int], ScanOrder]] = {
+    "sequential": SystematicScan,
+    "random": RandomScan,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainSchedule:
+    """How long chains run, at what temperature, and which of their texts are kept."""
+
+    steps: int
+    """Of each chain, burn-in counted."""
+    burn_in: int
+    """Steps before the first text that may be kept."""
+    thin: int
+    """Steps between two texts of a chain that are kept."""
+    keep: int
+    """Texts that each chain gives: the last ones."""
+    temperature: float = 1.0
+    """τ of the law."""
+    initial_temperature: float | None = None
+    """The temperature that the burn-in begins with, where it is annealed."""
+
+    def __post_init__(self) -> None:
+        for what, value, least in (
+            ("number of steps", self.steps, 1),
+            ("burn-in", self.burn_in, 0),
+            ("thinning", self.thin, 1),
+        ):
+            if value < least:
+                raise UserError(f"the {what} must be {least} or more, and {value} came.")
+        for heat in (self.temperature, self.initial_temperature):
+            if heat is not None and not 0 < heat < float("inf"):
+                raise UserError(f"a temperature must be above 0, and {heat:g} came.")
+        if self.initial_temperature is not None and self.burn_in == 0:
+            raise UserError("the burn-in is what is annealed, and there is none; give --burn-in.")
+        needed = self.thin * (self.keep - 1) + 1
+        if self.steps - self.burn_in < needed:
+            raise UserError(
+                f"with {self.keep} of its texts kept, every {self.thin} steps, a chain takes "
+                f"{needed}, and {max(self.steps - self.burn_in, 0)} remain after the burn-in of "
+                f"{self.burn_in}; give more --steps or --chains, or ask for fewer texts."
+            )
+
+    def temperature_at(self, step: int) -> float:
+        """From `initial_temperature` to the law's own through the burn-in, by a constant factor; then constant."""
+        if self.initial_temperature is None or step >= self.burn_in:
+            return self.temperature
+        return float(
+            self.initial_temperature
+            * (self.temperature / self.initial_temperature) ** (step / self.burn_in)
+        )
+
+    def keeps(self, done: int) -> bool:
+        """Whether the texts after `done` steps are among those that are kept."""
+        before = self.steps - done
+        return before % self.thin == 0 and before // self.thin < self.keep

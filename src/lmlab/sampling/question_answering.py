@@ -1,0 +1,230 @@
+"""Asking: questions in words, answered with what the answers rest on, by any system with `Ask`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lmlab.core.answers import Answer, Ask, Evidence
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.limits import check_limit
+from lmlab.core.protocols import WithDocuments, WithFacts, require
+from lmlab.data.collation import group_by_length
+from lmlab.knowledge.load_knowledge import load_knowledge
+from lmlab.retrieval.dense_index import DenseIndex
+from lmlab.retrieval.documents import Documents
+from lmlab.sampling.beam_search import BeamConfig
+from lmlab.sampling.decoding_strategies import (
+    BeamSearch,
+    DecodingStrategy,
+    Greedy,
+    Sampling,
+)
+from lmlab.sampling.rag_decoding import GeneratesFromDocuments, PerDocumentBeamSearch
+from lmlab.sampling.translation import (
+    Translation,
+    Translator,
+)
+
+ANSWER_BEAM_WIDTH, DEFAULT_ANSWER_TOKENS = 5, 50
+"""Of a search, and of an answer in tokens, where nobody says."""
+BEAM_METHODS = ("thorough", "fast", "beam")
+"""The ways that have a beam."""
+QUESTION_TOKENS_PER_BATCH = 1024
+"""Tokens of questions whose documents are looked up together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredQuestion:
+    """A question and its answers, the likeliest first."""
+
+    question: str
+    answers: tuple[Answer, ...]
+
+    @property
+    def text(self) -> str:
+        """The likeliest answer."""
+        return self.answers[0].text if self.answers else ""
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON, with the probability of each answer beside its logarithm."""
+        return {
+            "question": self.question,
+            "answers": [
+                {**asdict(each), "probability": answer_probability(each)} for each in self.answers
+            ],
+        }
+
+
+def answer_probability(answer: Answer) -> float | None:
+    """p(answer | question); None where the system can't tell."""
+    return None if answer.log_prob is None else math.exp(answer.log_prob)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswerer:
+    """Asks one system.
+
+    A system that writes its answers (both RAG) is searched: `method` is one of its own decodings,
+    the first unless given. Any other answers by itself.
+    """
+
+    system: Any
+    tokenizer: Any
+    answers: int = 1
+    """How many each question gets at most."""
+    method: str | None = None
+    beam: int | None = None
+    """Width of a search."""
+    max_length: int | None = None
+    """Most tokens of an answer that is written."""
+    seed: int = 0
+    """Decides answers that are drawn."""
+
+    def __post_init__(self) -> None:
+        require(self.system, Ask, "asking")
+        if self.answers < 1:
+            raise UserError(f"at least one answer must be asked for, and {self.answers} came.")
+        check_limit("beam", self.answers, called="the number of answers")
+        if not self.writes:
+            given = {"method": self.method, "beam": self.beam, "max-length": self.max_length}
+            for name in (name for name, value in given.items() if value is not None):
+                raise UserError(f"this system answers in its own way; leave {name} out.")
+        elif self.method is not None and self.method not in self.system.decodings:
+            raise unknown_name("method of this system", self.method, self.system.decodings)
+        else:
+            self._check_writing()
+
+    def _check_writing(self) -> None:
+        if self.beam is not None and self._method not in BEAM_METHODS:
+            raise UserError(f"the method {self._method} has no use for beam; leave it out.")
+        for name, value in (("beam", self.beam), ("max-length", self.max_length)):
+            if value is not None and value < 1:
+                raise UserError(f"{name} must be 1 or more, and {value} came.")
+        check_limit("beam", self.beam or 1, called="the beam width")
+        check_limit("length", self.max_length or 1, called="the greatest length")
+        if self._method == "greedy" and self.answers > 1:
+            raise UserError(
+                f"the method greedy finds one answer, and {self.answers} were asked for; ask for "
+                "one, or give another method."
+            )
+
+    @property
+    def writes(self) -> bool:
+        """Whether answers are searched for among all texts."""
+        return isinstance(self.system, GeneratesFromDocuments)
+
+    def ask(self, chunks: Iterable[Sequence[str]]) -> Iterator[AnsweredQuestion]:
+        """Answers to questions that come some at a time, in their order."""
+        number = 0
+        for questions in chunks:
+            for question in questions:
+                number += 1
+                if not question.strip():
+                    raise UserError(f"question {number} is empty; ask something, or leave it out.")
+            yield from self._written(questions) if self.writes else self._own(questions)
+
+    def _own(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
+        with evaluation_mode(self.system):
+            found = self.system.ask(questions, answers=self.answers)
+        for question, answers in zip(questions, found, strict=True):
+            yield AnsweredQuestion(question=question, answers=tuple(answers))
+
+    def _written(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
+        rows = [self._row(question) for question in questions]
+        translator = Translator(
+            system=self.system,
+            tokenizer=self.tokenizer,
+            source_tokenizer=self.tokenizer,
+            way=self._way(),
+            best=self.answers,
+            max_length=DEFAULT_ANSWER_TOKENS if self.max_length is None else self.max_length,
+            seed=self.seed,
+        )
+        found = list(translator.translate([questions]))
+        for each, evidence in zip(found, self._evidence(rows), strict=True):
+            yield AnsweredQuestion(question=each.source, answers=_answers(each, evidence))
+
+    @property
+    def _method(self) -> str:
+        first: str = self.system.decodings[0]
+        return self.method or first
+
+    def _way(self) -> DecodingStrategy:
+        if self._method == "greedy":
+            return Greedy()
+        if self._method == "sample":
+            return Sampling(rows=self.answers)
+        width = ANSWER_BEAM_WIDTH if self.beam is None else self.beam
+        beam = BeamConfig(width=width, best=self.answers, max_length=10 * DEFAULT_ANSWER_TOKENS)
+        if self._method == "beam":
+            return BeamSearch(beam=beam)
+        return PerDocumentBeamSearch(
+            thorough=self._method == "thorough", beam=beam, documents=self.system.retrieved
+        )
+
+    def _row(self, question: str) -> list[int]:
+        """The ids of a question between its symbols; one that is too long is refused, not cut."""
+        vocabulary = self.system.vocabulary
+        ends = [] if vocabulary.end is None else [vocabulary.end]
+        row = [vocabulary.opening, *self.tokenizer.encode(question), *ends]
+        self.system.check_condition_length(len(row))
+        return row
+
+    def _evidence(self, rows: Sequence[list[int]]) -> list[tuple[Evidence, ...]]:
+        pad = self.system.vocabulary.pad
+        found: list[tuple[Evidence, ...]] = [()] * len(rows)
+        for group in group_by_length([len(row) for row in rows], QUESTION_TOKENS_PER_BATCH):
+            batch = Batch.collate([rows[index] for index in group], pad)
+            with evaluation_mode(self.system):
+                evidence = self.system.evidence(batch.to(device_of(self.system)))
+            for index, each in zip(group, evidence, strict=True):
+                found[index] = each
+        return found
+
+
+def _answers(found: Translation, evidence: tuple[Evidence, ...]) -> tuple[Answer, ...]:
+    return tuple(
+        Answer(text=each.text, log_prob=each.log_prob, evidence=evidence) for each in found.written
+    )
+
+
+def with_documents(
+    system: Any,
+    documents: Documents,
+    vectors: Tensor | None = None,
+    index: DenseIndex | None = None,
+) -> Any:
+    """The system, looking things up in other documents; a UserError where it can't.
+
+    `vectors` (N, width) are those that the system itself made of them before, if it did, and
+    `index` what these are searched by, where that is not each of them.
+    """
+    if not isinstance(system, WithDocuments):
+        raise UserError(
+            "this system can't be given other documents than it was trained with; leave "
+            "--documents and --index out."
+        )
+    return system.with_documents(documents, vectors=vectors, index=index)
+
+
+def with_facts(
+    system: Any, knowledge: str | Path | None, edits: Sequence[tuple[str, str, str]]
+) -> Any:
+    """The system, with other facts in its memory; a UserError where it has none."""
+    if not isinstance(system, WithFacts):
+        raise UserError(
+            "only a system with a memory of facts (fae) can be told other ones; leave --knowledge "
+            "and --fact out."
+        )
+    return system.with_facts(edits, None if knowledge is None else load_knowledge(knowledge))

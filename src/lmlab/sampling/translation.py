@@ -1,0 +1,321 @@
+"""Translating: texts written beside sources, in batches of like length, in the order they came."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from lmlab.core.allocator import retain_freed_memory
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.evaluation_mode import device_of
+from lmlab.core.protocols import Step, require
+from lmlab.data.collation import group_by_length
+from lmlab.sampling.beam_search import (
+    BeamConfig,
+    Hypothesis,
+)
+from lmlab.sampling.decoding_strategies import (
+    BeamSearch,
+    DecodingStrategy,
+    Greedy,
+    Sampling,
+)
+from lmlab.sampling.lexical_constraints import (
+    LexicalConstraints,
+    WordBoundaries,
+    encode_known_words,
+    token_spellings,
+    word_boundaries,
+)
+
+SOURCE_TOKENS_PER_BATCH = 8192
+"""Tokens of sources that are read together, times how many texts are written beside each."""
+MAX_TRANSLATION_TOKENS = 10_000
+"""Tokens beyond which nobody writes."""
+LENGTH_FACTOR, LENGTH_EXTRA = 2, 10
+"""A translation has at most so many times the tokens of its source, and so many more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationCandidate:
+    """One text written for a source."""
+
+    text: str
+    log_prob: float
+    """The model's own log p(text | source), in nats, of all of it: a prefix that was asked for is
+    in it, and the end where it came."""
+    score: float
+    """What ranked it: log_prob over length^penalty, or a mean utility."""
+    tokens: int
+    finished: bool
+    """Whether the model ended it; if not, the greatest length cut it off."""
+    missing: tuple[str, ...] = ()
+    """Words that were required and are not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation:
+    """A source and what was written for it, best first."""
+
+    source: str
+    written: tuple[TranslationCandidate, ...]
+    cut: int = 0
+    """Tokens at the end of the source that were left out, because the model takes no more."""
+
+    @property
+    def text(self) -> str:
+        return self.written[0].text if self.written else ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each thing that is not as was asked for."""
+        found = []
+        if self.cut:
+            found.append(
+                f"longer than the model takes, so its last {self.cut:,} tokens were left out"
+            )
+        if self.source.strip() and not self.written:
+            found.append("nothing was found to write for it")
+        for word in dict.fromkeys(word for each in self.written for word in each.missing):
+            found.append(f"{word!r} is required and was not written; a wider beam may find a way")
+        return tuple(found)
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class Utility(Protocol):
+    """How good a text is where another one is right."""
+
+    def __call__(self, text: str, reference: str) -> float: ...
+
+
+class _Source(NamedTuple):
+    """A text to translate: its ids between its symbols, none of an empty one."""
+
+    number: int
+    text: str
+    ids: list[int]
+    cut: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translator:
+    """Translates texts with one system that writes beside a source.
+
+    Texts are read ahead, gathered by length and given back in their order, each as it would be
+    alone; one that is empty gets an empty translation, so that lines stay beside each other, and
+    one that is longer than the system takes is cut, which its translation says. With a `utility`
+    the texts that the way finds are ranked by what they are worth on average where each of the
+    others is right (minimum Bayes risk, Kumar and Byrne 2004).
+    """
+
+    system: Any
+    tokenizer: Any
+    source_tokenizer: Any
+    way: DecodingStrategy
+    best: int = 1
+    """How many texts are given for each source, best first."""
+    max_length: int | None = None
+    """Most tokens of a translation, after the prefix; twice its source's and ten more where none.
+    """
+    utility: Utility | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.system, Step, "translating")
+        for what, value in (("number of texts", self.best), ("greatest length", self.max_length)):
+            if value is not None and value < 1:
+                raise UserError(f"the {what} must be 1 or more, and {value} came.")
+        if not 0 <= self.seed < 2**31:
+            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {self.seed} came.")
+
+    def translate(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
+        """Translations of texts that come some at a time, in their order."""
+        retain_freed_memory()  # A step frees what the next one asks for again.
+        number = 0
+        for texts in chunks:
+            sources = [self._source(text, number + place) for place, text in enumerate(texts, 1)]
+            number += len(texts)
+            yield from self._chunk(sources)
+
+    def _source(self, text: str, number: int) -> _Source:
+        """A text as the system takes it: cut where it is too long."""
+        inner = self.source_tokenizer.encode(text)
+        if not inner:
+            return _Source(number, text, [], 0)
+        vocabulary = self.source_tokenizer.vocabulary
+        # As in training: where there is no start symbol the end stands in its place.
+        first, last = vocabulary.opening, [] if vocabulary.end is None else [vocabulary.end]
+        most = self._most_tokens(1 + len(inner) + len(last)) - 1 - len(last)
+        if most < 1:
+            raise UserError("this system takes no source of a single token; build it longer.")
+        return _Source(number, text, [first, *inner[:most], *last], max(0, len(inner) - most))
+
+    def _most_tokens(self, tokens: int) -> int:
+        """How many of so many tokens the system takes in a source."""
+
+        def refuses(count: int) -> bool:
+            try:
+                self.system.check_condition_length(count)
+            except UserError:
+                return True
+            return False
+
+        if not refuses(tokens):
+            return tokens
+        return bisect.bisect_left(range(tokens), True, key=refuses) - 1
+
+    def _chunk(self, sources: Sequence[_Source]) -> Iterator[Translation]:
+        found: dict[int, tuple[TranslationCandidate, ...]] = {}
+        real = [source for source in sources if source.ids]
+        budget = max(1, SOURCE_TOKENS_PER_BATCH // self.way.rows)
+        for group in group_by_length([len(source.ids) for source in real], budget):
+            some = [real[index] for index in group]
+            batch = Batch.collate(
+                [source.ids for source in some],
+                self.system.vocabulary.pad,
+                rows=[source.number for source in some],
+            )
+            lengths = [
+                self.max_length or LENGTH_FACTOR * len(source.ids) + LENGTH_EXTRA for source in some
+            ]
+            hypotheses = self.way.find(
+                self.system, batch.to(device_of(self.system)), lengths, self.seed
+            )
+            for source, each in zip(some, hypotheses, strict=True):
+                found[source.number] = self._ranked([self._written(one) for one in each])
+        for source in sources:
+            written = found.get(source.number, ())
+            yield Translation(source=source.text, written=written, cut=source.cut)
+
+    def _written(self, hypothesis: Hypothesis) -> TranslationCandidate:
+        tokens = len(hypothesis.tokens) - hypothesis.given + hypothesis.finished
+        assert hypothesis.log_prob is not None
+        return TranslationCandidate(
+            text=self.tokenizer.decode(list(hypothesis.tokens)),
+            log_prob=hypothesis.log_prob,
+            score=hypothesis.score,
+            tokens=tokens,
+            finished=hypothesis.finished,
+            missing=tuple(map(self.tokenizer.decode, hypothesis.missing)),
+        )
+
+    def _ranked(self, written: list[TranslationCandidate]) -> tuple[TranslationCandidate, ...]:
+        if self.utility is not None:
+            written = rank_by_expected_utility(written, self.utility)
+        return tuple(written[: self.best])
+
+
+TRANSLATION_METHODS: dict[str, tuple[str, ...]] = {
+    "beam": ("beam", "length_penalty", "within", "ahead", "required", "banned", "prefix"),
+    "greedy": (),
+    "sample": ("temperature", "top_k", "top_p"),
+    "mbr": ("temperature", "top_k", "top_p", "samples", "utility"),
+}
+"""The ways to translate, and which options each has a use for."""
+BEAM_WIDTH, MBR_SAMPLES = 5, 16
+LENGTH_PENALTY = 1.0
+"""Of a search for a translation: by log p alone short ones win that leave most of a source out."""
+
+DEFAULT_AHEAD = 2
+"""Tokens that a longer translation is believed to gain by: see `BeamConfig.ahead`."""
+DEFAULT_WITHIN = 4.0
+"""Nats behind the best open hypothesis at which others are dropped: see `BeamConfig.within`."""
+
+
+def make_translator(
+    system: Any,
+    tokenizer: Any,
+    source_tokenizer: Any,
+    *,
+    method: str = "beam",
+    best: int = 1,
+    max_length: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Translator:
+    """A translator by the name of its method; options that are None count as not given."""
+    if method not in TRANSLATION_METHODS:
+        raise unknown_name("method", method, TRANSLATION_METHODS)
+    if method == "greedy" and best > 1:
+        raise UserError(
+            f"the method greedy finds one text for each source, and {best} were asked for; choose "
+            "beam, sample or mbr for several."
+        )
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    for name in given:
+        if name not in TRANSLATION_METHODS[method]:
+            raise UserError(
+                f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
+            )
+    utility = None
+    if method == "mbr":
+        from lmlab.scoring.translation_metrics import SentenceUtility
+
+        utility = SentenceUtility(given.pop("utility", "chrf"))
+    return Translator(
+        system=system,
+        tokenizer=tokenizer,
+        source_tokenizer=source_tokenizer,
+        way=_way(method, best, given, tokenizer),
+        best=best,
+        max_length=max_length,
+        utility=utility,
+        seed=seed,
+    )
+
+
+def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> DecodingStrategy:
+    match method:
+        case "greedy":
+            return Greedy()
+        case "sample":
+            return Sampling(rows=best, **given)
+        case "mbr":
+            return Sampling(rows=given.pop("samples", MBR_SAMPLES), **given)
+    beam = BeamConfig(
+        width=given.get("beam", BEAM_WIDTH),
+        best=best,
+        length_penalty=given.get("length_penalty", LENGTH_PENALTY),
+        max_length=MAX_TRANSLATION_TOKENS,
+        ahead=given.get("ahead", DEFAULT_AHEAD),
+        within=given.get("within", DEFAULT_WITHIN),
+    )
+    return BeamSearch(beam=beam, constraints=_constraints(given, tokenizer))
+
+
+def _constraints(given: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
+    """What was asked of the words of a translation, as tokens."""
+    banned, required = (
+        tuple(token_spellings(text, tokenizer, f"{name} word") for text in given.get(name, ()))
+        for name in ("banned", "required")
+    )
+    return LexicalConstraints(
+        banned=tuple(dict.fromkeys(phrase for spellings in banned for phrase in spellings)),
+        required=required,
+        beginning=encode_known_words(given.get("prefix", ""), tokenizer, "prefix"),
+        borders=word_boundaries(tokenizer) if banned or required else WordBoundaries(),
+    )
+
+
+def rank_by_expected_utility(
+    written: Sequence[TranslationCandidate], utility: Utility
+) -> list[TranslationCandidate]:
+    """Texts with what each is worth on average where each of all was right, the best first.
+
+    argmax_y (1/n) Σ_i u(y, y_i): y_i drawn from p(· | source). Equal texts are told once.
+    """
+    counts: dict[str, int] = {}
+    for each in written:
+        counts[each.text] = counts.get(each.text, 0) + 1
+    firsts = {each.text: each for each in reversed(written)}
+    worth = {
+        text: sum(count * utility(text, other) for other, count in counts.items()) / len(written)
+        for text in counts
+    }
+    ranked = sorted(counts, key=lambda text: -worth[text])
+    return [replace(firsts[text], score=worth[text]) for text in ranked]

@@ -1,0 +1,135 @@
+"""Translators judged on a corpus of pairs: each translates the sources, sacreBLEU compares."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus
+from lmlab.sampling.translation import (
+    Translator,
+    make_translator,
+)
+from lmlab.scoring.translation_metrics import (
+    TranslationScore,
+    check_metrics,
+    make_metric,
+    score_translations,
+)
+
+TRANSLATIONS_PER_CHUNK = 512
+"""Texts that are translated together, gathered by length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationEvaluation:
+    """What came of it: figures, and the translations themselves."""
+
+    corpus: str
+    split: str
+    method: str
+    judged: tuple[TranslationScore, ...]
+    translations: dict[str, tuple[str, ...]]
+    """By system, in the order of the split."""
+    cut: dict[str, tuple[int, ...]]
+    """By system, the numbers of texts that were longer than it takes, so that it read less."""
+    skipped: int = 0
+    """Pairs of the split that were left out: an empty side, or not to be parsed."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def evaluate_translators(
+    models: dict[str, Any],
+    corpus: Corpus,
+    *,
+    split: str = "test",
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    tokenize: str = "none",
+    limit: int | None = None,
+    progress: Callable[[str, int], None] = lambda name, done: None,
+    **options: Any,
+) -> TranslationEvaluation:
+    """Translate a split with every model (as `make_translator` is told) and judge them alike.
+
+    The first model is the one that the others are tested against. What can be refused is refused
+    before anything is translated.
+    """
+    check_metrics(metrics, tokenize)
+    if corpus.layout.kind != "pairs":
+        raise UserError(
+            f"translations are judged on pairs of texts, and {corpus.name} holds single ones; give "
+            "a parallel corpus (two files, TSV or JSONL)."
+        )
+    translators = {name: _translator(name, model, options) for name, model in models.items()}
+    chosen = corpus.split(split)
+    examples = list(islice(chosen, limit))
+    sources = [example.condition or "" for example in examples]
+    translations: dict[str, tuple[str, ...]] = {}
+    cut: dict[str, tuple[int, ...]] = {}
+    for name, translator in translators.items():
+        found = []
+        for each in translator.translate(_chunks(sources)):
+            found.append(each)
+            progress(name, len(found))
+        translations[name] = tuple(each.text for each in found)
+        cut[name] = tuple(number for number, each in enumerate(found, 1) if each.cut)
+    references = [example.text for example in examples]
+    return TranslationEvaluation(
+        corpus=corpus.name,
+        split=split,
+        method=str(options.get("method", "beam")),
+        judged=tuple(score_translations(metrics, translations, references, tokenize=tokenize)),
+        translations=translations,
+        cut=cut,
+        skipped=chosen.report.empty_rows + chosen.report.bad_rows,
+    )
+
+
+def unique_model_names(models: Sequence[Any]) -> dict[str, Any]:
+    """Models by the names of their folders, those of equal names by their paths."""
+    often = Counter(model.name for model in models)
+    named = {model.name if often[model.name] == 1 else str(model.path): model for model in models}
+    if len(named) < len(models):
+        twice = next(model.path for model in models if often[model.name] > 1)
+        raise UserError(f"{twice} was given twice; give every run once.")
+    return named
+
+
+class ValidationBleu:
+    """BLEU of greedy translations of a corpus's validation split, for choosing weights by."""
+
+    name = "bleu"
+
+    def __init__(self, corpus: Corpus, tokenizer: Any, source_tokenizer: Any) -> None:
+        examples = list(corpus.split("validation"))
+        self.sources = [example.condition or "" for example in examples]
+        self.references = [example.text for example in examples]
+        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
+        self.metric = make_metric("bleu")
+
+    def __call__(self, system: Any) -> float:
+        translator = make_translator(system, self.tokenizer, self.source_tokenizer, method="greedy")
+        found = [each.text for each in translator.translate(_chunks(self.sources))]
+        return float(self.metric.corpus_score(found, [self.references]).score)
+
+
+def _chunks(sources: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (
+        sources[first : first + TRANSLATIONS_PER_CHUNK]
+        for first in range(0, len(sources), TRANSLATIONS_PER_CHUNK)
+    )
+
+
+def _translator(name: str, model: Any, options: dict[str, Any]) -> Translator:
+    if not model.card.conditional:
+        raise UserError(
+            f"{name} writes texts that are given nothing; translating needs a system with a "
+            "source (seq2seq, seq2seq-attention, transformer …)."
+        )
+    return make_translator(model.system, model.tokenizer, model.reads_by, **options)

@@ -1,0 +1,289 @@
+"""A comparison as a table: for the terminal, Markdown, LaTeX and JSON.
+
+Rows are ranked only where they compare: within one kind of score and one set of tokens. Where there
+are several, each stands in a group of its own under its name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmlab.core.control_characters import escape_control_characters
+from lmlab.scoring.comparison_records import (
+    Comparison,
+    ComparisonRow,
+    Difference,
+)
+from lmlab.training.reporting import format_exact_duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MISSING_CELL = "–"
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column: its heading, what it shows of a row, and whether it is a number."""
+
+    heading: str
+    show: Callable[[ComparisonRow], str]
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows that compare with each other, best first."""
+
+    title: str
+    rows: tuple[ComparisonRow, ...]
+
+
+def _by_nats(row: ComparisonRow) -> float:
+    """Best first, and what is not a number last."""
+    return math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
+
+
+def row_groups(comparison: Comparison) -> tuple[RowGroup, ...]:
+    """The rows by kind and tokens; each group is in the order of its nats per token."""
+    found: dict[tuple[str, str], list[ComparisonRow]] = {}
+    for row in comparison.rows:
+        found.setdefault((row.kind, row.tokenization), []).append(row)
+    return tuple(
+        RowGroup(
+            title=f"{kind}; {rows[0].convention.tokenizer}",
+            rows=tuple(sorted(rows, key=_by_nats)),
+        )
+        for (kind, _), rows in found.items()
+    )
+
+
+def table_columns(comparison: Comparison) -> tuple[TableColumn, ...]:
+    """The columns that have something to tell in this comparison."""
+    rows = comparison.rows
+    chosen = [TableColumn("model", lambda row: row.name, number=False)]
+    if any(row.system != row.name for row in rows):
+        chosen.append(TableColumn("system", lambda row: row.system, number=False))
+    chosen += [
+        TableColumn("kind", lambda row: row.kind, number=False),
+        TableColumn("parameters", lambda row: f"{row.parameters:,}"),
+    ]
+    if any(len(row.runs) > 1 for row in rows):
+        chosen.append(TableColumn("seeds", lambda row: str(len(row.runs))))
+    chosen += [
+        TableColumn("nats/token", _nats),
+        TableColumn("perplexity", lambda row: _perplexity(row.perplexity)),
+        TableColumn("bits/char", lambda row: _number(row.bits_per_character)),
+    ]
+    if any(row.floor is not None for row in rows):
+        chosen.append(TableColumn("floor", lambda row: _number(row.floor)))
+        chosen.append(TableColumn("regret", lambda row: _number(row.regret)))
+    if any(row.unknown for row in rows):
+        chosen.append(TableColumn("unknown", lambda row: f"{row.unknown / max(row.tokens, 1):.1%}"))
+    if any(row.train_seconds is not None for row in rows):
+        chosen.append(TableColumn("training", lambda row: _duration(row.train_seconds)))
+    return tuple(chosen)
+
+
+def caption(comparison: Comparison) -> str:
+    """One sentence: corpus, split, how much text, by which conventions, and the floor."""
+    row = comparison.rows[0]
+    end = "ends counted" if row.convention.end else "ends not counted"
+    carried = ", state carried over lines" if row.convention.carried else ""
+    cut = f", cut at {row.convention.cut}" if row.convention.cut else ""
+    source = ", each given its source" if row.convention.source else ""
+    amounts = {f"{each.tokens:,} tokens" for each in comparison.rows}
+    amount = amounts.pop() if len(amounts) == 1 else f"{row.characters:,} characters"
+    text = (
+        f"{comparison.corpus}, {comparison.split} split: {row.sequences:,} "
+        f"{'text' if row.sequences == 1 else 'texts'}, "
+        f"{amount}, {end}{carried}{cut}{source}"
+    )
+    if comparison.floor is not None:
+        text += f"; entropy of the language {comparison.floor.entropy:.3f} nats a text"
+        if comparison.floor.entropy_per_token is not None:
+            text += f", {comparison.floor.entropy_per_token:.4f} a token"
+    return text + "."
+
+
+def terminal_cell(text: str) -> str:
+    """A text for a table in a terminal: no markup is read in it, no control character gets out."""
+    from rich.markup import escape
+
+    return escape(escape_control_characters(text))
+
+
+def rich_table(comparison: Comparison) -> Table:
+    """The table for a terminal."""
+    from rich.table import Table
+
+    table = Table(title=terminal_cell(caption(comparison)), title_justify="left", title_style="")
+    shown = table_columns(comparison)
+    for column in shown:
+        table.add_column(
+            column.heading, justify="right" if column.number else "left", no_wrap=column.number
+        )
+    parts = row_groups(comparison)
+    for group in parts:
+        if len(parts) > 1:
+            table.add_row(f"[italic]{terminal_cell(group.title)}[/italic]")
+        for row in group.rows:
+            table.add_row(*(terminal_cell(column.show(row)) for column in shown))
+        table.add_section()
+    return table
+
+
+def rich_differences(comparison: Comparison) -> Table:
+    """The differences for a terminal."""
+    from rich.table import Table
+
+    table = Table(title="Differences, paired bootstrap over texts", title_justify="left")
+    for heading in ("first", "second"):
+        table.add_column(heading)
+    for heading in ("first - second", "95 % interval", "p"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in comparison.differences:
+        table.add_row(terminal_cell(each.first), terminal_cell(each.second), *_difference(each))
+    return table
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table, differences and notes as Markdown."""
+    shown = table_columns(comparison)
+    lines = [markdown_escape(caption(comparison)), ""]
+    parts = row_groups(comparison)
+    for group in parts:
+        if len(parts) > 1:
+            lines += [f"**{markdown_escape(group.title)}**", ""]
+        lines += markdown_rows(
+            [column.heading for column in shown],
+            [column.number for column in shown],
+            ([column.show(row) for column in shown] for row in group.rows),
+        )
+        lines.append("")
+    if comparison.differences:
+        headings = ["first", "second", "first - second", "95 % interval", "p"]
+        cells = ([e.first, e.second, *_difference(e)] for e in comparison.differences)
+        lines += [*markdown_rows(headings, [False, False, True, True, True], cells), ""]
+    lines += [f"- {markdown_escape(note)}" for note in comparison.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def latex(comparison: Comparison) -> str:
+    """A `table` for LaTeX with the package booktabs; notes stand in the caption."""
+    shown = table_columns(comparison)
+    align = "".join("r" if column.number else "l" for column in shown)
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \begin{{tabular}}{{{align}}}",
+        r"    \toprule",
+        "    " + " & ".join(latex_escape(column.heading) for column in shown) + r" \\",
+    ]
+    parts = row_groups(comparison)
+    for group in parts:
+        lines.append(r"    \midrule")
+        if len(parts) > 1:
+            title = latex_escape(group.title)
+            lines.append(rf"    \multicolumn{{{len(shown)}}}{{l}}{{\emph{{{title}}}}} \\")
+        for row in group.rows:
+            cells = (latex_escape(column.show(row)) for column in shown)
+            lines.append("    " + " & ".join(cells) + r" \\")
+    words = " ".join((caption(comparison), *comparison.notes))
+    return "\n".join(
+        [
+            *lines,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            rf"  \caption{{{latex_escape(words)}}}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def comparison_json(comparison: Comparison) -> dict[str, object]:
+    """The comparison as JSON can hold it: numbers that are not finite become null."""
+    found = _finite(comparison.as_dict())
+    assert isinstance(found, dict)
+    return found
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
+
+
+def _nats(row: ComparisonRow) -> str:
+    spread = "" if row.spread is None else f" ± {row.spread:.4f}"
+    return _number(row.nats_per_token) + spread
+
+
+def _number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return MISSING_CELL
+    return "∞" if math.isinf(value) else f"{value:.4f}"
+
+
+def _perplexity(value: float | None) -> str:
+    if value is None or not math.isfinite(value):
+        return _number(value)
+    return f"{value:.2f}" if value < 100_000 else f"{value:.3g}"
+
+
+def _duration(seconds: float | None) -> str:
+    return MISSING_CELL if seconds is None else format_exact_duration(seconds)
+
+
+def _difference(each: Difference) -> tuple[str, str, str]:
+    unit = "" if each.unit == "token" else " /char"
+    value = f"{each.nats:+.4f}{unit}"
+    return value, f"{each.low:+.4f} … {each.high:+.4f}", f"{each.p_value:.4f}"
+
+
+def markdown_rows(
+    headings: Sequence[str], numbers: Sequence[bool], rows: Iterable[Sequence[str]]
+) -> list[str]:
+    """The lines of a Markdown table; columns of numbers stand to the right."""
+    rule = ["---:" if number else "---" for number in numbers]
+    lines = [headings, rule, *([markdown_escape(cell) for cell in row] for row in rows)]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+
+def markdown_escape(text: str) -> str:
+    """A text that Markdown shows as it is."""
+    return re.sub(r"([\\|*_`<>\[\]])", r"\\\1", text)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "…": r"\ldots{}",
+    "∞": r"$\infty$",
+}
+
+
+def latex_escape(text: str) -> str:
+    """A text that LaTeX shows as it is."""
+    return "".join(_LATEX.get(character, character) for character in text)

@@ -1,0 +1,76 @@
+"""Which entities the words of a text name, by a system that links mentions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lmlab.core.entity_mentions import (
+    NO_ENTITY,
+    MentionLink,
+)
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.protocols import Link, require
+from lmlab.data.collation import pad_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedMention:
+    """Words of a text and the entity that they are taken for."""
+
+    start: int
+    end: int
+    """Its characters are [start, end)."""
+    words: str
+    entity: str | None
+    """The entity's name in the run's knowledge; None where it is taken for none."""
+    title: str
+    description: str
+    probability: float
+    """Of that entity among those that the words might name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedText:
+    """A text and its mentions, from left to right; they may overlap."""
+
+    text: str
+    mentions: tuple[LinkedMention, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def link_entities(
+    system: Any, tokenizer: Any, layout: Any, texts: Iterable[str]
+) -> Iterator[LinkedText]:
+    """The mentions of each text, one text after another, in constant memory."""
+    require(system, Link, "link")
+    for text in texts:
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        opening, end = system.vocabulary.opening, system.vocabulary.end
+        tail = [end] if layout.end and end is not None else []
+        batch = pad_rows([[opening, *ids, *tail]], system)
+        system.check_length(batch.tokens.shape[1])
+        with evaluation_mode(system):
+            found = system.link(batch)
+        mentions = tuple(_mention(text, offsets, each, system.knowledge) for each in found)
+        yield LinkedText(text=text, mentions=mentions)
+
+
+def _mention(
+    text: str, offsets: list[tuple[int, int]], linked: MentionLink, knowledge: Any
+) -> LinkedMention:
+    # Place 0 is the start symbol.
+    start, end = offsets[linked.first - 1][0], offsets[linked.last - 1][1]
+    entity = None if linked.entity == NO_ENTITY else knowledge.entities[linked.entity]
+    return LinkedMention(
+        start=start,
+        end=end,
+        words=text[start:end],
+        entity=None if entity is None else entity.name,
+        title="" if entity is None else entity.title or entity.name,
+        description="" if entity is None else entity.description,
+        probability=linked.probability,
+    )

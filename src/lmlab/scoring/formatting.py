@@ -1,0 +1,76 @@
+"""Figures in words: what a kind means, and by which conventions a figure was taken."""
+
+from __future__ import annotations
+
+from lmlab.core.score import Convention, Summary
+from lmlab.core.score_kind import (
+    NORMALISED_KINDS,
+    ScoreKind,
+)
+
+KIND_DESCRIPTIONS: dict[ScoreKind, str] = {
+    "exact": "the model's own log-probability",
+    "bound": "never above the model's log-probability: the true figure is as good or better",
+    "estimate": "computed by sampling: right on average or in the limit, and a little random",
+    "pseudo": "a sum of conditionals that need not come from one distribution: no perplexity",
+    "reconstruction": "the log-probability of a text given its own encoding: no perplexity",
+    "unnormalised": "right up to an unknown constant: only differences mean something",
+}
+
+
+def describe_convention(convention: Convention) -> str:
+    """The choices behind a figure, in one line."""
+    parts = [
+        f"{convention.tokenizer} in the vocabulary",
+        "start symbol given" if convention.start else "no start symbol",
+        "end predicted" if convention.end else "end not predicted",
+        f"unknown words {convention.unknown}",
+    ]
+    if convention.source:
+        parts.append("each text given its source")
+    if convention.carried:
+        what = "windows go on" if convention.ahead else "state carried"
+        parts.append(f"{what} from line to line")
+    if convention.window is not None:
+        stride = "" if convention.stride is None else f", stride {convention.stride}"
+        middle = " in the middle of its windows" if convention.ahead else ""
+        parts.append(f"context of {convention.window} tokens{stride}{middle}")
+    if convention.memory is not None:
+        every = "each" if convention.stretch is None else f"stretches of {convention.stretch}, each"
+        parts.append(f"{every} with a memory of {convention.memory} tokens")
+    if convention.cut is not None:
+        parts.append(f"cut at {convention.cut} tokens")
+    if convention.method != "own":
+        positions = ",".join(map(str, convention.positions))
+        hidden = f" at {positions}" if positions else ""
+        head = " without its head" if convention.head == "none" else ""
+        parts.append(f"method {convention.method}{hidden}{head}")
+    return "; ".join([*parts, convention.order])
+
+
+def format_count(count: int, what: str) -> str:
+    """`1 token`, `2,000 tokens`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def describe_summary(summary: Summary) -> str:
+    """Many scores in one line: perplexity where there may be one, kind and conventions."""
+    texts = "text" if summary.sequences == 1 else "texts"
+    unknown = f" ({summary.unknown:,} unknown)" if summary.unknown else ""
+    perplexity = (
+        f"perplexity {summary.perplexity:.4f}"
+        if summary.kind in NORMALISED_KINDS
+        else f"no perplexity, as the scores are {summary.kind}"
+    )
+    if summary.kind in NORMALISED_KINDS and summary.perplexity_interval is not None:
+        best, worst = summary.perplexity_interval
+        perplexity += f" (between {best:.4f} and {worst:.4f})"
+    per_character = summary.bits_per_character
+    bits = "no" if per_character is None else f"{per_character:.4f}"
+    return (
+        f"{summary.sequences:,} {texts}, {format_count(summary.tokens, 'token')}{unknown}, "
+        f"{summary.characters:,} characters: {perplexity}, "
+        f"{summary.nats_per_token:.4f} nats/token, {bits} bits/character; "
+        f"kind {summary.kind} ({KIND_DESCRIPTIONS[summary.kind]}); "
+        f"{describe_convention(summary.convention)}"
+    )

@@ -1,0 +1,153 @@
+"""Texts scored by the methods for masked models: all places of many texts read together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError
+from lmlab.core.score import Score
+from lmlab.data.collation import pad_rows
+from lmlab.scoring.score_accumulator import ScoreAccumulator
+
+POSITIONS_PER_BATCH = 131_072
+"""Places of windows that are laid out together: small strides have many times a text's tokens."""
+
+if TYPE_CHECKING:
+    from lmlab.scoring.scorer import (
+        Scorer,
+        ScoringRow,
+    )
+    from lmlab.scoring.scoring_methods import ScoringMethod
+
+
+def score_masked_texts(
+    scorer: Scorer, texts: Sequence[str], *, per_token: bool, after: Sequence[int] | None = None
+) -> Iterator[Score]:
+    """The scores of some texts, in their order, by a scorer's method.
+
+    A text that is longer than the window is read in overlapping windows, each of which counts its
+    middle, and each of the text's tokens has one score, in the window that counts it. With `after`
+    only the tokens of a text that end behind that many characters have one. Of all windows no more
+    than `POSITIONS_PER_BATCH` places are laid out together.
+    """
+    assert scorer.method is not None
+    tallies = [ScoreAccumulator(text, scorer.vocabulary, per_token=per_token) for text in texts]
+    rows: list[ScoringRow] = []
+    for tally in tallies:
+        tally.take(scorer.predicted(tally, per_token=True))
+        rows += scorer.rows(tally)
+    begins = {} if after is None else dict(zip(tallies, after, strict=True))
+    for tally in tallies:
+        tokens = zip(tally.waiting, tally.spans, strict=True)
+        ends = [span[1] for id, span in tokens if id != scorer.vocabulary.end]
+        _check_positions(scorer.method, tally.text, ends, begins.get(tally, 0))
+    words = _words(scorer, tallies) if scorer.method.name == "within-word" else {}
+    found: dict[ScoreAccumulator, tuple[list[float], list[bool]]] = {
+        tally: ([], []) for tally in tallies
+    }
+    for some in _in_bounds(rows):
+        for row, values, counts in _score_rows(scorer, some, begins, words):
+            own_values, own_counts = found[row.tally]
+            own_values += values
+            own_counts += counts
+    for tally in tallies:
+        tally.add_selected(*found[tally], scorer.method.kind)
+        yield tally.score(scorer.convention)
+
+
+def _in_bounds(rows: Sequence[ScoringRow]) -> Iterator[list[ScoringRow]]:
+    """The rows in lists that have at most `POSITIONS_PER_BATCH` places each, padding counted."""
+    some: list[ScoringRow] = []
+    longest = 0
+    for row in rows:
+        longest = max(longest, row.places)
+        if some and longest * (len(some) + 1) > POSITIONS_PER_BATCH:
+            yield some
+            some, longest = [], row.places
+        some.append(row)
+    if some:
+        yield some
+
+
+def _score_rows(
+    scorer: Scorer,
+    rows: Sequence[ScoringRow],
+    begins: dict[ScoreAccumulator, int],
+    words: dict[ScoreAccumulator, list[int]],
+) -> Iterator[tuple[ScoringRow, list[float], list[bool]]]:
+    """Each row with the scores of the tokens that its window adds, and which of them count."""
+    assert scorer.method is not None
+    batch = pad_rows([row.tokens for row in rows], scorer.system)
+    scored = scorer.method.scored(batch, scorer.system) & _counted(batch, rows, begins)
+    numbers = _numbered(batch, rows, words) if words else None
+    found = scorer.method.scores(
+        scorer.system, batch, scored, words=numbers, tokens=scorer.tokens_per_batch
+    )
+    scorer.progress(int(scored.sum()))
+    values, counts = found.double().cpu(), scored.cpu()
+    for index, row in enumerate(rows):
+        yield row, values[index, row.counted].tolist(), counts[index, row.counted].tolist()
+
+
+def _check_positions(method: ScoringMethod, text: str, ends: Sequence[int], after: int) -> None:
+    """A UserError where a text has no token at a position, or all positions are in its prefix.
+
+    `ends` are the characters where the tokens end, `after` where the prefix does.
+    """
+    count, last = len(ends), max(method.positions, default=0)
+    if last > count:
+        raise UserError(
+            f"positions go from 1 to {count} in a text of {count} tokens, and {last} came with "
+            f"{text[:40]!r}; leave it out, or score texts that are long enough."
+        )
+    if last and ends[last - 1] <= after and not method.mean:
+        raise UserError(
+            f"positions count from the first token of the prefix, which has "
+            f"{sum(end <= after for end in ends)}, and only tokens behind it have a score; give "
+            "positions of the continuation."
+        )
+
+
+def _counted(
+    batch: Batch, rows: Sequence[ScoringRow], begins: dict[ScoreAccumulator, int]
+) -> Tensor:
+    """(B, T) the places of each row that count: those that its window adds, behind its `after`."""
+    counted = torch.zeros(batch.tokens.shape, dtype=torch.bool)
+    for index, row in enumerate(rows):
+        counted[index, row.counted] = True
+        begin = begins.get(row.tally, 0)
+        if begin:
+            first = max(row.begin, 1)
+            spans = row.tally.spans[first - 1 : row.end - 1]
+            behind = torch.tensor([end > begin for _, end in spans], dtype=torch.bool)
+            counted[index, first - row.begin : row.end - row.begin] &= behind
+    return counted.to(batch.tokens.device)
+
+
+def _words(
+    scorer: Scorer, tallies: Sequence[ScoreAccumulator]
+) -> dict[ScoreAccumulator, list[int]]:
+    """The number of the word that each token of a text is part of."""
+    if not hasattr(scorer.tokenizer, "words"):
+        raise UserError(
+            "within-word needs a tokeniser that tells which tokens make a word, and this model's "
+            "does not; take norm."
+        )
+    return {tally: scorer.tokenizer.words(tally.text) for tally in tallies}
+
+
+def _numbered(
+    batch: Batch, rows: Sequence[ScoringRow], words: dict[ScoreAccumulator, list[int]]
+) -> Tensor:
+    """(B, T) the number of the word that each place is part of; symbols are words of their own."""
+    numbers = torch.full(batch.tokens.shape, -1)
+    for index, row in enumerate(rows):
+        first = max(row.begin, 1)
+        there = torch.tensor(words[row.tally][first - 1 : row.end - 1], dtype=torch.long)
+        numbers[index, first - row.begin :][: len(there)] = there
+    return numbers.to(batch.tokens.device)

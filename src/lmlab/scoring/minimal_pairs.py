@@ -1,0 +1,310 @@
+"""Minimal pairs: does a system find the good sentence more probable than the bad one?
+
+Warstadt et al. 2020, BLiMP: The Benchmark of Linguistic Minimal Pairs for English. Every system
+that scores can be asked, an unnormalised one too: within a pair its constant falls out wherever it
+is the same for both sentences.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from lmlab.core.control_characters import escape_csv_cell
+from lmlab.core.errors import UserError
+from lmlab.core.json_text import parse_json
+from lmlab.core.score import Convention, Score
+from lmlab.core.score_kind import ScoreKind
+from lmlab.data.lines import ReadingReport, held_lines
+from lmlab.scoring.bootstrap import DifferenceInterval, interval, paired_bootstrap
+from lmlab.scoring.scorer import Scorer
+
+UNLABELLED = "(no phenomenon)"
+TIE = 1e-5
+"""Nats; scores that are closer are a tie. The same tokens in another batch may differ so much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimalPair:
+    """Two sentences that differ little, one good and one bad, and what the difference is about."""
+
+    good: str
+    bad: str
+    phenomenon: str = UNLABELLED
+    uid: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairAccuracy:
+    """How often the good sentence came out more probable, among some pairs."""
+
+    name: str
+    pairs: int
+    right: int
+    """Pairs whose good sentence has the greater log-probability; a tie counts as wrong."""
+    right_per_token: int
+    """The same by log-probability per token, which doesn't favour the shorter sentence."""
+    ties: int
+    """Pairs whose two log-probabilities are equal, as where unknown words hide the difference."""
+    with_unknown: int
+    """Pairs with an unknown word in either sentence, on which less can be expected."""
+
+    @property
+    def accuracy(self) -> float:
+        return self.right / max(self.pairs, 1)
+
+    @property
+    def accuracy_per_token(self) -> float:
+        return self.right_per_token / max(self.pairs, 1)
+
+    @property
+    def accuracy_ties_half(self) -> float:
+        """Accuracy where a tie counts one half, so that a model that can't tell has 0.5."""
+        return (self.right + self.ties / 2) / max(self.pairs, 1)
+
+    @property
+    def standard_error(self) -> float:
+        """Binomial: √(a (1 - a) / n)."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / max(self.pairs, 1))
+
+    def as_dict(self) -> dict[str, object]:
+        derived = {
+            "accuracy": self.accuracy,
+            "accuracy_ties_half": self.accuracy_ties_half,
+            "accuracy_per_token": self.accuracy_per_token,
+            "standard_error": self.standard_error,
+        }
+        return asdict(self) | derived
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimalPairsReport:
+    """Accuracy over all pairs, by file, by phenomenon and by paradigm (UID)."""
+
+    overall: PairAccuracy
+    files: tuple[PairAccuracy, ...]
+    phenomena: tuple[PairAccuracy, ...]
+    paradigms: tuple[PairAccuracy, ...]
+    kind: ScoreKind
+    convention: Convention
+    credits: tuple[float, ...] = ()
+    """Of each pair in order: 1 right, 0.5 a tie, 0 wrong."""
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "overall": self.overall.as_dict(),
+            "files": [each.as_dict() for each in self.files],
+            "phenomena": [each.as_dict() for each in self.phenomena],
+            "paradigms": [each.as_dict() for each in self.paradigms],
+            "kind": self.kind,
+            "convention": self.convention.as_dict(),
+            "ties": "counted as wrong in accuracy, as one half in accuracy_ties_half",
+        }
+
+
+def read_minimal_pairs(paths: Iterable[Path | str]) -> Iterator[MinimalPair]:
+    """The pairs of JSON-lines files in BLiMP's format, one at a time; empty lines are skipped.
+
+    A folder stands for all its .jsonl files, by name.
+
+    Each row needs `sentence_good` and `sentence_bad`; `linguistics_term` or `phenomenon`, and
+    `UID`, group them. A row that is not so is an error that names its file and line.
+    """
+    for path in (file for each in map(Path, paths) for file in _files(each)):
+        if not path.is_file():
+            raise UserError(f"there is no file {path}; check the path.")
+        count = 0
+        for line, text in held_lines(path, ReadingReport()):
+            if text:
+                count += 1
+                yield _read_row(text, str(path), line)
+        if count == 0:
+            raise UserError(f"{path} holds no pair; expected a JSON object a line.")
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.jsonl"))
+    if not found:
+        raise UserError(f"the folder {path} holds no .jsonl file; give files of minimal pairs.")
+    return found
+
+
+def _read_row(text: str, file: str, line: int) -> MinimalPair:
+    try:
+        row = parse_json(text)
+    except ValueError as error:
+        reason = getattr(error, "msg", error)
+        raise UserError(f"{file}, line {line}: this is not JSON ({reason}).") from None
+    if not isinstance(row, dict):
+        raise UserError(f"{file}, line {line}: expected a JSON object, not {type(row).__name__}.")
+    for key in ("sentence_good", "sentence_bad"):
+        if not isinstance(row.get(key), str) or not row[key].strip():
+            found = ", ".join(map(str, row)) or "nothing"
+            raise UserError(
+                f"{file}, line {line}: expected a sentence under {key!r}, found {found}."
+            )
+    return MinimalPair(
+        good=row["sentence_good"],
+        bad=row["sentence_bad"],
+        phenomenon=str(row.get("linguistics_term") or row.get("phenomenon") or UNLABELLED),
+        uid=str(row.get("UID") or ""),
+        file=file,
+        line=line,
+    )
+
+
+def score_minimal_pairs(scorer: Scorer, pairs: Iterable[MinimalPair]) -> MinimalPairsReport:
+    """Score both sentences of every pair, each by itself, and count; memory is bounded."""
+    waiting: deque[MinimalPair] = deque()
+
+    def texts() -> Iterator[str]:
+        for pair in pairs:
+            waiting.append(pair)
+            yield pair.good
+            yield pair.bad
+
+    groups: dict[str, dict[str, _Count]] = {"": {}, "file": {}, "phenomenon": {}, "uid": {}}
+    credits: list[float] = []
+    scores = scorer.afresh().score(texts(), per_token=False)
+    first: Score | None = None
+    for good in scores:
+        bad = next(scores)
+        pair = waiting.popleft()
+        first = first or good
+        credits.append(_credit(good, bad))
+        for what, counts in groups.items():
+            name = str(getattr(pair, what)) if what else "all"
+            counts.setdefault(name, _Count()).add(good, bad)
+    if first is None:
+        raise UserError("there are no pairs to judge.")
+    files, phenomena, paradigms = (_accuracies(groups[w]) for w in ("file", "phenomenon", "uid"))
+    return MinimalPairsReport(
+        overall=_accuracies(groups[""])[0],
+        files=files,
+        phenomena=phenomena,
+        paradigms=tuple(each for each in paradigms if each.name),
+        kind=first.kind,
+        convention=first.convention,
+        credits=tuple(credits),
+    )
+
+
+def score_minimal_pair_files(scorer: Scorer, paths: Sequence[Path | str]) -> MinimalPairsReport:
+    """The accuracy of a system on files of minimal pairs."""
+    return score_minimal_pairs(scorer, read_minimal_pairs(paths))
+
+
+class _Count:
+    """Pairs of one group, as they are counted."""
+
+    def __init__(self) -> None:
+        self.pairs = self.right = self.right_per_token = self.ties = self.with_unknown = 0
+
+    def add(self, good: Score, bad: Score) -> None:
+        credit = _credit(good, bad)
+        self.pairs += 1
+        self.right += credit == 1
+        self.right_per_token += good.total / good.tokens - bad.total / bad.tokens > TIE
+        self.ties += credit == 0.5
+        self.with_unknown += good.unknown + bad.unknown > 0
+
+
+def _credit(good: Score, bad: Score) -> float:
+    """1 where the good sentence is more probable, 0.5 of a tie, 0 where it is less probable."""
+    if good.total == bad.total or abs(good.total - bad.total) <= TIE:
+        return 0.5
+    return float(good.total > bad.total)
+
+
+def _accuracies(counts: dict[str, _Count]) -> tuple[PairAccuracy, ...]:
+    return tuple(PairAccuracy(name=name, **vars(counts[name])) for name in sorted(counts))
+
+
+PAIR_GROUPS = ("file", "phenomenon", "paradigm")
+"""What accuracies are told by, beside all pairs together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimalPairsDifference:
+    """Accuracy of one model minus that of another on the same pairs, a tie counting one half."""
+
+    first: str
+    second: str
+    interval: DifferenceInterval
+    """Paired bootstrap over the pairs, 95 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimalPairsComparison:
+    """The reports of several models on the same minimal pairs, by the models' names."""
+
+    reports: dict[str, MinimalPairsReport]
+    differences: tuple[MinimalPairsDifference, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        models = [{"model": name, **each.as_dict()} for name, each in self.reports.items()]
+        return {"models": models, "differences": [asdict(each) for each in self.differences]}
+
+    def write_csv(self, file: IO[str], *, raw: bool = False) -> None:
+        """A row for each model and group: model, by, name, and the figures of `PairAccuracy`.
+
+        Unless `raw`, names that a spreadsheet would take for a formula have an apostrophe before
+        them, and control characters are written as escapes.
+        """
+        cell = str if raw else escape_csv_cell
+        rows = [
+            {"model": cell(model), "by": by, **accuracy.as_dict(), "name": cell(accuracy.name)}
+            for model, report in self.reports.items()
+            for by, accuracy in accuracies_by_group(report)
+        ]
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def accuracies_by_group(report: MinimalPairsReport) -> Iterator[tuple[str, PairAccuracy]]:
+    """The accuracy of all pairs, then by file, by phenomenon and by paradigm, each with its by."""
+    yield "all", report.overall
+    for by, some in zip(
+        PAIR_GROUPS, (report.files, report.phenomena, report.paradigms), strict=True
+    ):
+        yield from ((by, each) for each in some)
+
+
+def compare_minimal_pairs(
+    reports: dict[str, MinimalPairsReport], *, seed: int = 0
+) -> MinimalPairsComparison:
+    """Reports on the same pairs with the differences of every two models."""
+    names = list(reports)
+    credits = np.array([reports[name].credits for name in names], dtype=np.float64).T
+    differences = []
+    if len(names) > 1:
+        ratios = paired_bootstrap(credits, np.ones_like(credits), seed=seed)
+        for first, second in combinations(range(len(names)), 2):
+            value = float(credits[:, first].mean() - credits[:, second].mean())
+            found = interval(ratios, value, first, second)
+            differences.append(
+                MinimalPairsDifference(first=names[first], second=names[second], interval=found)
+            )
+    return MinimalPairsComparison(reports=reports, differences=tuple(differences))
+
+
+def unique_model_names(paths: Sequence[Path]) -> list[str]:
+    """The names of the models' folders; whole paths where two are called alike."""
+    names = [path.resolve().name for path in paths]  # "." has no name of its own
+    return [
+        name if names.count(name) == 1 else str(path)
+        for name, path in zip(names, paths, strict=True)
+    ]

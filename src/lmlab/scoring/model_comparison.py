@@ -1,0 +1,359 @@
+"""Compare models on a split: one table whose rows say what kind of number each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations, takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError
+from lmlab.core.score import Convention
+from lmlab.core.score_kind import (
+    NORMALISED_KINDS,
+    SCORE_KINDS,
+)
+from lmlab.core.seeds import check_seed
+from lmlab.data.corpus import Corpus
+from lmlab.data.readers import Example
+from lmlab.data.truth import TruthWithLength
+from lmlab.scoring.bootstrap import interval, paired_bootstrap
+from lmlab.scoring.comparison_records import (
+    ComparedSentence,
+    Comparison,
+    ComparisonRow,
+    Difference,
+    EntropyFloor,
+    Unit,
+)
+from lmlab.scoring.split_evaluation import (
+    ProgressCallback,
+    ScorableModel,
+    SplitEvaluation,
+    evaluate_split,
+    group_by_seed,
+    scored_tokens,
+    tokenization,
+    training_seconds,
+)
+
+FEW_TEXTS = 30
+"""Below so many texts a bootstrap over them is not to be trusted."""
+
+
+def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) -> Iterator[str]:
+    """A sentence for each thing that could mislead; none where all is alike."""
+    yield from _mixed(rows)
+    for row in rows:
+        yield from _about(row)
+    if len(rows) > 1 and rows[0].sequences < FEW_TEXTS:
+        yield (
+            f"Only {rows[0].sequences} texts were scored: resampling so few says little, and the "
+            "intervals and p-values of the differences are too sure of themselves."
+        )
+    if any(row.spread is not None for row in rows):
+        yield "± is the standard deviation over seeds; nats are their mean, perplexity its exp."
+    if corpus.truth is not None and any(row.floor is None for row in rows):
+        yield (
+            f"The truth of {corpus.name} is a floor only where whole texts of its own are scored "
+            "with their ends."
+        )
+    if split not in corpus.splits:
+        yield f"{corpus.name} has no {split} split; another stands in for it."
+
+
+def _mixed(rows: Sequence[ComparisonRow]) -> Iterator[str]:
+    kinds = sorted({row.kind for row in rows})
+    if len(kinds) > 1:
+        yield (
+            f"The rows hold scores of different kinds ({', '.join(kinds)}): they are ranked within "
+            "a kind only, and no difference is taken between kinds."
+        )
+    if len({row.tokenization for row in rows}) > 1:
+        yield (
+            "The rows have different tokens: nats per token and perplexity compare only where the "
+            "tokens are the same; bits per character compare everywhere, unknown words aside."
+        )
+    differing = [
+        spec.name
+        for spec in fields(Convention)
+        if spec.name != "tokenizer"
+        and len({getattr(row.convention, spec.name) for row in rows}) > 1
+    ]
+    if differing:
+        yield f"The rows were scored by different conventions ({', '.join(differing)})."
+
+
+def _about(row: ComparisonRow) -> Iterator[str]:
+    if len(set(row.seeds)) < len(row.seeds):
+        yield f"{row.name}: some of its runs share a seed, so their spread is not one over seeds."
+    if math.isinf(row.nats_per_token):
+        yield f"{row.name} gives some text probability zero, so its perplexity is infinite."
+    if math.isnan(row.nats_per_token):
+        yield f"{row.name} gives scores that are not numbers: its training has gone wrong."
+    if row.unknown:
+        share = row.unknown / max(row.tokens, 1)
+        yield (
+            f"{row.name}: {row.unknown:,} of {row.tokens:,} tokens ({share:.1%}) are unknown and "
+            "counted as the one token <unk>, which is easier than the word itself."
+        )
+
+
+MAX_SENTENCES = 5
+MAX_SENTENCE_CHARACTERS = 500
+"""How many sentences are kept by token, for a picture, and how long they may be."""
+
+
+def compare_models(
+    models: Sequence[ScorableModel],
+    corpus: Corpus,
+    split: str = "test",
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+    progress: ProgressCallback | None = None,
+) -> Comparison:
+    """Score every model on the split, group those that differ only in seed, and test differences.
+
+    Each model reads the texts in the layout it was trained in (from a start symbol or carried on,
+    with or without an end), cut where the corpus cuts. Cost: a pass over the split a model, and
+    `resamples` sums over its sentences; memory: some numbers a sentence.
+    """
+    check_seed(seed)
+    _check(models, corpus)
+    measured = [evaluate_split(model, corpus, split, progress) for model in models]
+    groups = list(group_by_seed(measured).values())
+    true = _true_nats(corpus, split)
+    entries = [
+        _Entry(
+            row=_row(group, name, true),
+            first=group[0],
+            totals=np.mean([each.totals for each in group], axis=0),
+        )
+        for group, name in zip(groups, _names(groups), strict=True)
+    ]
+    entries.sort(key=lambda entry: _order(entry.row))
+    rows = tuple(entry.row for entry in entries)
+    return Comparison(
+        corpus=corpus.name,
+        split=split,
+        rows=rows,
+        differences=tuple(_differences(entries, seed, resamples)),
+        floor=_floor(corpus, true),
+        notes=tuple(comparison_notes(rows, corpus, split)),
+        sentences=_shown(entries, corpus, split),
+        totals={entry.row.name: entry.totals for entry in entries},
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Entry:
+    """A row with what its differences are made from."""
+
+    row: ComparisonRow
+    first: SplitEvaluation
+    totals: NDArray[np.float64]
+    """(N,) log-probability of each text, the mean over seeds."""
+
+
+def _check(models: Sequence[ScorableModel], corpus: Corpus) -> None:
+    if not models:
+        raise UserError("there is nothing to compare; give at least one run.")
+    paths = [str(model.path) for model in models]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    if twice:
+        raise UserError(
+            f"the run {twice[0]} is given twice; name each run once (lmlab.wrap takes a name=)."
+        )
+    for model in models:
+        _check_sides(model, corpus)
+
+
+def _check_sides(model: ScorableModel, corpus: Corpus) -> None:
+    """A UserError where a model has no use for sources that are there, or needs some."""
+    if corpus.layout.kind == "pairs" and not model.card.conditional:
+        raise UserError(
+            f"{corpus.name} holds pairs, and {model.path.name} ({model.card.name}) scores texts "
+            "that are given nothing; leave it out, or give a corpus of single texts."
+        )
+    if corpus.layout.kind != "pairs" and model.layout.kind == "pairs":
+        raise UserError(
+            f"{model.path.name} ({model.card.name}) scores a text given its source, and "
+            f"{corpus.name} holds single texts; leave it out, or give a corpus of pairs."
+        )
+
+
+def _names(groups: Sequence[Sequence[SplitEvaluation]]) -> list[str]:
+    """The system's name; where rows share it, what their folders' names have in common."""
+    systems = [group[0].model.card.name for group in groups]
+    folders = [_common_name([each.model.path.name for each in group]) for group in groups]
+    names = [
+        system if systems.count(system) == 1 else folder
+        for system, folder in zip(systems, folders, strict=True)
+    ]
+    paths = [str(group[0].model.path) for group in groups]
+    return [
+        name if names.count(name) == 1 else path for name, path in zip(names, paths, strict=True)
+    ]
+
+
+def _common_name(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    # The first and last in order differ soonest, so what these two share all of them do.
+    first, last = min(names), max(names)
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    common = first[: sum(1 for _ in shared)]
+    return common.rstrip("-_. ").removesuffix("seed").rstrip("-_. ") or names[0]
+
+
+def _row(group: Sequence[SplitEvaluation], name: str, true: _True | None) -> ComparisonRow:
+    first = group[0].summary
+    model = group[0].model
+    nats = [each.summary.nats_per_token for each in group]
+    mean = float(np.mean(nats))
+    several = len(group) > 1 and all(map(math.isfinite, nats))
+    floor = None
+    if true is not None and _whole_texts(first.convention):
+        floor = true.nats / first.tokens
+    seconds = [found for each in group if (found := training_seconds(each.model.path)) is not None]
+    return ComparisonRow(
+        name=name,
+        runs=tuple(str(each.model.path) for each in group),
+        system=model.card.name,
+        seeds=tuple(int(each.model.config.get("seed", 0)) for each in group),
+        kind=first.kind,
+        convention=first.convention,
+        tokenization=tokenization(model),
+        parameters=int(model.system.parameter_count),
+        nats_per_token=mean,
+        spread=float(np.std(nats, ddof=1)) if several else None,
+        perplexity=_perplexity(mean) if first.kind in NORMALISED_KINDS else None,
+        bits_per_character=_mean_bits(group),
+        tokens=first.tokens,
+        characters=first.characters,
+        unknown=first.unknown,
+        sequences=first.sequences,
+        floor=floor,
+        # What is no probability may lie below the entropy, and tells nothing beside it.
+        regret=None if floor is None or first.kind not in NORMALISED_KINDS else mean - floor,
+        train_seconds=float(np.mean(seconds)) if seconds else None,
+    )
+
+
+def _mean_bits(group: Sequence[SplitEvaluation]) -> float | None:
+    """Bits per character, the mean over seeds; None where they would mean nothing."""
+    found = [each.summary.bits_per_character for each in group]
+    known = [bits for bits in found if bits is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _perplexity(nats: float) -> float | None:
+    if math.isnan(nats):
+        return None
+    return math.exp(nats) if nats < 700 else math.inf
+
+
+def _whole_texts(convention: Convention) -> bool:
+    """Whether whole texts with their ends are scored, as the truth scores them."""
+    return convention.end and convention.cut is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _True:
+    """The truth's own figures on the split."""
+
+    nats: float
+    texts: int
+    characters: int
+
+
+def _true_nats(corpus: Corpus, split: str) -> _True | None:
+    """- Σ log p_true over the split's texts; None where the truth is not known or excludes one."""
+    if corpus.truth is None:
+        return None
+    values, characters = [], 0
+    for example in corpus.split(split):
+        values.append(-corpus.truth.log_prob(example.text))
+        characters += len(example.text)
+    nats = math.fsum(values)
+    if not math.isfinite(nats):
+        return None
+    return _True(nats=nats, texts=len(values), characters=characters)
+
+
+def _floor(corpus: Corpus, true: _True | None) -> EntropyFloor | None:
+    known = corpus.truth
+    if true is None or known is None:
+        return None
+    per_token = None
+    if isinstance(known, TruthWithLength):
+        per_token = known.entropy / known.expected_tokens
+    return EntropyFloor(
+        nats_per_text=true.nats / true.texts,
+        bits_per_character=true.nats / math.log(2) / max(true.characters, 1),
+        entropy=known.entropy,
+        entropy_per_token=per_token,
+    )
+
+
+def _order(row: ComparisonRow) -> tuple[int, str, float, str]:
+    """By kind (exact first), then tokens, then nats per token, then name."""
+    nats = math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
+    return SCORE_KINDS.index(row.kind), row.tokenization, nats, row.name
+
+
+def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterator[Difference]:
+    """All pairs of rows of the same kind, the better first; by character where tokens differ,
+    and none there where a character's share would mean nothing."""
+    able = [entry for entry in entries if np.isfinite(entry.totals).all()]
+    if len(able) < 2:
+        return
+    nats = np.stack([-entry.totals for entry in able], 1)
+    counts: dict[Unit, NDArray[np.float64]] = {
+        "token": np.stack([entry.first.tokens for entry in able], 1),
+        "character": np.stack([entry.first.characters for entry in able], 1),
+    }
+    ratios: dict[Unit, NDArray[np.float64]] = {}
+    for i, j in combinations(range(len(able)), 2):
+        one, other = able[i].row, able[j].row
+        if one.kind != other.kind:
+            continue
+        unit: Unit = "token" if one.tokenization == other.tokenization else "character"
+        if unit == "character" and None in (one.bits_per_character, other.bits_per_character):
+            continue
+        if unit not in ratios:
+            ratios[unit] = paired_bootstrap(nats, counts[unit], seed=seed, resamples=resamples)
+        whole = nats.sum(0) / np.maximum(counts[unit].sum(0), 1.0)
+        better, worse = (i, j) if whole[i] <= whole[j] else (j, i)
+        found = interval(ratios[unit], float(whole[better] - whole[worse]), better, worse)
+        yield Difference(
+            first=able[better].row.name,
+            second=able[worse].row.name,
+            nats=found.value,
+            low=found.low,
+            high=found.high,
+            p_value=found.p_value,
+            unit=unit,
+        )
+
+
+def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[ComparedSentence, ...]:
+    """The first few different texts of the split that are not too long, by token."""
+    short: dict[str, Example] = {}
+    for example in corpus.split(split).first(4 * MAX_SENTENCES):
+        if len(example.text) <= MAX_SENTENCE_CHARACTERS:
+            short.setdefault(example.text, example)
+    examples = list(short.values())[:MAX_SENTENCES]
+    by_token = {e.row.name: scored_tokens(e.first.model, corpus, examples) for e in entries}
+    return tuple(
+        ComparedSentence(
+            text=example.text,
+            source=example.condition,
+            tokens={name: found[place] for name, found in by_token.items()},
+        )
+        for place, example in enumerate(examples)
+    )

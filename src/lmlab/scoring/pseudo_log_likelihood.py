@@ -1,0 +1,147 @@
+"""Scores of texts by masked models, in every way that people have taken them.
+
+| method | hidden for token t | its score |
+|---|---|---|
+| `simple` | nothing | inner product |
+| `raw` | t | inner product (Goyal et al. 2022) |
+| `norm` | t | log-softmax (Salazar et al. 2020) |
+| `within-word` | t and the later tokens of its word | log-softmax (Kauf and Ivanova 2023) |
+| `k-mask` | all places of `masked` at once | log-softmax |
+| `raw-k-mask` | all places of `masked` at once | inner product |
+
+`norm` is the pseudo-log-likelihood, also called `pll`; `within-word` is PLL-word-l2r, also called
+`pll-within-word`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.protocols import Fill, LMHead, Logits, require
+from lmlab.core.score_kind import ScoreKind
+from lmlab.models.masked_lm import MaskedLM
+from lmlab.objectives.masking.pseudo_likelihood import (
+    MAX_TOKENS_AT_ONCE,
+    MaskedCopies,
+    ScoreMasked,
+    mask_each,
+    mask_together,
+    score_masked_copies,
+    scored_positions,
+)
+
+MaskedMethod = Literal["simple", "raw", "norm", "within-word", "k-mask", "raw-k-mask"]
+MASKED_METHODS: tuple[MaskedMethod, ...] = get_args(MaskedMethod)
+METHOD_ALIASES: dict[str, MaskedMethod] = {"pll": "norm", "pll-within-word": "within-word"}
+"""The literature's names of methods: PLL (Salazar et al. 2020) and PLL-word-l2r (Kauf and Ivanova
+2023)."""
+UNNORMALISED: frozenset[str] = frozenset({"simple", "raw", "raw-k-mask"})
+"""Methods whose scores are inner products, right only up to an unknown constant."""
+
+
+def masked_score_kind(method: str) -> ScoreKind:
+    """What a score by that method is: never a log-probability of the whole text."""
+    return "unnormalised" if method in UNNORMALISED else "pseudo"
+
+
+def masked_token_scores(
+    system: Any,
+    batch: Batch,
+    *,
+    method: str,
+    head: LMHead = "own",
+    scored: Tensor | None = None,
+    masked: Tensor | None = None,
+    words: Tensor | None = None,
+    tokens_at_once: int = MAX_TOKENS_AT_ONCE,
+) -> Tensor:
+    """(B, T) the score of each token at its place, 0 where none is taken.
+
+    `scored` (B, T) are the places that have one, all tokens but place 0 and the end symbol unless
+    given. `masked` (B, T) are those hidden by the k-mask methods, the scored ones unless given;
+    a scored place that is not among them is seen. `words` (B, T) numbers the words for within-word.
+    `head` none takes the inner product of the last hidden state with the token's embedding instead
+    of the model's own scores, and its log-softmax where the method is normalised.
+
+    `norm`, `within-word` and `k-mask` need `Fill`, all else `Logits`. No pass reads more than
+    `tokens_at_once` tokens (or one text), padding counted. Cost: a pass over the text for each
+    scored place; one in all for simple and the k-mask methods. No gradients.
+    """
+    method = METHOD_ALIASES.get(method, method)
+    if method not in MASKED_METHODS:
+        raise unknown_name(
+            "method of scoring masked models", method, (*MASKED_METHODS, *METHOD_ALIASES)
+        )
+    if scored is None:
+        scored = scored_positions(batch, system.vocabulary)
+    masked = scored if masked is None else masked
+    seen = "k-mask" in method and bool((scored & ~masked).any())
+    ask = _asking(system, method, head, seen=seen)
+    copies = _copies(method, scored, masked, words)
+    with evaluation_mode(system):
+        return score_masked_copies(ask, batch, copies, tokens_at_once=tokens_at_once)
+
+
+def _copies(method: str, scored: Tensor, masked: Tensor, words: Tensor | None) -> MaskedCopies:
+    if method == "simple":
+        return mask_together(scored, hidden=None)
+    if "k-mask" in method:
+        return mask_together(scored, hidden=masked)
+    if method != "within-word":
+        return mask_each(scored)
+    if words is None:
+        raise UserError("within-word hides the rest of a word, and no words were given.")
+    return mask_each(scored, words)
+
+
+def _asking(system: Any, method: str, head: LMHead, *, seen: bool) -> ScoreMasked:
+    """What answers a question; `seen` where places are asked that are not hidden."""
+    verb = f"the method {method}" + (" without a head" if head == "none" else "")
+    if method in UNNORMALISED:
+        require(system, Logits, verb)
+        return _with_head(logit_at, system, head)
+    if head == "none" or seen:
+        require(system, Logits, verb)
+        return _with_head(_normalised_logit_at, system, head)
+    require(system, Fill, verb)
+    return lambda batch, hidden, asked: log_prob_at(system, batch, hidden, asked)
+
+
+def _with_head(ask: Callable[..., Tensor], system: Any, head: LMHead) -> ScoreMasked:
+    return lambda batch, hidden, asked: ask(system, batch, hidden, asked, head=head)
+
+
+def log_prob_at(system: Any, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
+    """(N,) log-probabilities of the tokens at `asked` (B, T), which are among the `hidden`."""
+    if isinstance(system, MaskedLM):
+        return system.log_prob_at(batch, hidden, asked)
+    log_probs: Tensor = system.fill(batch, hidden).log_probs[asked[hidden]]
+    return _chosen(log_probs, batch.tokens[asked])
+
+
+def logit_at(
+    system: Any, batch: Batch, hidden: Tensor, asked: Tensor, *, head: LMHead = "own"
+) -> Tensor:
+    """(N,) scores before normalising of the tokens at `asked` (B, T), with `hidden` hidden."""
+    if isinstance(system, MaskedLM):
+        return system.logit_at(batch, hidden, asked, head=head)
+    return _chosen(system.logits(batch, hidden, asked, head=head), batch.tokens[asked])
+
+
+def _normalised_logit_at(
+    system: Any, batch: Batch, hidden: Tensor, asked: Tensor, *, head: LMHead
+) -> Tensor:
+    logits: Tensor = system.logits(batch, hidden, asked, head=head)
+    return _chosen(torch.log_softmax(logits, dim=-1), batch.tokens[asked])
+
+
+def _chosen(values: Tensor, tokens: Tensor) -> Tensor:
+    """(N,) the entry of one token (N,) in each row (N, V)."""
+    return values.gather(-1, tokens[:, None]).squeeze(-1)

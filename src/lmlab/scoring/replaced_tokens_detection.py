@@ -1,0 +1,83 @@
+"""Replaced token detection (ELECTRA): the probability of each token that it was replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from lmlab.core.evaluation_mode import evaluation_mode
+from lmlab.core.protocols import Detect, require
+from lmlab.data.collation import preferred_tokens_per_batch
+from lmlab.data.corpus import Layout
+from lmlab.scoring.framed_texts import FramedText, frame_text, framed_batches
+from lmlab.scoring.scorer import chunk_texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectedToken:
+    """A token and how likely it is not the one that was written."""
+
+    token: str
+    """As the vocabulary spells it."""
+    start: int
+    end: int
+    """Its characters are [start, end)."""
+    probability: float
+    """P(replaced) by the detector."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectedText:
+    """A text and the probability of each of its tokens that it was replaced."""
+
+    text: str
+    tokens: tuple[DetectedToken, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def replaced(self, threshold: float = 0.5) -> tuple[DetectedToken, ...]:
+        """The tokens whose probability is at least the threshold."""
+        return tuple(token for token in self.tokens if token.probability >= threshold)
+
+
+def detect_texts(
+    system: Any,
+    tokenizer: Any,
+    layout: Layout,
+    texts: Iterable[str],
+    *,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> Iterator[DetectedText]:
+    """Each text's tokens with their probabilities, in order and in bounded memory."""
+    require(system, Detect, "detect")
+    budget, pad = preferred_tokens_per_batch(system), tokenizer.vocabulary.pad
+    for chunk in chunk_texts(texts, size=len):
+        rows = [frame_text(tokenizer, layout, text, None) for text in chunk]
+        system.check_length(max(len(row.ids) for row in rows))
+        found: dict[int, DetectedText] = {}
+        for group, batch in framed_batches(rows, budget, system, pad):
+            with evaluation_mode(system):
+                probabilities = system.detect(batch).sigmoid().cpu()
+            for place, index in enumerate(group):
+                found[index] = _detected(tokenizer, rows[index], probabilities[place])
+            progress(int(batch.lengths.sum()))
+        yield from (found[index] for index in range(len(rows)))
+
+
+def _detected(tokenizer: Any, row: FramedText, probabilities: Tensor) -> DetectedText:
+    """The text's own tokens; whether a special token was replaced is not a question."""
+    values: Sequence[float] = probabilities.tolist()
+    tokens = tuple(
+        DetectedToken(
+            token=tokenizer.token(row.ids[place]),
+            start=row.spans[place][0],
+            end=row.spans[place][1],
+            probability=values[place],
+        )
+        for place in row.own
+    )
+    return DetectedText(text=row.text, tokens=tokens)

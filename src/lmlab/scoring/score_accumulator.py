@@ -1,0 +1,129 @@
+"""A text while it is being scored: tokens still waiting, and the sum of those that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import compress
+
+from lmlab.core.protocols import LogProbs
+from lmlab.core.score import Convention, Score, TokenScore
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.vocabulary import END, Vocabulary
+from lmlab.scoring.token_chunks import TokenChunk
+
+
+class ScoreAccumulator:
+    """Collects the log-probabilities of one text's tokens as they come, in order.
+
+    Without `per_token` nothing is kept of a token once it is added, so that a text of any length
+    costs little memory.
+    """
+
+    def __init__(self, text: str, vocabulary: Vocabulary, *, per_token: bool) -> None:
+        self.text = text
+        self.waiting: list[int] = []
+        """Ids whose log-probability has not come yet."""
+        self._ending: list[bool] = []
+        """Of each waiting id, whether it is the end token behind the text."""
+        self.closed = False
+        """Whether all of the text's tokens have been handed in."""
+        self.characters = len(text)
+        self._vocabulary = vocabulary
+        self.spans: list[tuple[int, int]] = []
+        """The characters [start, end) of each of them, where they are asked for."""
+        self._kept: list[TokenScore] | None = [] if per_token else None
+        self._total, self._tokens, self._unknown = 0.0, 0, 0
+        self.kind: ScoreKind = "exact"
+        self._per_sequence = 0.0
+        self._end: float | None = None
+        """What the end symbol has, once the text's last token is one."""
+        self._low: float | None = None
+        self._high: float | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.closed and not self.waiting
+
+    def take(self, pieces: Iterable[TokenChunk]) -> None:
+        """More of the text's tokens, to be scored."""
+        for piece in pieces:
+            self.waiting += piece.ids
+            self.spans += piece.spans
+            self._ending += [piece.ending] * len(piece.ids)
+
+    def add_selected(
+        self, scores: Sequence[float], scored: Sequence[bool], kind: ScoreKind
+    ) -> None:
+        """Scores of all waiting tokens, of which only those that are `scored` count."""
+        self.waiting = list(compress(self.waiting, scored))
+        self.spans = list(compress(self.spans, scored))
+        self._ending = list(compress(self._ending, scored))
+        self.add(list(compress(scores, scored)), kind)
+
+    def add(self, log_probs: Sequence[float], kind: ScoreKind) -> Sequence[float]:
+        """Log-probabilities of the waiting tokens, from the first; gives back what is too many."""
+        count = min(len(log_probs), len(self.waiting))
+        unknown = self._unknowns(count)
+        if self._kept is not None:
+            for place, (span, value) in enumerate(zip(self.spans, log_probs, strict=False)):
+                ending = self._ending[place]
+                self._kept.append(self._token(span, value, unknown=unknown[place], ending=ending))
+            self.spans = self.spans[count:]
+        self._total += sum(log_probs[:count])
+        self._tokens += count
+        if count:
+            self._end = log_probs[count - 1] if self._ending[count - 1] else None
+        self._unknown += sum(unknown)
+        self.kind = kind
+        self.waiting, self._ending = self.waiting[count:], self._ending[count:]
+        return log_probs[count:]
+
+    def _unknowns(self, count: int) -> list[bool]:
+        """Whether each of the first waiting tokens is an unknown word.
+
+        GPT-2's end of text is its unknown token too: as the end behind a text it is no word.
+        """
+        unknown, ids = self._vocabulary.unknown, self.waiting[:count]
+        return [id == unknown and not end for id, end in zip(ids, self._ending, strict=False)]
+
+    def add_sequence_score(self, found: LogProbs, row: int) -> None:
+        """What a row of a batch says of the text as a whole: a term of its own, an interval."""
+        self.kind = found.kind
+        if found.whole:
+            self._kept = None
+        if found.per_sequence is not None:
+            self._per_sequence = float(found.per_sequence[row])
+        if found.low is not None:
+            self._low = float(found.low[row])
+        if found.high is not None:
+            self._high = float(found.high[row])
+
+    def score(self, convention: Convention) -> Score:
+        """The record of the finished text.
+
+        Where the end is not predicted it is no token, and its share (of an energy, say) is the
+        text's own.
+        """
+        assert not self.waiting, "a text is scored when all its tokens are"
+        closing = None if convention.end else self._end
+        tokens = self._tokens - (closing is not None)
+        return Score(
+            text=self.text,
+            total=self._total + self._per_sequence,
+            tokens=tokens,
+            characters=self.characters,
+            kind=self.kind,
+            convention=convention,
+            per_token=tuple(self._kept or ())[:tokens],
+            per_sequence=self._per_sequence + (closing or 0.0),
+            low=self._low,
+            high=self._high,
+            unknown=self._unknown,
+        )
+
+    def _token(
+        self, span: tuple[int, int], log_prob: float, *, unknown: bool, ending: bool
+    ) -> TokenScore:
+        start, end = span
+        token = END if ending else self.text[start:end]
+        return TokenScore(token=token, start=start, end=end, log_prob=log_prob, unknown=unknown)

@@ -1,0 +1,152 @@
+"""Texts scored given sources: log p(text | source) of any number of pairs, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import torch
+
+from lmlab.core.allocator import retain_freed_memory
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.score import Convention, Score
+from lmlab.data.corpus import Layout
+from lmlab.data.corpus_encoding import encode_with_special_tokens
+from lmlab.data.readers import Example
+from lmlab.scoring.score_accumulator import ScoreAccumulator
+from lmlab.scoring.scorer import (
+    Scorer,
+    ScoringRow,
+    chunk_texts,
+)
+
+
+class SourcePair(NamedTuple):
+    """A text and what it is given."""
+
+    source: str
+    text: str
+
+
+class SourceScorer:
+    """Scores pairs with one system: log p(text | source) in nats, by token, conventions stated.
+
+    A source stands between its symbols as in training, an empty one is these alone, and its tokens
+    are never counted. Pairs are read ahead in bounded chunks, gathered by the longer of their two
+    sides, and given back in their order. Both sides are read whole, so there are no windows and no
+    methods for masked models; the other options are those of a `Scorer`.
+    """
+
+    def __init__(
+        self,
+        system: Any,
+        tokenizer: Any,
+        source_tokenizer: Any,
+        layout: Layout,
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        **options: Any,
+    ) -> None:
+        if window is not None or stride is not None:
+            raise UserError(
+                "given a source a text is read whole, and not by windows; leave out window and "
+                "stride."
+            )
+        self.texts = Scorer(system, tokenizer, Layout(end=layout.end), carry=False, **options)
+        """What scores the texts themselves."""
+        method = self.texts.method
+        if method is not None and (method.masked or method.together):
+            raise UserError(
+                f"by the method {method.name} a text has no source; leave the method out."
+            )
+        self.source_tokenizer = source_tokenizer
+        self.convention: Convention = replace(
+            self.texts.convention, source=True, window=None, stride=None, ahead=0
+        )
+        """The choices behind every score that this gives."""
+
+    def score(self, pairs: Iterable[tuple[str, str]], per_token: bool = True) -> Iterator[Score]:
+        """The score of each text given its source, (source, text) by (source, text)."""
+        retain_freed_memory()  # A batch frees what the next one asks for again.
+        generator, method = torch.Generator().manual_seed(self.texts.seed), self.texts.method
+        number = 0
+        for chunk in chunk_texts((SourcePair(*pair) for pair in pairs), size=_characters):
+            rows = [
+                self._row(pair, place, per_token) for place, pair in enumerate(chunk, number + 1)
+            ]
+            number += len(chunk)
+            self.texts.score_rows(rows, generator)
+            for pair, row in zip(chunk, rows, strict=True):
+                found = replace(row.tally.score(self.convention), source=pair.source)
+                if method is not None:
+                    method.check_kind(found.kind)
+                yield found
+
+    def score_examples(
+        self, examples: Iterable[Example], per_token: bool = True
+    ) -> Iterator[Score]:
+        """The same of the pairs of a corpus."""
+        return self.score(map(_pair_of, examples), per_token)
+
+    def _row(self, pair: SourcePair, number: int, per_token: bool) -> ScoringRow:
+        """A pair as a row; `number` counts from 1 and is for who must look for it."""
+        tally = ScoreAccumulator(pair.text, self.texts.vocabulary, per_token=per_token)
+        tally.take(self.texts.predicted(tally, per_token))
+        source = encode_with_special_tokens(self.source_tokenizer, pair.source)
+        [row, *more] = self.texts.rows(tally)
+        try:
+            self.texts.system.check_condition_length(len(source))
+        except UserError as error:
+            raise UserError(f"source {number}: {error}") from error
+        if more:
+            raise UserError(
+                f"text {number}: given a source a text is read whole, {self.texts.window} tokens "
+                f"at most, and {pair.text[:20]!r} … has {len(tally.waiting)}; shorten it."
+            )
+        return row._replace(source=source)
+
+
+def _characters(pair: SourcePair) -> int:
+    return len(pair.source) + len(pair.text)
+
+
+def _pair_of(example: Example) -> SourcePair:
+    if example.condition is None:
+        raise UserError(
+            f"each text needs a source, and {example.text[:40]!r} has none; give pairs alone."
+        )
+    return SourcePair(example.condition, example.text)
+
+
+def pair_with_sources(sources: Iterable[str], texts: Iterable[str]) -> Iterator[SourcePair]:
+    """Each text with its source; a UserError where they are not as many as each other."""
+    if isinstance(sources, Sized) and isinstance(texts, Sized) and len(sources) != len(texts):
+        raise UserError(
+            f"texts and sources must be as many as each other, and {len(texts)} and {len(sources)} "
+            "came; give each text its own."
+        )
+    return _side_by_side(sources, texts)
+
+
+def _side_by_side(sources: Iterable[str], texts: Iterable[str]) -> Iterator[SourcePair]:
+    for count, (source, text) in enumerate(zip_longest(sources, texts)):
+        if source is None or text is None:
+            ended = "sources" if source is None else "texts"
+            raise UserError(
+                f"texts and sources must be as many as each other, and the {ended} ended after "
+                f"{count}; give each text its own."
+            )
+        yield SourcePair(source, text)
+
+
+def check_takes_source(card: Card) -> None:
+    """A UserError where a system is given no source."""
+    if not card.conditional:
+        raise UserError(
+            f"{card.name} scores texts that are given nothing; leave the sources out, or score the "
+            "texts as continuations (--given, --conditional; in Python score_given)."
+        )

@@ -1,0 +1,173 @@
+"""Text of any length in bounded memory: by carrying the state on, or by rolling windows.
+
+A stream is fed the tokens of a text block after block and gives their log-probabilities. It says
+how many tokens it wants next (`wants`) and is told which block is the last, which may be smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmlab.core.protocols import LogProb
+from lmlab.core.score_kind import ScoreKind
+from lmlab.core.state import State
+from lmlab.data.collation import pad_rows
+
+
+class ScoringWindow(NamedTuple):
+    """The tokens from `begin` to `end` of a sequence as one row, some of them counted."""
+
+    begin: int
+    end: int
+    scored: int
+    """How many tokens it counts, one after another."""
+    ahead: int = 0
+    """How many stand behind those, for them to see."""
+
+
+def right_context(window: int, stride: int) -> int:
+    """Tokens of a window that stand behind those it counts, where a model reads both ways.
+
+    The `stride` tokens that a window counts then stand in its middle.
+    """
+    return (window - stride) // 2
+
+
+def rolling_windows(length: int, window: int, stride: int, ahead: int = 0) -> list[ScoringWindow]:
+    """Windows over a sequence of `length` tokens, of which the first is context alone.
+
+    The first has `window` tokens behind that one, and each later one ends `stride` tokens further
+    on, the last with the sequence. From left to right the first counts all of its tokens, each
+    later one those that it adds; so every token but the first `window` sees between
+    window - stride + 1 and window tokens. With `ahead` every window but the last stops counting so
+    many tokens before its end, and the next begins there: a token then sees at least `ahead`
+    behind it, or the end.
+    """
+    ends = [min(window + 1, length), *range(window + 1 + stride, length, stride)]
+    if ends[-1] < length:
+        ends.append(length)
+    return _to_the_ends(ends, counted=1, window=window, ahead=ahead, last=True)
+
+
+def _to_the_ends(
+    ends: Sequence[int], *, counted: int, window: int, ahead: int, last: bool
+) -> list[ScoringWindow]:
+    """The windows with these ends, the tokens before `counted` being done.
+
+    The final one counts all that is left where it is the `last` of its text.
+    """
+    windows = []
+    for end in ends:
+        stop = end if last and end == ends[-1] else end - ahead
+        windows.append(ScoringWindow(max(0, end - window - 1), end, stop - counted, end - stop))
+        counted = stop
+    return windows
+
+
+class TokenStream(Protocol):
+    """Tokens in, their log-probabilities out, in order; all have theirs after the last block."""
+
+    kind: ScoreKind
+
+    @property
+    def wants(self) -> int:
+        """How many tokens the next block should have, unless the text ends."""
+        ...
+
+    def feed(self, tokens: Sequence[int], *, last: bool) -> NDArray[np.float64]: ...
+
+
+class StateNotCarried(Exception):
+    """The system gave no state to go on from."""
+
+
+class CarriedState:
+    """Exact: the state after one block is where the next goes on."""
+
+    kind: ScoreKind = "exact"
+
+    def __init__(
+        self,
+        system: LogProb,
+        first: int,
+        *,
+        block: int,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._system = system
+        self._last = first
+        self._state: State | None = None
+        self._begun = False
+        self._generator = generator
+        self.wants = block
+
+    def feed(self, tokens: Sequence[int], *, last: bool) -> NDArray[np.float64]:
+        if self._begun and self._state is None:
+            raise StateNotCarried
+        # The last token of the block before is the first input: the state has not seen it yet.
+        batch = pad_rows([[self._last, *tokens]], self._system)
+        found = self._system.log_prob(batch, state=self._state, generator=self._generator)
+        self._state = None if found.state is None else found.state.detach()
+        self._last, self._begun, self.kind = tokens[-1], True, found.kind
+        return found.per_token[0].double().cpu().numpy()
+
+
+class RollingWindows:
+    """By windows: a token sees at most `window` others, and what is farther off is lost.
+
+    With `ahead` a token waits until so many stand behind it, for a model that reads both ways.
+    """
+
+    kind: ScoreKind = "exact"
+
+    def __init__(
+        self,
+        system: LogProb,
+        first: int,
+        *,
+        window: int,
+        stride: int,
+        tokens_per_batch: int,
+        ahead: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self._system = system
+        self._past = [first]
+        self._waiting = 0
+        self._begun = False
+        self._window, self._stride, self._ahead = window, stride, ahead
+        self._rows = max(1, tokens_per_batch // (window + 1))
+        self._generator = generator
+        self.wants = window
+
+    def feed(self, tokens: Sequence[int], *, last: bool) -> NDArray[np.float64]:
+        sequence = self._past + list(tokens)
+        windows = self._new_windows(len(self._past), len(sequence), last=last)
+        rows = [sequence[window.begin : window.end] for window in windows]
+        found = self._system.log_prob(pad_rows(rows, self._system), generator=self._generator)
+        values = found.per_token.double().cpu().numpy()
+        scored = []
+        for row, window in enumerate(windows):
+            stop = window.end - window.begin - 1 - window.ahead
+            scored.append(values[row, stop - window.scored : stop])
+        self.kind = found.kind
+        self._past, self._begun = sequence[-self._window :], True
+        self._waiting = windows[-1].ahead
+        self.wants = self._stride * self._rows
+        return np.concatenate(scored)
+
+    def _new_windows(self, known: int, length: int, *, last: bool) -> list[ScoringWindow]:
+        # The first block is one window at most; each later one adds `stride` tokens.
+        ends = [*range(known + self._stride, length, self._stride)] if self._begun else []
+        return _to_the_ends(
+            [*ends, length],
+            counted=known - self._waiting,
+            window=self._window,
+            ahead=self._ahead,
+            last=last,
+        )

@@ -1,0 +1,144 @@
+"""How good translations are: BLEU and chrF by sacreBLEU, with its signature (Post 2018).
+
+What is counted and how is sacreBLEU's business alone, so that figures compare with everybody's;
+`pip install 'lmlab[translation]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lmlab.core.errors import UserError, unknown_name
+
+TRANSLATION_METRICS = ("bleu", "chrf")
+BOOTSTRAP_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationScore:
+    """A metric over all translations of one system."""
+
+    system: str
+    metric: str
+    score: float
+    """As sacreBLEU's own command prints it."""
+    mean: float
+    interval: float
+    """The bootstrap's mean ± this holds 95 % of the resampled scores."""
+    p_value: float | None
+    """Of the difference to the first system, by the paired bootstrap (Koehn 2004); None of the
+    first itself."""
+    signature: str
+    """sacreBLEU's: how many references, which tokens, which version, how it was resampled."""
+    texts: int
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def score_translations(
+    metrics: Sequence[str],
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[str],
+    *,
+    tokenize: str = "none",
+) -> list[TranslationScore]:
+    """Every metric of every system's translations, on the same references.
+
+    `tokenize` says how BLEU finds words; none where texts are tokenised already.
+    """
+    _check(systems, references)
+    made = {metric: make_metric(metric, tokenize=tokenize) for metric in metrics}
+    from sacrebleu.significance import PairedTest
+
+    found: list[TranslationScore] = []
+    for name, metric in made.items():
+        named: list[tuple[str, Sequence[str]]] = list(systems.items())
+        test = PairedTest(
+            named, {name: metric}, [list(references)], test_type="bs", n_samples=BOOTSTRAP_RESAMPLES
+        )
+        signatures, columns = test()
+        [key] = signatures
+        results: list[Any] = list(columns[key])
+        signature = str(signatures[key])
+        found += [
+            TranslationScore(
+                system=system,
+                metric=name,
+                score=float(result.score),
+                mean=float(result.mean),
+                interval=float(result.ci),
+                p_value=_p_value(result, results[0]),
+                signature=signature,
+                texts=len(references),
+            )
+            for system, result in zip(systems, results, strict=True)
+        ]
+    return found
+
+
+def _p_value(result: Any, first: Any) -> float | None:
+    """sacreBLEU's, but of no difference at all, which it takes for a sure one."""
+    if result.p_value is None:
+        return None
+    return 1.0 if result.score == first.score else float(result.p_value)
+
+
+def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
+    """A UserError where translations could not be judged so."""
+    if not metrics:
+        raise UserError(f"give a metric to judge by: {' or '.join(TRANSLATION_METRICS)}.")
+    for metric in metrics:
+        make_metric(metric, tokenize=tokenize)
+
+
+def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> Any:
+    """sacreBLEU's metric of that name; `single` where it judges one text at a time."""
+    if name not in TRANSLATION_METRICS:
+        raise unknown_name("metric", name, TRANSLATION_METRICS)
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise UserError(
+            "translations are judged by sacreBLEU; pip install 'lmlab[translation]'."
+        ) from error
+    if tokenize not in BLEU.TOKENIZERS:
+        raise UserError(
+            f"sacreBLEU knows no way {tokenize!r} to find words; choose from "
+            f"{', '.join(sorted(BLEU.TOKENIZERS))}."
+        )
+    if name == "chrf":
+        return CHRF()
+    # Texts that are tokenised already are what "none" is for: no need to be warned of them.
+    # A short text may have no n-gram of the highest orders: those are then left out of its score.
+    tokenised = tokenize == "none"
+    try:
+        return BLEU(tokenize=tokenize, effective_order=single, force=tokenised)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"sacreBLEU can't find words by {tokenize!r} here ({' '.join(str(error).split())}); "
+            "install what it needs, or choose another --tokenize."
+        ) from error
+
+
+class SentenceUtility:
+    """A metric of single texts, for minimum Bayes risk."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = make_metric(metric, single=True)
+
+    def __call__(self, text: str, reference: str) -> float:
+        return float(self.metric.sentence_score(text, [reference]).score)
+
+
+def _check(systems: Mapping[str, Sequence[str]], references: Sequence[str]) -> None:
+    if not references:
+        raise UserError("there is no text to judge translations by.")
+    for name, translations in systems.items():
+        if len(translations) != len(references):
+            raise UserError(
+                f"{name} has {len(translations):,} translations and there are "
+                f"{len(references):,} references; there must be one for each."
+            )

@@ -1,0 +1,130 @@
+"""Scores by word, summed over the tokens of each; surprisal as a table for reading-time work."""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TextIO
+
+from lmlab.core.control_characters import escape_csv_cell
+from lmlab.core.errors import UserError
+from lmlab.core.score import Score, TokenScore
+from lmlab.core.vocabulary import END
+
+CSV_COLUMNS = (
+    "model",
+    "kind",
+    "line",
+    "position",
+    "word",
+    "start",
+    "end",
+    "surprisal_bits",
+    "surprisal_nats",
+    "unknown",
+    "tokens",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordScore:
+    """A word, its characters [start, end) in the text, and its log-probability in nats."""
+
+    word: str
+    start: int
+    end: int
+    log_prob: float
+    tokens: int
+    """How many tokens were summed; 0 where a token that ends in a later word covers this one."""
+    unknown: bool = False
+    """Whether a token of it was unknown."""
+
+    @property
+    def surprisal_bits(self) -> float:
+        return self.surprisal_nats / math.log(2)
+
+    @property
+    def surprisal_nats(self) -> float:
+        return 0.0 - self.log_prob
+
+
+def word_scores(score: Score) -> list[WordScore]:
+    """The words of a scored text: log p(word) = Σ of its tokens' log-probabilities.
+
+    Words are what white space separates, whatever the tokeniser. A token belongs to the word in
+    which it ends; one that is white space alone (a character model's space, a subword model's that
+    begins with it) belongs to the word after it. The end of the sequence, where the convention
+    counts it, is an entry of its own with the word `</s>`, start and end at the text's length;
+    white space after the last word belongs to it, or to the last word where no end is counted. So
+    the entries of a text add up to its total, but for a term that belongs to no token.
+    """
+    if score.tokens and not score.per_token:
+        raise UserError(
+            "scores by word need scores by token, and there are none: score with per_token, and by "
+            "a system that does not score texts as a whole."
+        )
+    spans = [match.span() for match in re.finditer(r"\S+", score.text)]
+    tokens: list[list[TokenScore]] = [[] for _ in spans]
+    ends = [end for _, end in spans]
+    closing: list[TokenScore] = []
+    for token in score.per_token:
+        place = bisect.bisect_right(ends, max(token.start, token.end - 1))
+        is_end = token.start == token.end == len(score.text)
+        (closing if is_end or place == len(spans) else tokens[place]).append(token)
+    if spans and closing and not score.convention.end:
+        tokens[-1] += closing
+        closing = []
+    entries = [
+        _word(score.text[start:end], start, end, own)
+        for (start, end), own in zip(spans, tokens, strict=True)
+    ]
+    # What a cut left out has no score, so no entry either.
+    last = max((place for place, own in enumerate(tokens) if own), default=-1)
+    length = len(score.text)
+    return entries[: last + 1] + ([_word(END, length, length, closing)] if closing else [])
+
+
+def _word(word: str, start: int, end: int, tokens: list[TokenScore]) -> WordScore:
+    return WordScore(
+        word=word,
+        start=start,
+        end=end,
+        log_prob=sum(token.log_prob for token in tokens),
+        tokens=len(tokens),
+        unknown=any(token.unknown for token in tokens),
+    )
+
+
+def write_surprisal_csv(
+    scores: Iterable[Score], file: TextIO, *, model: str = "", raw: bool = False
+) -> int:
+    """Surprisal by word as CSV, one row a word; gives back how many words were written.
+
+    `model` is the name given here, `kind` that of the score: only an `exact` one is surprisal. Of
+    kind `pseudo`, -log p of a word given the words on both sides of it. `line` is the line that a
+    score has, or else its number, and `position` the word's, both from 1. `start` and `end` are
+    characters of that text, from 0, the end not included, so that text[start:end] is the word; a
+    file's lines lose the white space around them. `unknown` is 1 where the model knew the word only
+    as <unk>: its surprisal is then that of *any* unknown word. Spaces and `</s>` are treated as
+    `word_scores` says.
+
+    Unless `raw`, a word that a spreadsheet would take for a formula (it begins with =, +, - or @)
+    has an apostrophe before it, and control characters are written as escapes.
+    """
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    cell = str if raw else escape_csv_cell
+    written = 0
+    for number, score in enumerate(scores, 1):
+        line = number if score.line is None else score.line
+        for position, word in enumerate(word_scores(score), 1):
+            surprisal = (f"{word.surprisal_bits:.6f}", f"{word.surprisal_nats:.6f}")
+            place = (line, position, cell(word.word), word.start, word.end)
+            rest = (*surprisal, int(word.unknown), word.tokens)
+            writer.writerow((cell(model), score.kind, *place, *rest))
+            written += 1
+    return written

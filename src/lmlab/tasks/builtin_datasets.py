@@ -1,0 +1,209 @@
+"""Built-in sets of rows, one for each sort of task, made from WordNet and the capitals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from lmlab.data.countries import (
+    Country,
+    country_table,
+)
+from lmlab.data.wordnet import Synset, load_wordnet
+from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
+from lmlab.data.wordnet.synsets import PARTS_OF_SPEECH
+
+Row = dict[str, Any]
+DATASET_SIZES = {"train": 8000, "validation": 1000, "test": 1000}
+"""Rows of each split at most: minutes of training, and a percent of accuracy either way."""
+
+
+@cache
+def load_builtin_rows(name: str) -> tuple[str, dict[str, list[Row]]]:
+    """The task that a set is made for, and its rows by split."""
+    task, make = BUILTIN_DATASETS[name]
+    return task, make()
+
+
+def gloss_part_of_speech() -> dict[str, list[Row]]:
+    """classify: is it a noun, a verb, an adjective or an adverb that this defines?"""
+    return _by_synset(
+        lambda synset, _: {
+            "text": tokenize_gloss(synset.definition),
+            "label": PARTS_OF_SPEECH[synset.part_of_speech],
+        }
+    )
+
+
+def gloss_hypernym() -> dict[str, list[Row]]:
+    """pair: does the second gloss define a hypernym of what the first defines, or something else?
+
+    Half are true; the others get the hypernym of another synset of the same part of speech, so
+    that the second text alone tells nothing.
+    """
+    wordnet = load_wordnet()
+
+    def row(synset: Synset, generator: np.random.Generator) -> Row | None:
+        above = synset.related("hypernym")
+        if not above:
+            return None
+        true = bool(generator.random() < 0.5)
+        found = above[0]
+        while not true and found in above:
+            names = alike[synset.part_of_speech]
+            drawn = wordnet[names[int(generator.integers(len(names)))]].related("hypernym")
+            found = drawn[0] if drawn else found
+        return {
+            "text": tokenize_gloss(synset.definition),
+            "other": tokenize_gloss(wordnet[found].definition),
+            "label": "hypernym" if true else "other",
+        }
+
+    alike = {part: [name for name in wordnet if name[-1] == part] for part in PARTS_OF_SPEECH}
+    return _by_synset(row)
+
+
+def gloss_word() -> dict[str, list[Row]]:
+    """generate: the word that a gloss defines, the first of its synset; single words only."""
+
+    def row(synset: Synset, _: np.random.Generator) -> Row | None:
+        lemma = synset.lemmas[0].lower()
+        if " " in lemma or "-" in lemma:
+            return None
+        return {"source": tokenize_gloss(synset.definition), "target": lemma}
+
+    return _by_synset(row)
+
+
+def capitals_mentions() -> dict[str, list[Row]]:
+    """tag: the countries and the capitals that a sentence names."""
+
+    def rows(countries: list[Country], generator: np.random.Generator) -> Iterator[Row]:
+        templates = (
+            ("the capital of", "COUNTRY", "is", "CAPITAL"),
+            ("CAPITAL", "is the capital of", "COUNTRY"),
+            ("COUNTRY", "has", "CAPITAL", "as its capital"),
+            ("COUNTRY", "'s capital is", "CAPITAL"),
+        )
+        for country in countries:
+            for template in templates:
+                yield _tagged(template, country)
+
+    return _by_country(rows)
+
+
+def capitals_span() -> dict[str, list[Row]]:
+    """span: which words name the capital of the country that is asked for, among two of them?"""
+
+    def rows(countries: list[Country], generator: np.random.Generator) -> Iterator[Row]:
+        for first, second in pairwise([*countries, countries[0]]):
+            asked = first if generator.random() < 0.5 else second
+            told = [
+                f"the capital of {first.country_en} is {first.capital_en}",
+                f"{second.capital_en} is the capital of {second.country_en}",
+            ]
+            text = " and ".join(told if generator.random() < 0.5 else told[::-1])
+            question = f"the capital of {asked.country_en}"
+            yield {"text": text, "question": question, "answer": asked.capital_en}
+
+    return _by_country(rows, rounds=8)
+
+
+def capitals_long() -> dict[str, list[Row]]:
+    """span: the same among thirty of them, in a text longer than a small window; with `relevant`.
+
+    In every text each country is given the capital of another at random, so that nothing but the
+    text can tell. The countries of all splits are the same: whether a sentence is found again is
+    asked, not whether a name can be read that was never seen.
+    """
+    generator = np.random.default_rng(0)
+    countries = country_table()
+
+    def row() -> Row:
+        drawn = [countries[place] for place in generator.permutation(len(countries))[:30]]
+        cities = [drawn[place].capital_en for place in generator.permutation(len(drawn))]
+        told = [
+            f"the capital of {country.country_en} is {city} ."
+            for country, city in zip(drawn, cities, strict=True)
+        ]
+        asked = int(generator.integers(len(told)))
+        low = sum(len(sentence) + 1 for sentence in told[:asked])
+        return {
+            "text": " ".join(told),
+            "question": f"the capital of {drawn[asked].country_en}",
+            "answer": cities[asked],
+            "start": low + len(told[asked]) - len(f"{cities[asked]} ."),
+            "relevant": [[low, low + len(told[asked])]],
+        }
+
+    return {split: [row() for _ in range(size // 4)] for split, size in DATASET_SIZES.items()}
+
+
+BUILTIN_DATASETS: dict[str, tuple[str, Callable[[], dict[str, list[Row]]]]] = {
+    "gloss-part-of-speech": ("classify", gloss_part_of_speech),
+    "gloss-hypernym": ("pair", gloss_hypernym),
+    "capitals-mentions": ("tag", capitals_mentions),
+    "capitals-span": ("span", capitals_span),
+    "capitals-long": ("span", capitals_long),
+    "gloss-word": ("generate", gloss_word),
+}
+"""The task that each set is made for, and what makes it."""
+
+
+def _by_synset(
+    make: Callable[[Synset, np.random.Generator], Row | None],
+) -> dict[str, list[Row]]:
+    """Rows of synsets in a random order, each once, in the splits of WordNet's glosses.
+
+    So what a run trained on `wordnet` is tested on is not what it was trained on.
+    """
+    wordnet, generator = load_wordnet(), np.random.default_rng(0)
+    names = list(wordnet)
+    splits: dict[str, list[Row]] = {split: [] for split in DATASET_SIZES}
+    seen: set[tuple[str, ...]] = set()
+    for place in generator.permutation(len(names)):
+        split = split_of(names[place])
+        if len(splits[split]) == DATASET_SIZES[split]:
+            continue
+        row = make(wordnet[names[place]], generator)
+        # Synsets that differ in nothing but their words share a gloss: only the first is kept.
+        if row is not None and (key := tuple(row.values())) not in seen:
+            seen.add(key)
+            splits[split].append(row)
+    return splits
+
+
+def _by_country(
+    make: Callable[[list[Country], np.random.Generator], Iterator[Row]], *, rounds: int = 1
+) -> dict[str, list[Row]]:
+    """Rows about countries, of which every fifth is in validation and every fifth in test alone.
+
+    A country that is tested was never trained on: it must be found by its place in the sentence.
+    """
+    generator = np.random.default_rng(0)
+    parts = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
+    splits: dict[str, list[Row]] = {}
+    for split, remainders in parts.items():
+        countries = [c for place, c in enumerate(country_table()) if place % 5 in remainders]
+        rows: list[Row] = []
+        for _ in range(rounds):
+            order = [countries[place] for place in generator.permutation(len(countries))]
+            rows += make(order, generator)
+        splits[split] = rows
+    return splits
+
+
+def _tagged(template: tuple[str, ...], country: Country) -> Row:
+    words: list[str] = []
+    tags: list[str] = []
+    names = {"COUNTRY": country.country_en, "CAPITAL": country.capital_en}
+    for part in template:
+        these = names.get(part, part).split(" ")
+        words += these
+        kind = part.lower() if part in names else ""
+        tags += [f"{'B' if i == 0 else 'I'}-{kind}" if kind else "O" for i in range(len(these))]
+    return {"words": words, "tags": tags}

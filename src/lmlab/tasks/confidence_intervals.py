@@ -1,0 +1,130 @@
+"""How sure the measures of a task are: 95 % intervals, and the majority class as a baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lmlab.scoring.bootstrap import paired_bootstrap
+from lmlab.tasks.task import Task
+
+Z = 1.959963984540054
+"""The 97.5 % quantile of the standard normal distribution."""
+ROW_RESAMPLES = 1000
+MAX_RESAMPLED_ROWS = 1_000_000
+"""Rows measured over all resamples; of many rows there are fewer resamples."""
+MIN_RESAMPLES = 200
+METRICS_WITHOUT_INTERVAL = ("majority", "bleu")
+"""A baseline, and a measure whose interval `lmlab evaluate` gives by sacreBLEU's own bootstrap."""
+
+IntervalBounds = tuple[float, float]
+MetricFunction = Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskMetrics:
+    """The measures of some answers."""
+
+    metrics: Mapping[str, float]
+    intervals: Mapping[str, IntervalBounds]
+    """95 % interval of a measure, by its name."""
+    warnings: tuple[str, ...]
+    """Sentences for the user: the model is not better than the majority class."""
+
+
+def measure_answers(
+    task: Task | type[Task], expected: Sequence[Any], found: Sequence[Any]
+) -> TaskMetrics:
+    """A task's measures of answers, with their intervals over rows.
+
+    Shares of rows have Wilson's interval, all others that of a bootstrap over rows: of the mean
+    where a measure is one, else of the measure itself.
+    """
+    metrics = task.measure(expected, found)
+    intervals = {
+        name: wilson_interval(round(metrics[name] * len(expected)), len(expected))
+        for name in task.proportion_metrics
+        if name in metrics
+    }
+    intervals |= bootstrap_mean_intervals(task, expected, found)
+    others = [name for name in metrics if name not in (*intervals, *METRICS_WITHOUT_INTERVAL)]
+    intervals |= bootstrap_intervals(task.measure, expected, found, others)
+    return TaskMetrics(
+        metrics=metrics, intervals=intervals, warnings=majority_warnings(metrics, intervals)
+    )
+
+
+def wilson_interval(right: int, total: int) -> IntervalBounds:
+    """Wilson's (1927) score interval of a proportion, right / total.
+
+    (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n); from 0 to 1 where there is nothing.
+    """
+    if not total:
+        return 0.0, 1.0
+    share, squared = right / total, Z * Z / total
+    middle = share + squared / 2
+    spread = Z * math.sqrt(share * (1 - share) / total + squared / total / 4)
+    low, high = (middle - spread) / (1 + squared), (middle + spread) / (1 + squared)
+    return low if right else 0.0, high if right < total else 1.0  # exact at the ends
+
+
+def bootstrap_mean_intervals(
+    task: Task | type[Task], expected: Sequence[Any], found: Sequence[Any]
+) -> dict[str, IntervalBounds]:
+    """The same as `bootstrap_intervals` for measures that are means over rows, each row measured once."""
+    if not task.means or not expected:
+        return {}
+    rows = [task.measure([a], [b]) for a, b in zip(expected, found, strict=True)]
+    values = np.array([[row[name] for name in task.means] for row in rows])
+    ends = np.quantile(paired_bootstrap(values, np.ones_like(values)), [0.025, 0.975], axis=0)
+    return {
+        name: (float(low), float(high))
+        for name, (low, high) in zip(task.means, ends.T, strict=True)
+    }
+
+
+def bootstrap_intervals(
+    measure: MetricFunction,
+    expected: Sequence[Any],
+    found: Sequence[Any],
+    names: Sequence[str],
+    *,
+    seed: int = 0,
+) -> dict[str, IntervalBounds]:
+    """The middle 95 % of measures over rows that are drawn with replacement, by name."""
+    count = len(expected)
+    if not names or not count:
+        return {}
+    generator = np.random.default_rng(seed)
+    values: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(max(MIN_RESAMPLES, min(ROW_RESAMPLES, MAX_RESAMPLED_ROWS // count))):
+        drawn = generator.integers(0, count, count)
+        metrics = measure([expected[row] for row in drawn], [found[row] for row in drawn])
+        for name in names:
+            values[name].append(metrics[name])
+    ends = {name: np.quantile(each, [0.025, 0.975]) for name, each in values.items()}
+    return {name: (float(low), float(high)) for name, (low, high) in ends.items()}
+
+
+def majority_warnings(
+    metrics: Mapping[str, float], intervals: Mapping[str, IntervalBounds]
+) -> tuple[str, ...]:
+    """A sentence where the accuracy is below, or not clearly above, that of the majority class."""
+    if "accuracy" not in metrics or "majority" not in metrics:
+        return ()
+    accuracy, majority = metrics["accuracy"], metrics["majority"]
+    if accuracy < majority:
+        return (
+            f"the accuracy, {accuracy:.3f}, is below that of the majority class, {majority:.3f}: "
+            "always giving the most frequent label would be better.",
+        )
+    if intervals["accuracy"][0] <= majority:
+        return (
+            f"the accuracy, {accuracy:.3f}, is not clearly better than that of the majority class, "
+            f"{majority:.3f}, which its 95 % interval contains.",
+        )
+    return ()

@@ -1,0 +1,138 @@
+"""Few-shot prompting: a task shown by examples in the text itself, nothing trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from lmlab.core.errors import UserError
+from lmlab.core.protocols import Step, require
+from lmlab.core.seeds import check_seed
+from lmlab.scoring.conditional import conditional_scores
+from lmlab.scoring.scorer import Scorer
+from lmlab.tasks.classification import Classification
+from lmlab.tasks.confidence_intervals import measure_answers
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.task import Task
+from lmlab.tasks.task_rows import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotResult:
+    """How well a model did a task that it was shown."""
+
+    task: str
+    shots: int
+    rows: int
+    metrics: Mapping[str, float]
+    example: str
+    """One prompt, as the model read it."""
+    answers: tuple[str, ...]
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """95 % intervals of the measures, over the rows that were asked."""
+    warnings: tuple[str, ...] = ()
+    """Sentences for the user: the accuracy is not better than that of the majority class."""
+    note: str | None = None
+    """A sentence for the user, where not all examples were seen."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptFormat:
+    """How examples become a text: `question SIGN answer SEPARATOR question SIGN answer …`."""
+
+    sign: str = " : "
+    separator: str = " . "
+
+    def text(self, task: type[Task], row: Row) -> str:
+        """What stands before the answer."""
+        asked = [str(row[name]) for name in task.fields if name not in ("label", "target")]
+        return " / ".join(asked) + self.sign
+
+    def examples(self, task: type[Task], shown: Sequence[Row]) -> list[str]:
+        """Rows with their answers, each as it stands in a prompt."""
+        return [self.text(task, each) + task.expected(each) + self.separator for each in shown]
+
+    def prompt(self, task: type[Task], shown: Sequence[Row], row: Row) -> str:
+        """The shown rows with their answers, then the row without."""
+        return "".join(self.examples(task, shown)) + self.text(task, row)
+
+
+def predict_few_shot(
+    scorer: Scorer,
+    task: type[Task],
+    train: Sequence[Row],
+    rows: Sequence[Row],
+    *,
+    shots: int,
+    style: PromptFormat | None = None,
+    seed: int = 0,
+) -> FewShotResult:
+    """Answer each row by the likeliest of the answers seen, after `shots` examples drawn anew.
+
+    The answer is argmax over candidates of log p(answer | prompt); for generation too the
+    candidates are the answers of the training rows (Brown et al. 2020 for choices).
+    """
+    require(scorer.system, Step, "few-shot prompting")
+    if not issubclass(task, (Classification, Generation)):
+        raise UserError(f"prompting is for classify, pair and generate, not for {task.name}.")
+    if not 0 <= shots <= len(train):
+        raise UserError(f"there are {len(train)} rows to show, and {shots} shots were asked for.")
+    if not rows:
+        raise UserError("there are no rows to ask; give 1 or more.")
+    style, generator = style or PromptFormat(), np.random.default_rng(check_seed(seed))
+    candidates = sorted({task.expected(row) for row in train})
+    if len(candidates) == 1:
+        raise UserError(
+            f"all rows to show have the answer {candidates[0]!r}, so that there is nothing to tell "
+            "apart; give rows with two or more."
+        )
+    answers, prompt, seen = [], "", shots
+    longest = max(candidates, key=len)
+    for row in rows:
+        shown = [train[place] for place in generator.permutation(len(train))[:shots]]
+        prompt = style.prompt(task, shown, row)
+        told = style.examples(task, shown)
+        seen = min(seen, _seen(scorer, told, prompt + longest))
+        scored = conditional_scores(scorer, [(prompt, answer) for answer in candidates])
+        totals = [score.total for score in scored]
+        answers.append(candidates[int(np.argmax(totals))])
+    measured = measure_answers(task, [task.expected(row) for row in rows], answers)
+    return FewShotResult(
+        task=task.name,
+        shots=shots,
+        rows=len(rows),
+        metrics=measured.metrics,
+        intervals=measured.intervals,
+        warnings=measured.warnings,
+        example=prompt,
+        answers=tuple(answers),
+        note=_note(seen, shots, scorer.window),
+    )
+
+
+def _seen(scorer: Scorer, examples: Sequence[str], text: str) -> int:
+    """How many examples of a prompt, the last ones, a window holds beside the rest of the text."""
+    if scorer.window is None:
+        return len(examples)
+    _, spans = scorer.tokenizer.encode_with_offsets(text)
+    # The start symbol stands in the window too.
+    beyond = len(spans) + 1 - scorer.window
+    first = spans[beyond][0] if 0 < beyond < len(spans) else 0
+    begins = accumulate((len(each) for each in examples[:-1]), initial=0)
+    return sum(begin >= first for begin in begins) if examples else 0
+
+
+def _note(seen: int, shots: int, window: int | None) -> str | None:
+    if seen >= shots:
+        return None
+    return (
+        f"the model sees {window} tokens at once, which hold {seen} of the {shots} examples of the "
+        f"longest prompt; the others were not seen, so ask for {seen} shots or fewer."
+    )

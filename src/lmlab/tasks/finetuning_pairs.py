@@ -1,0 +1,79 @@
+"""The pairs that a run was fine-tuned on, divided as they were then."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
+from lmlab.data.readers import Example
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.task_rows import (
+    Row,
+    is_corpus,
+    read_splits,
+)
+from lmlab.training.run_folder import TrainedModel
+
+
+def evaluation_corpus(
+    models: Sequence[TrainedModel],
+    data: str | None,
+    trained_on: Callable[[Sequence[TrainedModel]], Corpus],
+) -> Corpus:
+    """The corpus that translators are judged on: `data`, or what all of them learnt to write by.
+
+    That is what a run was fine-tuned on, and of the others what they were `trained_on`. A corpus
+    is divided as it was then, or its test split would hold what a model has seen.
+    """
+    tuned = [model for model in models if _tuned_on(model.config, data)]
+    if not tuned:
+        return trained_on(models)
+    found = [_tuned_pairs(model) for model in tuned]
+    others = [model for model in models if _trained_on(model.config, data) and model not in tuned]
+    found += [trained_on(others)] if others else []
+    if len({corpus.fingerprint() for corpus in found}) > 1:
+        raise UserError(
+            "these runs learnt from different pairs, or divided the same ones by different seeds; "
+            "say by --data what to judge them on, or judge them one by one."
+        )
+    return found[0]
+
+
+def _tuned_on(config: Mapping[str, Any], data: str | None) -> bool:
+    """Whether a run was put to writing by that data, or by any."""
+    task = config.get("task", {})
+    return task.get("name") == Generation.name and data in (None, task["data"])
+
+
+def _trained_on(config: Mapping[str, Any], data: str | None) -> bool:
+    """Whether a run was trained here, on that data or on any."""
+    corpus = config["corpus"]
+    return bool(corpus["fingerprint"]) and data in (None, corpus["spec"])
+
+
+def _tuned_pairs(model: TrainedModel) -> Corpus:
+    data, divided = str(model.config["task"]["data"]), model.config.get("rows", {})
+    try:
+        if is_corpus(data):
+            return open_corpus(data, **divided)
+        splits = read_splits(data, Generation, **divided)
+    except UserError as error:
+        raise UserError(
+            f"what {model.name} was fine-tuned on can't be read here ({str(error).rstrip('.')}); "
+            "say by --data where it is."
+        ) from error
+    return Corpus(
+        name=data,
+        splits={name: _split(name, rows) for name, rows in splits.items() if rows},
+        layout=Layout(kind="pairs"),
+    )
+
+
+def _split(name: str, rows: Sequence[Row]) -> Split:
+    content = hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=16)
+    pairs = [Example(str(row["target"]), condition=str(row["source"])) for row in rows]
+    return Split.listed(pairs, identity=f"rows:{content.hexdigest()}", name=name)

@@ -1,0 +1,160 @@
+"""bAbI among distracting sentences: stories longer than a window, with what supports the answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmlab.core.errors import UserError
+from lmlab.core.integer_parsing import parse_integer
+from lmlab.data.babi import Babi, Story
+from lmlab.tasks.task import Task
+
+Row = dict[str, Any]
+BABI_LONG = "babi-long:"
+BABI_FILES = {"train": "train", "validation": "valid", "test": "test"}
+SPLIT_ROWS = {"train": 4000, "validation": 250, "test": 500}
+"""Questions of each split at most."""
+TEXT_WORDS = 300
+"""Words of a text at least, distractors and all."""
+ANIMALS = {"mice": "mouse", "wolves": "wolf", "cats": "cat", "sheep": "sheep"}
+THINGS = {*ANIMALS.values(), "apple", "football", "milk", "cake", "pyjamas"}
+QUESTION_WORDS = {"where", "what", "who", "is", "did", "how", "why"}
+
+
+def long_babi(
+    where: str, task: type[Task], *, words: int = TEXT_WORDS, seed: int = 0
+) -> dict[str, list[Row]]:
+    """Rows by split of the files `where`_train.txt, `where`_valid.txt and `where`_test.txt.
+
+    `where` may end in `,WORDS`. span: the answer is the word of a supporting sentence. classify:
+    it is the label (for task 15, whose texts name animals in the plural).
+    """
+    where, _, given = where.partition(",")
+    if given and parse_integer(given) is None:
+        raise UserError(f"expected a number of words after the comma, and {given!r} came.")
+    splits: dict[str, list[Row]] = {}
+    for number, (split, name) in enumerate(BABI_FILES.items()):
+        path = Path(f"{where}_{name}.txt")
+        if path.exists():
+            generator = np.random.default_rng([seed, number])
+            stories = list(Babi(path=path).stories())
+            chosen = generator.permutation(len(stories))[: SPLIT_ROWS[split]]
+            found = long_rows(
+                [stories[index] for index in chosen],
+                sentences_of(stories),
+                task.name,
+                words=int(given or words),
+                generator=generator,
+            )
+            splits[split] = list(found)
+    if "train" not in splits:
+        raise UserError(f"there is no {where}_train.txt; give the path up to there, FOLDER/qa2.")
+    return splits
+
+
+def long_rows(
+    stories: Sequence[Story],
+    pool: Sequence[str],
+    task: str,
+    *,
+    words: int,
+    generator: np.random.Generator,
+) -> Iterator[Row]:
+    """Each story with sentences of `pool` strewn in, until the text has so many words.
+
+    A distractor tells of nobody and nothing that the question names or a supporting sentence tells
+    of, so the answer stays what it was: who is asked for, who carried it, what somebody is, whom
+    such animals fear. It may name places, others of the story, whose doings are not asked for, and
+    what other animals fear: an animal that no distractor named would give itself away as the
+    answer. A story for which there is no such sentence stays as long as it is.
+    """
+    told_of = {sentence: subjects_of(sentence) for sentence in pool}
+    for story in stories:
+        kept = set.union(
+            entities_in_sentence(story.question),
+            _asked(story),
+            *map(subjects_of, story.supporting_sentences()),
+        )
+        harmless = [sentence for sentence in pool if not told_of[sentence] & kept]
+        yield _row(story, harmless, task, words, generator)
+
+
+def sentences_of(stories: Sequence[Story]) -> list[str]:
+    """All different sentences, in the order of their first coming."""
+    return list(dict.fromkeys(sentence for story in stories for sentence in story.sentences))
+
+
+def entities_in_sentence(sentence: str) -> set[str]:
+    """Whom and what a sentence names: names of persons, things, and kinds of animals; no places."""
+    found = set()
+    for word in re.findall(r"\w+", sentence):
+        small = ANIMALS.get(word.lower(), word.lower())
+        if small in THINGS or (word[0].isupper() and small not in QUESTION_WORDS):
+            found.add(small)
+    return found
+
+
+def subjects_of(sentence: str) -> set[str]:
+    """Whom and what it tells something of: who fears, and not whom; who is a wolf, and no wolf; of
+    what somebody does, all whom and what it names."""
+    before, said, _ = re.split(r"( are afraid of | is an? |$)", sentence, maxsplit=1)
+    return entities_in_sentence(before if said else sentence)
+
+
+def _asked(story: Story) -> set[str]:
+    """Persons of the story whom the question names in small letters (task 15)."""
+    persons = set.union(set(), *map(entities_in_sentence, story.sentences))
+    return persons & set(re.findall(r"\w+", story.question.lower()))
+
+
+def _row(
+    story: Story,
+    harmless: Sequence[str],
+    task: str,
+    words: int,
+    generator: np.random.Generator,
+) -> Row:
+    told = [(separate_punctuation(s), n in story.supporting) for s, n in
+            zip(story.sentences, story.numbers, strict=True)]  # fmt: skip
+    missing = words - sum(len(sentence.split()) for sentence, _ in told)
+    strewn: list[str] = []
+    while missing > 0 and harmless:
+        strewn.append(separate_punctuation(harmless[int(generator.integers(len(harmless)))]))
+        missing -= len(strewn[-1].split())
+    # Which sentences of the whole are the story's own: they keep their order.
+    own = np.zeros(len(told) + len(strewn), dtype=bool)
+    own[generator.permutation(len(own))[: len(told)]] = True
+    mine, others = iter(told), iter(strewn)
+    sentences = [next(mine) if is_own else (next(others), False) for is_own in own]
+    text, spans = "", []
+    for sentence, supports in sentences:
+        low = len(text) + bool(text)
+        text = f"{text} {sentence}" if text else sentence
+        spans += [[low, len(text)]] if supports else []
+    row = {"text": text, "question": separate_punctuation(story.question), "relevant": spans}
+    return {**row, **_answer(story, text, spans, task)}
+
+
+def _answer(story: Story, text: str, spans: Sequence[Sequence[int]], task: str) -> Row:
+    """The label; or the last place of a supporting sentence where the answer stands as a word."""
+    if task == "classify":
+        return {"label": story.answer}
+    for low, high in reversed(spans):
+        places = [m.start() for m in re.finditer(rf"\b{re.escape(story.answer)}\b", text[low:high])]
+        if places:
+            return {"answer": story.answer, "start": low + places[-1]}
+    raise UserError(
+        f"the answer {story.answer!r} is no word of the sentences that support it; take --task "
+        "classify."
+    )
+
+
+def separate_punctuation(sentence: str) -> str:
+    """With its final mark as a word of its own."""
+    sentence = sentence.strip()
+    return f"{sentence[:-1].rstrip()} {sentence[-1]}" if sentence[-1:] in ".?!" else sentence

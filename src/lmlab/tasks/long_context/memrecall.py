@@ -1,0 +1,167 @@
+"""MemRecall: which blocks of a long text stay in the working memory (Ding et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lmlab.core.memrecall_config import MemRecallConfig
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.tasks.long_context.blocks import (
+    TextBlock,
+    block_length_with_end,
+    query_length,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongText:
+    """What is asked, and the blocks of the text that it is asked of."""
+
+    query: TextBlock
+    """The question; empty where there is none; where words are tagged, the block they stand in."""
+    blocks: tuple[TextBlock, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkingMemory:
+    """z = [query, some blocks in the order of the text]."""
+
+    text: LongText
+    numbers: tuple[int, ...]
+    """Which blocks, ascending."""
+
+    @property
+    def blocks(self) -> list[TextBlock]:
+        return [self.text.blocks[number] for number in self.numbers]
+
+
+class BlockScorer(Protocol):
+    """A judge: the score of every block of every memory, the mean of its tokens' scores."""
+
+    def __call__(self, memories: Sequence[WorkingMemory]) -> list[list[float]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemRecallStep:
+    """What one step of MemRecall did with a text."""
+
+    coarse: dict[int, float]
+    """The score of each block in the retrieval competition."""
+    fine: dict[int, float]
+    """The score of each block of the full memory in the rehearsal; the others had not won."""
+    kept: tuple[int, ...]
+    """The blocks that did not decay, in the order of the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemRecallResult:
+    """What is left of a text in the working memory."""
+
+    memory: WorkingMemory
+    steps: tuple[MemRecallStep, ...]
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """The last fine scores of all blocks that won the last competition."""
+        return self.steps[-1].fine
+
+
+def mem_recall(
+    texts: Sequence[LongText],
+    judge: BlockScorer,
+    settings: MemRecallConfig,
+    *,
+    longest: int,
+    vocabulary: Vocabulary,
+) -> list[MemRecallResult]:
+    """The blocks of each text that a judge keeps, in as many steps as `settings.keep` has numbers.
+
+    A step: every block that is not in z⁺ gets a coarse score beside z⁺ (retrieval competition), the
+    best of them join z⁺ until the next does not fit into `longest` tokens; then all of z⁺ get fine
+    scores in each other's company, and only the best `keep` stay (rehearsal and decay). A block
+    that an earlier step kept can be lost to better ones. Equal scores: the earlier block.
+
+    Cost: about one pass of the judge over the text and the memory for each step.
+    """
+    room = MemoryBudget(longest=longest, vocabulary=vocabulary)
+    memories = [WorkingMemory(text=text, numbers=()) for text in texts]
+    steps: list[list[MemRecallStep]] = [[] for _ in texts]
+    for keep in settings.keep:
+        coarse = coarse_scores(memories, judge, room, grouped=settings.grouped)
+        full = [room.fill(m, rank_blocks(c)) for m, c in zip(memories, coarse, strict=True)]
+        fine = [
+            dict(zip(memory.numbers, scores, strict=True))
+            for memory, scores in zip(full, judge(full), strict=True)
+        ]
+        for row, memory in enumerate(full):
+            best = rank_blocks(fine[row])[: keep or None]
+            kept = tuple(sorted(best))
+            memories[row] = WorkingMemory(text=memory.text, numbers=kept)
+            steps[row].append(MemRecallStep(coarse=coarse[row], fine=fine[row], kept=kept))
+    return [
+        MemRecallResult(memory=memory, steps=tuple(done))
+        for memory, done in zip(memories, steps, strict=True)
+    ]
+
+
+def coarse_scores(
+    memories: Sequence[WorkingMemory], judge: BlockScorer, room: MemoryBudget, *, grouped: bool
+) -> list[dict[int, float]]:
+    """The coarse score of every block that is not in its text's memory, judged beside it."""
+    asked: list[tuple[int, WorkingMemory]] = [
+        (row, contender)
+        for row, memory in enumerate(memories)
+        for contender in room.contenders(memory, grouped=grouped)
+    ]
+    scores = judge([contender for _, contender in asked])
+    found: list[dict[int, float]] = [{} for _ in memories]
+    for (row, contender), values in zip(asked, scores, strict=True):
+        known = memories[row].numbers
+        new = zip(contender.numbers, values, strict=True)
+        found[row] |= {number: value for number, value in new if number not in known}
+    return found
+
+
+def rank_blocks(scores: dict[int, float]) -> list[int]:
+    """Numbers of blocks by falling score, equal ones in the order of the text."""
+    return sorted(scores, key=lambda number: (-scores[number], number))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryBudget:
+    """How much a memory holds: `longest` tokens, symbols counted."""
+
+    longest: int
+    vocabulary: Vocabulary
+
+    def left(self, memory: WorkingMemory) -> int:
+        """Tokens that still fit."""
+        taken = sum(block_length_with_end(block, self.vocabulary) for block in memory.blocks)
+        return self.longest - query_length(memory.text.query, self.vocabulary) - taken
+
+    def fill(self, memory: WorkingMemory, candidates: Sequence[int]) -> WorkingMemory:
+        """The memory with the candidates in their order, until the next one does not fit."""
+        left, added = self.left(memory), []
+        for number in candidates:
+            if number in memory.numbers:
+                continue
+            left -= block_length_with_end(memory.text.blocks[number], self.vocabulary)
+            if left < 0:
+                break
+            added.append(number)
+        return WorkingMemory(text=memory.text, numbers=tuple(sorted((*memory.numbers, *added))))
+
+    def contenders(self, memory: WorkingMemory, *, grouped: bool) -> Iterator[WorkingMemory]:
+        """The memory with blocks that it lacks, one at a time or as many neighbours as fit."""
+        others = [n for n in range(len(memory.text.blocks)) if n not in memory.numbers]
+        while others:
+            joined = self.fill(memory, others if grouped else others[:1])
+            new = [number for number in joined.numbers if number not in memory.numbers]
+            if not new:
+                # What is kept leaves no room: the block is judged beside the query alone.
+                alone = WorkingMemory(text=memory.text, numbers=())
+                joined, new = self.fill(alone, others[:1]), others[:1]
+            yield joined
+            others = others[len(new) :]

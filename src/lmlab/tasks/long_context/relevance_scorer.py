@@ -1,0 +1,142 @@
+"""The judge of MemRecall: how relevant each token of a memory is, and what it is taught on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.core.loss import IGNORE_LABEL
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.collation import group_by_length
+from lmlab.tasks.long_context.blocks import (
+    block_length_with_end,
+    concatenate_blocks,
+    query_length,
+)
+from lmlab.tasks.long_context.memrecall import (
+    LongText,
+    MemoryBudget,
+    WorkingMemory,
+)
+from lmlab.tasks.task import EncodedExample, collate_examples
+
+TOKENS_PER_BATCH = 8192
+
+
+class RelevanceScorer(nn.Module):
+    """judge(z) = sigmoid(MLP(encoder(z))), a number in (0, 1) for each token of z.
+
+    The score of a block is the mean over its tokens, its end symbol left out.
+    """
+
+    def __init__(self, base: System, *, width: int, frozen: bool, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.base, self.frozen = base, frozen
+        self.mlp = nn.Sequential(
+            nn.Dropout(dropout), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1)
+        )
+        if frozen:
+            for parameter in base.parameters():
+                parameter.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> RelevanceScorer:
+        super().train(mode)
+        if self.frozen:
+            self.base.eval()
+        return self
+
+    def log_odds(self, batch: Batch) -> Tensor:
+        """(B, T) before the sigmoid."""
+        vectors = self.base.encode_tokens(batch)  # type: ignore[operator]
+        found: Tensor = self.mlp(vectors).squeeze(-1)
+        return found
+
+    def loss(self, batch: Batch) -> Tensor:
+        """(B,) cross-entropy with the labels (B, T) of 0 and 1, the mean over each row's tokens."""
+        assert batch.labels is not None
+        told = (batch.labels != IGNORE_LABEL).float()
+        target = batch.labels.clamp(min=0).float()
+        each = F.binary_cross_entropy_with_logits(self.log_odds(batch), target, reduction="none")
+        return (each * told).sum(1) / told.sum(1)
+
+    def score(self, memories: Sequence[WorkingMemory]) -> list[list[float]]:
+        """The score of every block of every memory."""
+        vocabulary = self.base.vocabulary
+        found: list[list[float]] = [[] for _ in memories]
+        read = [concatenate_blocks(m.text.query, m.blocks, vocabulary) for m in memories]
+        for group in group_by_length([len(each.tokens) for each in read], TOKENS_PER_BATCH):
+            with evaluation_mode(self):
+                batch = collate_examples([read[index] for index in group], vocabulary.pad)
+                scores = self.log_odds(batch.to(device_of(self))).sigmoid().cpu().numpy()
+            for row, index in enumerate(group):
+                found[index] = mean_block_scores(scores[row], memories[index], vocabulary)
+        return found
+
+
+def mean_block_scores(
+    scores: np.ndarray, memory: WorkingMemory, vocabulary: Vocabulary
+) -> list[float]:
+    """The mean score of the tokens of each block; `scores` (T,) of all places of the memory."""
+    means, low = [], query_length(memory.text.query, vocabulary)
+    for block in memory.blocks:
+        means.append(float(scores[low : low + len(block.tokens)].mean()))
+        low += block_length_with_end(block, vocabulary)
+    return means
+
+
+def relevance_labels(
+    memory: WorkingMemory, relevant: Sequence[bool], vocabulary: Vocabulary
+) -> EncodedExample:
+    """The memory with what its judge should say of each token: [1 … 1 | 0 … 0 | 1 … 1 | …].
+
+    The query's tokens and the symbols around it are relevant, a block's with its end symbol are as
+    the block is.
+    """
+    read = concatenate_blocks(memory.text.query, memory.blocks, vocabulary)
+    labels = [1] * query_length(memory.text.query, vocabulary)
+    for number, block in zip(memory.numbers, memory.blocks, strict=True):
+        labels += [int(relevant[number])] * block_length_with_end(block, vocabulary)
+    return EncodedExample(tokens=read.tokens, labels=labels, spans=read.spans)
+
+
+def random_blocks(
+    text: LongText, room: MemoryBudget, generator: np.random.Generator
+) -> WorkingMemory:
+    """z_rand: neighbouring blocks from a random one on, as many as fit.
+
+    Where the text ends before the memory is full, those before them come too.
+    """
+    count = len(text.blocks)
+    first = int(generator.integers(max(count, 1)))
+    return room.fill(
+        WorkingMemory(text=text, numbers=()), [*range(first, count), *range(first - 1, -1, -1)]
+    )
+
+
+def relevant_and_random(
+    text: LongText, relevant: Sequence[bool], room: MemoryBudget, generator: np.random.Generator
+) -> WorkingMemory:
+    """z_relv: all relevant blocks (as many as fit, in random order), and random others."""
+    order = [int(number) for number in generator.permutation(len(text.blocks))]
+    order.sort(key=lambda number: not relevant[number])
+    return room.fill(WorkingMemory(text=text, numbers=()), order)
+
+
+def scorer_examples(
+    text: LongText, relevant: Sequence[bool], room: MemoryBudget, generator: np.random.Generator
+) -> list[EncodedExample]:
+    """What the judge is taught on by one visit of a text: z_rand and z_relv."""
+    memories = (
+        random_blocks(text, room, generator),
+        relevant_and_random(text, relevant, room, generator),
+    )
+    return [relevance_labels(memory, relevant, room.vocabulary) for memory in memories]

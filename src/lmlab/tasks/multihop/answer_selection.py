@@ -1,0 +1,188 @@
+"""Answers to questions over several hops, with the way that led there; and how right they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lmlab.core.evaluation_mode import (
+    device_of,
+    evaluation_mode,
+)
+from lmlab.tasks.multihop.cognitive_graph import (
+    CognitiveGraph,
+    EdgeNames,
+)
+from lmlab.tasks.multihop.cogqa_model import CogQA
+from lmlab.tasks.multihop.graph_expansion import (
+    ExpandedGraph,
+    expand_graphs,
+)
+from lmlab.tasks.multihop.multihop_rows import (
+    MultihopQuestion,
+    MultihopRow,
+    QuestionKind,
+)
+from lmlab.tasks.multihop.node_inputs import NodeEncoder
+
+QUESTIONS_PER_BATCH = 64
+"""Questions whose graphs grow side by side."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MultihopAnswer:
+    """An answer with its evidence."""
+
+    question: str
+    answer: str
+    """Empty where no candidate was found."""
+    kind: QuestionKind
+    probability: float
+    """Of the answer among the candidates."""
+    path: tuple[EdgeNames, ...]
+    """The likeliest steps to the answer; all steps, where two entities are compared."""
+    graph: CognitiveGraph
+    evidence: tuple[tuple[str, str], ...]
+    """Entities on the path with the sentence that each step stands on."""
+
+    def __str__(self) -> str:
+        return self.answer
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "question": self.question,
+            "answer": self.answer,
+            "kind": self.kind,
+            "probability": self.probability,
+            "path": [list(step) for step in self.path],
+            "evidence": [list(each) for each in self.evidence],
+            "graph": self.graph.as_dict(),
+        }
+
+
+def answer_questions(
+    system: CogQA, encoder: NodeEncoder, questions: Sequence[MultihopQuestion]
+) -> list[MultihopAnswer]:
+    """Grow a graph for each question and choose among its nodes."""
+    found: list[MultihopAnswer] = []
+    for low in range(0, len(questions), QUESTIONS_PER_BATCH):
+        asked = questions[low : low + QUESTIONS_PER_BATCH]
+        grown = expand_graphs(system.reader, encoder, asked)
+        found += [select_answer(system, one, each) for one, each in zip(asked, grown, strict=True)]
+    return found
+
+
+@torch.no_grad()
+def select_answer(
+    system: CogQA, question: MultihopQuestion, grown: ExpandedGraph
+) -> MultihopAnswer:
+    """The answer that system 2 gives on a graph."""
+    graph, kind = grown.graph, question.kind
+    places = graph.answers() if kind == "special" else graph.starts()[:2]
+    if kind != "special" and len(places) < 2:
+        kind, places = "special", graph.answers()
+    if not places:
+        return _answered(question, kind, graph, answer="", probability=0.0, path=())
+    with evaluation_mode(system):
+        nodes = system.reason(grown.semantics.to(device_of(system)), graph.adjacency())
+        scores = system.scores(nodes, kind, places)
+    if kind == "special":
+        shares = torch.softmax(scores, 0)
+        best = int(shares.argmax())
+        goal = places[best]
+        return _answered(
+            question,
+            kind,
+            graph,
+            answer=graph.nodes[goal].name,
+            probability=float(shares[best]),
+            path=graph.best_path(goal),
+        )
+    first = bool(scores > 0)
+    names = (
+        [graph.nodes[place].name for place in places] if kind == "alternative" else ["yes", "no"]
+    )
+    return _answered(
+        question,
+        kind,
+        graph,
+        answer=names[0] if first else names[1],
+        probability=float(torch.sigmoid(scores if first else -scores)),
+        path=tuple(dict.fromkeys(graph.steps())),
+    )
+
+
+def _answered(
+    question: MultihopQuestion,
+    kind: QuestionKind,
+    graph: CognitiveGraph,
+    *,
+    answer: str,
+    probability: float,
+    path: tuple[EdgeNames, ...],
+) -> MultihopAnswer:
+    clues = {
+        (graph.nodes[a].name, graph.nodes[b].name): e.clue for (a, b), e in graph.links.items()
+    }
+    return MultihopAnswer(
+        question=question.text,
+        answer=answer,
+        kind=kind,
+        probability=probability,
+        path=path,
+        graph=graph,
+        evidence=tuple((a, clues[a, b]) for a, b in path),
+    )
+
+
+def path_is_right(row: MultihopRow, path: Sequence[EdgeNames]) -> bool:
+    """Whether every step is one of the row's, and they lead all the way.
+
+    To the answer of a special question by one of the right ways; of a comparison all of its steps.
+    """
+    steps, right = {_lower(step) for step in path}, {_lower(step) for step in row.path}
+    if row.kind != "special":
+        return steps == right
+    return bool(path) and steps <= right and path[-1][1].lower() == row.answer.lower()
+
+
+def _lower(step: EdgeNames) -> EdgeNames:
+    return step[0].lower(), step[1].lower()
+
+
+def multihop_metrics(
+    rows: Sequence[MultihopRow], found: Sequence[MultihopAnswer]
+) -> dict[str, float]:
+    """Shares of right answers, of right paths and of both; and of both for each sort of question.
+
+    `reached` says in how many graphs the right answer was among the candidates at all.
+    """
+    right = [
+        (
+            row.sort,
+            row.answer.lower() == each.answer.lower(),
+            path_is_right(row, each.path),
+            row.kind != "special" or each.graph.place(row.answer, answer=True) is not None,
+        )
+        for row, each in zip(rows, found, strict=True)
+    ]
+    count = max(len(right), 1)
+    figures = {
+        "answer": sum(answer for _, answer, _, _ in right) / count,
+        "path": sum(path for _, _, path, _ in right) / count,
+        "joint": sum(answer and path for _, answer, path, _ in right) / count,
+        "reached": sum(reached for *_, reached in right) / count,
+    }
+    for sort in sorted({sort for sort, *_ in right}):
+        these = [(answer, path) for name, answer, path, _ in right if name == sort]
+        figures[f"answer {sort}"] = sum(answer for answer, _ in these) / len(these)
+        figures[f"joint {sort}"] = sum(answer and path for answer, path in these) / len(these)
+    return figures
+
+
+def prediction_record(row: Mapping[str, Any], answer: MultihopAnswer) -> dict[str, Any]:
+    """A row as it is written beside its answer, without its paragraphs."""
+    return {**{k: v for k, v in row.items() if k != "paragraphs"}, "answered": answer.as_dict()}

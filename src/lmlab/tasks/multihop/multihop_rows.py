@@ -1,0 +1,200 @@
+"""Rows of questions over several hops, checked; and what sort of question each is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.core.json_text import parse_json
+from lmlab.data.lines import ReadingReport, held_lines
+from lmlab.data.name_matching import find_entity_name
+from lmlab.data.wordnet.multihop_questions import multihop_questions
+from lmlab.tasks.task_registry import HOPS
+from lmlab.tasks.task_rows import (
+    Row,
+    Splits,
+    read_splits,
+)
+
+Edge = tuple[str, str]
+QuestionKind = Literal["special", "alternative", "yes-no"]
+
+TASK = HOPS
+BUILTIN_MULTIHOP_SETS: Mapping[str, Callable[[], Splits]] = {"wordnet-hops": multihop_questions}
+"""Sets of questions that need no file."""
+PARAGRAPHS_FILE_NAME = "paragraphs.jsonl"
+"""The file beside rows that holds paragraphs for all of them, {"entity": …, "text": …} a line."""
+YES_NO_VERBS = {
+    "is",
+    "are",
+    "was",
+    "were",
+    "do",
+    "does",
+    "did",
+    "has",
+    "have",
+    "had",
+    "can",
+    "could",
+}
+"""A question that begins with one of them is answered by yes or no."""
+
+
+def question_kind(question: str, start: Sequence[str]) -> QuestionKind:
+    """What sort of question it is, by its words, as CogQA tells them apart.
+
+    Two entities and a verb first: yes or no; two entities and an "or": one of them (alternative);
+    any other is special, answered by words of a paragraph.
+    """
+    words = question.lower().split()
+    if len(start) >= 2 and words[:1] and words[0] in YES_NO_VERBS:
+        return "yes-no"
+    if len(start) >= 2 and "or" in words:
+        return "alternative"
+    return "special"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultihopQuestion:
+    """What is asked, where to begin, and what can be read."""
+
+    text: str
+    start: tuple[str, ...]
+    """The entities that the question names."""
+    paragraphs: Mapping[str, str]
+
+    @property
+    def kind(self) -> QuestionKind:
+        return question_kind(self.text, self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultihopRow(MultihopQuestion):
+    """A question with its answer and the way there."""
+
+    answer: str
+    path: tuple[Edge, ...]
+    """The steps from an entity to one that its paragraph names, up to the answer."""
+    hops: tuple[Edge, ...] = ()
+    """Further steps that are worth taking and lead nowhere."""
+    irrelevant: tuple[Edge, ...] = ()
+    """Entities that paragraphs name and that nobody should follow."""
+    sort: str = ""
+    """What the row calls its sort ("two-hop"), for tables; its kind, where it does not tell."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> MultihopRow:
+        """A checked row."""
+        start = tuple(row["start"])
+        return cls(
+            text=str(row["question"]),
+            start=start,
+            paragraphs=row["paragraphs"],
+            answer=str(row["answer"]),
+            path=_edges(row["path"]),
+            hops=_edges(row.get("hops", ())),
+            irrelevant=_edges(row.get("irrelevant", ())),
+            sort=str(row.get("kind") or question_kind(str(row["question"]), start)),
+        )
+
+
+def _edges(pairs: Sequence[Sequence[str]]) -> tuple[Edge, ...]:
+    return tuple((str(a), str(b)) for a, b in pairs)
+
+
+class MultihopRowChecker:
+    """Checks rows; `shared` are the paragraphs that rows without their own stand on."""
+
+    name = TASK
+
+    def __init__(self, shared: Mapping[str, str] | None = None) -> None:
+        self.shared = shared or {}
+
+    def check_row(self, row: Any) -> Row:
+        """The row with its paragraphs, or a UserError that says what is wrong with it."""
+        if not isinstance(row, dict):
+            raise UserError("a row of hops is an object with question, start, answer and path.")
+        for name in ("question", "start", "answer", "path"):
+            if name not in row:
+                raise UserError(
+                    f"a row of hops needs question, start, answer and path, and {name} is missing."
+                )
+        _check_shapes(row)
+        own = row.get("paragraphs", {})
+        if not isinstance(own, dict) or not all(isinstance(text, str) for text in own.values()):
+            raise UserError("paragraphs must be an object of texts by entity.")
+        checked = {**row, "paragraphs": {**self.shared, **own} if own else self.shared}
+        _check_way(MultihopRow.of(checked))
+        return checked
+
+
+def _check_shapes(row: Mapping[str, Any]) -> None:
+    for name in ("question", "answer"):
+        if not isinstance(row[name], str) or not row[name].strip():
+            raise UserError(f"{name} must be a text, and {row[name]!r} came.")
+    start = row["start"]
+    if not isinstance(start, list) or not start or not all(isinstance(e, str) for e in start):
+        raise UserError(f"start must be a list of at least one entity, and {start!r} came.")
+    for name in ("path", "hops", "irrelevant"):
+        for edge in row.get(name, []):
+            pair = isinstance(edge, list) and len(edge) == 2
+            if not pair or not all(isinstance(each, str) for each in edge):
+                raise UserError(f"{name} is a list of [from, to], and {edge!r} is none.")
+
+
+def _check_way(row: MultihopRow) -> None:
+    """That every step is told by a paragraph, and that the way leads to the answer."""
+    for a, b in (*row.path, *row.hops, *row.irrelevant):
+        if find_entity_name(row.paragraphs.get(a, ""), b) is None:
+            raise UserError(f"the paragraph of {a!r} does not name {b!r}, to which a step leads.")
+    met = {*row.start, *(b for _, b in (*row.path, *row.hops))}
+    if strange := [a for a, _ in row.path if a not in met]:
+        raise UserError(f"no step of the path leads to {strange[0]!r}.")
+    if row.kind == "yes-no" and row.answer not in ("yes", "no"):
+        raise UserError(f"this question is answered by yes or no, and not by {row.answer!r}.")
+    if row.kind == "alternative" and row.answer not in row.start[:2]:
+        raise UserError(f"the answer {row.answer!r} is none of {' and '.join(row.start[:2])}.")
+    if row.kind == "special" and row.answer not in {b for _, b in row.path}:
+        raise UserError(f"no step of the path leads to the answer {row.answer!r}.")
+
+
+def read_multihop_rows(
+    data: str | Path,
+    *,
+    seed: int = 0,
+    errors: str = "strict",
+    report: ReadingReport | None = None,
+) -> Splits:
+    """Rows by split, of a built-in set, of a folder with files for each split, or of one file.
+
+    Where a file `paragraphs.jsonl` stands beside them, it holds paragraphs for all rows.
+    """
+    if str(data) in BUILTIN_MULTIHOP_SETS:
+        return BUILTIN_MULTIHOP_SETS[str(data)]()
+    path = Path(data)
+    if not path.exists():
+        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN_MULTIHOP_SETS)
+    beside = (path if path.is_dir() else path.parent) / PARAGRAPHS_FILE_NAME
+    shared = read_paragraphs(beside) if beside.exists() else {}
+    rows: Any = MultihopRowChecker(shared)
+    return read_splits(data, rows, seed=seed, errors=errors, report=report)
+
+
+def read_paragraphs(path: Path) -> dict[str, str]:
+    """Texts by entity, of lines {"entity": …, "text": …}."""
+    found: dict[str, str] = {}
+    for number, line in held_lines(path, ReadingReport()):
+        if not line:
+            continue
+        try:
+            row = parse_json(line)
+            found[str(row["entity"])] = str(row["text"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f'{path}, line {number}: expected {{"entity": …, "text": …}}, got {line[:60]!r}.'
+            ) from error
+    return found

@@ -1,0 +1,68 @@
+"""What system 1 reads of a node: the question, the clues and the paragraph in one sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+
+SEPARATORS = 3
+"""End symbols in an input."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeInput:
+    """`<s> question </s> clues </s> paragraph </s>`; clues and paragraph may be empty."""
+
+    tokens: list[int]
+    spans: list[tuple[int, int]]
+    """Characters [low, high) of the paragraph that each token stands for; (0, 0) elsewhere."""
+    cut: bool = False
+    """Whether clues or paragraph were longer than the system takes."""
+
+    def places(self, low: int, high: int) -> tuple[int, int] | None:
+        """The first and the last place of some characters of the paragraph; None if cut away."""
+        inside = [p for p, (a, b) in enumerate(self.spans) if a < b and a < high and b > low]
+        if not inside or self.spans[inside[-1]][1] < high:
+            return None
+        return inside[0], inside[-1]
+
+
+class NodeEncoder:
+    """Puts the three texts together, for a system that takes at most `longest` tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int) -> None:
+        self.start, self.end = vocabulary.opening, require_end_token(vocabulary)
+        self.longest = longest
+        self._read = lru_cache(maxsize=65536)(tokenizer.encode_with_offsets)
+
+    def __call__(self, question: str, clues: str, paragraph: str) -> NodeInput:
+        """The question stays whole; the paragraph is cut first, to half of what is left at least,
+        then the clues."""
+        asked = self._read(question)[0]
+        room = self.longest - 1 - SEPARATORS - len(asked)
+        if room < 2:
+            raise UserError(
+                f"the question has {len(asked)} tokens, and this system takes {self.longest} with "
+                "clues and a paragraph; ask a shorter one, or train it with a greater length."
+            )
+        hints, (text, spans) = self._read(clues)[0], self._read(paragraph)
+        kept = max(room - len(hints), room // 2)
+        shown, told = text[:kept], hints[: room - min(kept, len(text))]
+        tokens = [self.start, *asked, self.end, *told, self.end]
+        before = [(0, 0)] * len(tokens)
+        return NodeInput(
+            tokens=[*tokens, *shown, self.end],
+            spans=[*before, *spans[:kept], (0, 0)],
+            cut=len(shown) < len(text) or len(told) < len(hints),
+        )
+
+
+def require_end_token(vocabulary: Vocabulary) -> int:
+    """The end symbol, by which question, clues and paragraph are told apart."""
+    if vocabulary.end is None:
+        raise UserError("the task hops needs a tokeniser with an end symbol.")
+    return vocabulary.end

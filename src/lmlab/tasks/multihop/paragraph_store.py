@@ -1,0 +1,102 @@
+"""The paragraphs that a run keeps, so that it can be asked a bare question."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.core.gzip_data import unpack_gzip
+from lmlab.core.json_text import parse_json
+from lmlab.tasks.task_rows import Splits
+
+PARAGRAPHS_FILE = "memory/paragraphs.jsonl.gz"
+COMMON_SHARE = 0.02
+"""Share of the training questions that name something, from which on it is a word of asking."""
+
+
+def shared_paragraphs(splits: Splits) -> dict[str, str]:
+    """The paragraphs of all rows; the first, where an entity has several."""
+    found: dict[str, str] = {}
+    for rows in splits.values():
+        for row in rows:
+            for entity, text in row["paragraphs"].items():
+                found.setdefault(entity, text)
+    return found
+
+
+def paragraph_bytes(paragraphs: Mapping[str, str]) -> bytes:
+    """Paragraphs as they are stored in a run."""
+    lines = [
+        json.dumps({"entity": name, "text": text}, ensure_ascii=False)
+        for name, text in paragraphs.items()
+    ]
+    return gzip.compress("\n".join(lines).encode(), mtime=0)
+
+
+def load_paragraphs(run: Path) -> dict[str, str]:
+    """Those of a run's folder."""
+    try:
+        lines = (
+            unpack_gzip((run / PARAGRAPHS_FILE).read_bytes(), name=PARAGRAPHS_FILE)
+            .decode()
+            .splitlines()
+        )
+        rows = [parse_json(line) for line in lines]
+        return {str(row["entity"]): str(row["text"]) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{run / PARAGRAPHS_FILE} is damaged or missing ({error}).") from error
+
+
+def common_names(rows: Sequence[Mapping[str, Any]], paragraphs: Mapping[str, str]) -> list[str]:
+    """Entities that many questions name without starting from them: words of asking ("kind")."""
+    names = {name.lower() for name in paragraphs}
+    asking: Counter[str] = Counter()
+    starting: Counter[str] = Counter()
+    for row in rows:
+        starts = {name.lower() for name in row["start"]}
+        for name, _, _ in entities_in_question(str(row["question"]), names, ()):
+            (starting if name in starts else asking)[name] += 1
+    least = max(2, COMMON_SHARE * len(rows))
+    return sorted(name for name, n in asking.items() if n > max(least, starting[name]))
+
+
+def entities_in_question(
+    question: str, names: Mapping[str, Any] | set[str], common: Sequence[str]
+) -> list[tuple[str, int, int]]:
+    """Entities that a question names, in lower case, with their words [first, last), longest first
+    and none inside another."""
+    words = _words(question)
+    taken: set[int] = set()
+    found: list[tuple[str, int, int]] = []
+    for size in range(min(len(words), 8), 0, -1):
+        for low in range(len(words) - size + 1):
+            name, inside = " ".join(words[low : low + size]), range(low, low + size)
+            if name in names and name not in common and not taken.intersection(inside):
+                taken.update(inside)
+                found.append((name, low, low + size))
+    return sorted(found, key=lambda each: each[1])
+
+
+def start_entities(
+    question: str, names: Mapping[str, str], common: Sequence[str]
+) -> tuple[str, ...]:
+    """The entities to begin from: two that stand on both sides of "and" or "or", else all."""
+    found = entities_in_question(question, names, common)
+    words = _words(question)
+    for first, second in pairwise(found):
+        between = set(words[first[2] : second[1]])
+        if between & {"and", "or"} and between <= {"and", "or", ","}:
+            return names[first[0]], names[second[0]]
+    return tuple(dict.fromkeys(names[name] for name, _, _ in found))
+
+
+def _words(question: str) -> list[str]:
+    """Words and commas of a question in lower case, without the mark at its end."""
+    return re.sub(r"(,)", r" \1 ", question.lower().rstrip(" ?!.")).split()

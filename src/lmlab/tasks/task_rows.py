@@ -1,0 +1,175 @@
+"""Rows of a task: JSON lines out of a file or a folder of splits, or a built-in set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.errors import UserError, unknown_name_or_path
+from lmlab.core.json_text import parse_json
+from lmlab.data.corpus import SPLITS, open_corpus
+from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
+from lmlab.data.lines import ReadingReport, check_errors, held_lines
+from lmlab.data.readers import read_fields
+from lmlab.data.splitting import (
+    SPLIT_BLOCK,
+    split_of_index,
+)
+from lmlab.data.unknown_words import UnknownWords
+from lmlab.tasks.builtin_datasets import (
+    BUILTIN_DATASETS,
+    load_builtin_rows,
+)
+from lmlab.tasks.generation import Generation
+from lmlab.tasks.long_context.long_babi import (
+    BABI_LONG,
+    long_babi,
+)
+from lmlab.tasks.long_context.relevance_labels import check_relevant
+from lmlab.tasks.task import Task
+
+Row = dict[str, Any]
+Splits = dict[str, list[Row]]
+
+SPLIT_FILES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
+"""How the files of a folder begin."""
+
+
+def read_splits(
+    data: str | Path,
+    task: type[Task],
+    *,
+    seed: int = 0,
+    errors: str = "strict",
+    report: ReadingReport | None = None,
+) -> Splits:
+    """Rows by split: of a built-in set, of a folder with files for each split, or of one file.
+
+    One file is divided as a corpus is, 90/5/5 by the seed, so that its test rows are nowhere else
+    trained on. `babi-long:FOLDER/qa2` is bAbI's second task among distracting sentences, made of
+    the files of that folder. Where a text is written for another, a corpus of pairs will do too:
+    `multi30k-de-en:FOLDER`, `parallel:de-en:FOLDER`, `pairs.tsv`. What reading the training split
+    met is counted in `report`.
+    """
+    report = ReadingReport() if report is None else report
+    if str(data).startswith(BABI_LONG):
+        splits = long_babi(str(data).removeprefix(BABI_LONG), task)
+    elif str(data) in BUILTIN_DATASETS:
+        made_for, splits = load_builtin_rows(str(data))
+        if made_for != task.name:
+            raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
+    elif task is Generation and is_corpus(str(data)):
+        splits = _pairs(str(data), seed, errors, report)
+    elif (path := Path(data)).is_dir():
+        splits = _read_folder(path, task, errors, report)
+    elif path.exists():
+        splits = split_rows_by_seed(list(read_rows(path, task, errors, report)), seed)
+    else:
+        raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN_DATASETS)
+    if not splits.get("train"):
+        raise UserError(f"{data} has no rows to train on.")
+    return {name: rows for name, rows in splits.items() if rows}
+
+
+def split_seed(config: Mapping[str, Any], data: str | Path) -> int:
+    """What decides how rows are divided: as where the run was trained on them, else 0.
+
+    Never the seed of a fine-tuning: those of several seeds compare, and what one of them is judged
+    on is what `lmlab evaluate` and `lmlab train` hold out.
+    """
+    trained_on = config["corpus"]
+    return int(trained_on["seed"]) if trained_on["spec"] == str(data) else 0
+
+
+def is_corpus(data: str) -> bool:
+    """Whether it is written as a corpus and not as rows are."""
+    head, colon, _ = data.partition(":")
+    return data.endswith(".tsv") or head in CORPUS_PROTOCOLS or bool(colon and head == "parallel")
+
+
+def _pairs(data: str, seed: int, errors: str, report: ReadingReport) -> Splits:
+    """The pairs of a corpus as rows of `generate`."""
+    corpus = open_corpus(data, seed=seed, errors=errors)
+    if corpus.layout.kind != "pairs":
+        raise UserError(f"{data} has no pairs of texts; give a parallel corpus, or rows.")
+    splits = {
+        name: [{"source": each.condition or "", "target": each.text} for each in split]
+        for name, split in corpus.splits.items()
+    }
+    report.add(corpus.splits["train"].report)
+    return splits
+
+
+def read_rows(
+    path: Path, task: type[Task], errors: str = "strict", report: ReadingReport | None = None
+) -> Iterator[Row]:
+    """The rows of a file of JSON lines, each checked.
+
+    Skipped and counted are those that a corpus skips (an empty text or side; what is no JSON, if
+    errors are not strict): else a file would be divided otherwise as rows than as a corpus.
+    """
+    report = ReadingReport() if report is None else report
+    for number, line in held_lines(path, report, check_errors(errors)):
+        if not line:
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            if errors == "strict":
+                reason = getattr(error, "msg", error)
+                raise UserError(f"{path}, line {number}: not a JSON object ({reason}).") from error
+            report.bad_rows += 1
+            continue
+        if isinstance(row, dict) and not all(str(row[name]).strip() for name in read_fields(row)):
+            report.empty_rows += 1
+            continue
+        try:
+            checked = task.check_row(row)
+            if "relevant" in checked:
+                check_relevant(checked, task.text(checked))
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from error
+        yield checked
+
+
+def split_rows_by_seed(rows: list[Row], seed: int) -> Splits:
+    """One list as three splits, as the examples of a corpus in one file are divided."""
+    if len(rows) < SPLIT_BLOCK:
+        raise UserError(
+            f"{len(rows)} rows are too few to hold any out; give at least {SPLIT_BLOCK}, or a folder "
+            "with train, valid and test files."
+        )
+    splits: Splits = {name: [] for name in SPLITS}
+    for index, row in enumerate(rows):
+        splits[split_of_index(index, seed)].append(row)
+    return splits
+
+
+def _read_folder(folder: Path, task: type[Task], errors: str, report: ReadingReport) -> Splits:
+    splits: Splits = {}
+    for split, beginnings in SPLIT_FILES.items():
+        met = report if split == "train" else ReadingReport()
+        for path in sorted(folder.glob("*.jsonl")):
+            if path.name.startswith(beginnings):
+                splits.setdefault(split, []).extend(read_rows(path, task, errors, met))
+    if "train" not in splits:
+        raise UserError(f"{folder} has no train*.jsonl.")
+    return splits
+
+
+ANSWER_FIELDS = ("label", "tags", "answer", "target")
+"""The fields of a row that hold what is to be predicted."""
+
+
+def count_unknown_words(
+    rows: Iterable[Mapping[str, Any]], task: Task, tokenizer: Any
+) -> UnknownWords:
+    """Count the unknown words of the input fields of rows, by the tokenizer that reads them."""
+    counter = UnknownWords(getattr(task, "source_tokenizer", None) or tokenizer)
+    names = [name for name in (*task.fields, "question") if name not in ANSWER_FIELDS]
+    for row in rows:
+        for name in names:
+            value = row.get(name, "")
+            counter.add(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return counter

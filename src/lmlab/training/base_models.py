@@ -1,0 +1,129 @@
+"""Base runs: a trained system that another one is built on, `--base RUN` or `--encoder RUN`.
+
+What is built on a base uses it as it is; what begins with an encoder trains it further. The weights
+are saved with the new system, and the description of the old one in config.json; so the new run
+needs the old one's folder no more once it has a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.core.registry import system_module
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.training.run_folder import (
+    RunFolder,
+    build_from_config,
+    load_run,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BaseModel:
+    """A system to build on, with its tokeniser, which the new run takes over."""
+
+    system: System
+    tokenizer: Tokenizer
+    description: dict[str, Any]
+    """What config.json tells of it: enough to build it again, and which weights it had."""
+    role: str = "base"
+    """The option that gave it: base, or encoder."""
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """A UserError where the corpus is laid out otherwise than the base's was."""
+        if self.system.vocabulary != vocabulary:
+            raise UserError(
+                f"the {self.role} {self.description['path']} was trained on text laid out "
+                "otherwise (contiguous or in sentences) than this corpus; give a corpus like its "
+                "own."
+            )
+
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """A UserError where its tokens are not those of the new run."""
+        if self.tokenizer.fingerprint() != tokenizer.fingerprint():
+            raise UserError(
+                f"the {self.role} {self.description['path']} was trained with another tokeniser "
+                "than that of the new run; train it with the same one (--tokenizer "
+                "RUN/tokenizer.json)."
+            )
+
+    def settings_for(self, config: Any) -> dict[str, Any]:
+        """Those of its settings that a system's config has too; of a base, which may be a system
+        of quite other parts, those alone that the config says it takes."""
+        names = {spec.name for spec in fields(config)}
+        if self.role == "base":
+            names &= getattr(config, "taken_from_base", frozenset())
+        own = self.description["system_config"].items()
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in own if k in names}
+
+
+def resolve_base(
+    card: Card,
+    role: str,
+    given: str | Path | None,
+    before: Mapping[str, Any] | None,
+    run: RunFolder,
+) -> BaseModel | None:
+    """The run that is given as base or encoder, or that of the run that is resumed; or None."""
+    described = None if before is None else before.get(role)
+    if described is None:
+        if given is not None and before is not None:
+            raise UserError(
+                f"the run {run.path} was begun without --{role}; resume it without, or choose "
+                "another --out."
+            )
+        if given is None and _must_have(card, role):
+            example = f" (lmlab train {card.base} …)" if card.base else ""
+            raise UserError(
+                f"{card.name} is built on a trained system; train one first{example} and give its "
+                f"folder by --{role}."
+            )
+        return None if given is None else load_base_model(given, role)
+    if given is None and run.load_checkpoint(lambda _: None) is not None:
+        # The checkpoint holds the base's weights; its folder may be gone.
+        tokenizer = Tokenizer.load(run.tokenizer)
+        vocabulary = Vocabulary(**before["vocabulary"]) if before else tokenizer.vocabulary
+        system = build_from_config(described, vocabulary)
+        return BaseModel(system=system, tokenizer=tokenizer, description=dict(described), role=role)
+    base = load_base_model(described["path"] if given is None else given, role)
+    if base.description["weights"] != described["weights"]:
+        raise UserError(
+            f"the run {run.path} was begun on the {role} {described['path']} as it was then, and "
+            f"{base.description['path']} has other weights; resume it without --{role}, or choose "
+            "another --out."
+        )
+    return base
+
+
+def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
+    """A run as a base or an encoder; a base of its own comes along."""
+    model = load_run(path)
+    told = ("system", "size", "system_config", "corpus")
+    description = {name: model.config[name] for name in told}
+    if "base" in model.config:
+        description["base"] = model.config["base"]
+    with RunFolder(model.path).weights.open("rb") as file:
+        weights = hashlib.file_digest(file, "sha256").hexdigest()
+    return BaseModel(
+        system=model.system,
+        tokenizer=model.tokenizer,
+        description={"path": str(path), **description, "weights": weights},
+        role=role,
+    )
+
+
+def _must_have(card: Card, role: str) -> bool:
+    """Whether the system can't be built without one: its `build` gives none of its own."""
+    if role not in card.needs:
+        return False
+    parameter = inspect.signature(system_module(card.name).build).parameters[role]
+    return parameter.default is inspect.Parameter.empty

@@ -1,0 +1,140 @@
+"""What a training reads: its corpus and the tokenisers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.errors import UserError
+from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.data.length_ratio import filter_by_length_ratio
+from lmlab.data.tokenizers import Tokenizer, tokenizer_for
+from lmlab.training.base_models import BaseModel
+from lmlab.training.config import TrainingConfig
+from lmlab.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedCorpus:
+    """A corpus, and how it was asked for."""
+
+    corpus: Corpus
+    trained_on: Corpus
+    """The same without pairs of too uneven lengths, where those are left out."""
+    spec: str
+    """What the user named it by."""
+    seed: int
+    """Decides how a corpus without splits is divided."""
+    errors: str
+    """What is done about bytes that are no text."""
+
+
+def open_training_corpus(
+    data: str | Path | Corpus,
+    before: Mapping[str, Any] | None,
+    config: TrainingConfig,
+    *,
+    seed: int | None,
+    errors: str | None,
+) -> OpenedCorpus:
+    """The corpus of a training; what is not said is as it was in the run that goes on."""
+    said = {} if before is None else before["corpus"]
+    if seed is None:
+        seed = int(said.get("seed", 0))
+    if errors is None:
+        errors = str(said.get("errors", "strict"))
+    corpus = data if isinstance(data, Corpus) else open_corpus(data, errors=errors, seed=seed)
+    most = config.max_length_ratio
+    return OpenedCorpus(
+        corpus=corpus,
+        trained_on=corpus if most is None else filter_by_length_ratio(corpus, most),
+        spec=corpus.name if isinstance(data, Corpus) else str(data),
+        seed=seed,
+        errors=errors,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTokenizers:
+    """Those of a run."""
+
+    texts: Tokenizer
+    sources: Tokenizer | None
+    """That of what texts are given, where it is another one."""
+
+
+def prepare_tokenizers(
+    run: RunFolder,
+    before: Mapping[str, Any] | None,
+    corpus: Corpus,
+    config: TrainingConfig,
+    base: BaseModel | None,
+    *,
+    texts: str | None,
+    sources: str | None,
+) -> RunTokenizers:
+    """By their kinds or files, `texts` and `sources`; where there are some already, those."""
+    apart = sources is not None or run.source_tokenizer.exists()
+    return RunTokenizers(
+        texts=_tokenizer_of_texts(run, before, corpus, texts, config, base, apart=apart),
+        sources=_tokenizer_of_sources(run, corpus, sources, config) if apart else None,
+    )
+
+
+def _tokenizer_of_texts(
+    run: RunFolder,
+    before: Mapping[str, Any] | None,
+    corpus: Corpus,
+    kind: str | None,
+    config: TrainingConfig,
+    base: BaseModel | None,
+    *,
+    apart: bool,
+) -> Tokenizer:
+    """The run's own, or its base's; else loaded from a file, or trained on the corpus.
+
+    `apart`: what texts are given has another, so this one is made of the texts alone.
+    """
+    if before is not None and run.tokenizer.exists():
+        if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
+            raise UserError(
+                f"the run {run.path} was begun with the tokeniser {before['tokenizer']}, and now "
+                f"it is {kind}; resume it unchanged, or choose another --out."
+            )
+        return Tokenizer.load(run.tokenizer)
+    if base is not None:
+        if kind is not None:
+            raise UserError(
+                f"the tokeniser is that of the base {base.description['path']}, so leave "
+                f"--tokenizer {kind} out."
+            )
+        return base.tokenizer
+    if kind is not None and kind.endswith(".json"):
+        return Tokenizer.load(kind)
+    return tokenizer_for(
+        corpus,
+        kind,
+        min_count=config.min_count,
+        size=config.vocabulary_size,
+        source=False if apart else None,
+    )
+
+
+def _tokenizer_of_sources(
+    run: RunFolder, corpus: Corpus, kind: str | None, config: TrainingConfig
+) -> Tokenizer:
+    """The tokeniser of what texts are given: the run's own, a file's, or trained on the corpus."""
+    if corpus.layout.kind != "pairs":
+        raise UserError(
+            "a tokeniser of its own is for the sources of a parallel corpus, and this one holds "
+            "single texts; leave --source-tokenizer out."
+        )
+    if run.source_tokenizer.exists():
+        return Tokenizer.load(run.source_tokenizer)
+    if kind is not None and kind.endswith(".json"):
+        return Tokenizer.load(kind)
+    return tokenizer_for(
+        corpus, kind, min_count=config.min_count, size=config.vocabulary_size, source=True
+    )

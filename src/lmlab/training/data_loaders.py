@@ -1,0 +1,163 @@
+"""What a fitter reads: batches of the training split, and of the split that is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.batch import Batch
+from lmlab.data.batches import LengthBatches, MixedBatches, StreamBatches
+from lmlab.data.corpus import Corpus
+from lmlab.data.corpus_encoding import EntityNumbering
+from lmlab.data.dataset import TokenDataset
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.training.config import TrainingConfig
+
+
+class BatchLoader(Protocol):
+    """Batches of a dataset, the same for the same epoch, from any place of it on."""
+
+    def batches_per_epoch(self, number: int = 0) -> int: ...
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]: ...
+
+
+HELD_OUT_BPTT = 512
+"""Tokens of held-out contiguous text that are read at once where the state is carried on."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FitData:
+    """What is trained on, and what is watched meanwhile where there is anything."""
+
+    train: BatchLoader
+    held_out: BatchLoader | None = None
+    held_out_split: str | None = None
+    """validation; or test, which is watched but decides nothing, where there is no validation."""
+    carries: bool = False
+    """Whether text goes on from batch to batch, and with it the system's state."""
+
+    @property
+    def selects(self) -> bool:
+        """Whether the held-out loss may choose weights, stop training or change the rate."""
+        return self.held_out_split == "validation"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingData(FitData):
+    """The training split of a corpus, and a held-out one where it has any."""
+
+    dataset: TokenDataset
+    longest: int = 0
+    """Tokens of the longest sequence that is read at once, its context included."""
+    longest_condition: int = 0
+    """Tokens of the longest text that a sequence is given; 0 where none is given any."""
+
+    def flat(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """All ids in a row, and where sequences start and end (N + 1); a stream is one sequence."""
+        tokens = self.dataset.stream
+        if self.dataset.layout.kind == "contiguous":
+            return tokens, np.array([0, len(tokens)], dtype=np.int64)
+        return tokens, np.concatenate([[0], np.cumsum(self.dataset.lengths)])
+
+    def with_held_out_bptt(self, span: int) -> TrainingData:
+        """The same, with held-out contiguous text in stretches of `span`; sentences stay whole."""
+        if not isinstance(self.held_out, StreamBatches):
+            return self
+        held_out = StreamBatches(self.held_out.dataset, lanes=1, span=span)
+        return replace(self, held_out=held_out)
+
+    def with_mixed_lengths(self) -> TrainingData:
+        """The same, with texts of all lengths in each batch that is trained on."""
+        train = self.train
+        assert isinstance(train, LengthBatches), "whoever asks for it refuses contiguous text"
+        mixed = MixedBatches(self.dataset, tokens_per_batch=train.tokens_per_batch, seed=train.seed)
+        return replace(self, train=mixed)
+
+
+def training_data(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    config: TrainingConfig,
+    *,
+    progress: bool = True,
+    source_tokenizer: Tokenizer | None = None,
+    entities: EntityNumbering | None = None,
+) -> TrainingData:
+    """Tokenise a corpus and set up its batches.
+
+    Where it has no validation split, the loss on its test split is shown but chooses nothing.
+    `source_tokenizer` is for what texts are given, where it is another; `entities` gives numbers to
+    what the texts name, where the corpus tells.
+    """
+    held_out_split = next((name for name in ("validation", "test") if name in corpus.splits), None)
+
+    def tokenised(split: str) -> TokenDataset:
+        return TokenDataset.build(
+            corpus.splits[split],
+            tokenizer,
+            corpus.layout,
+            progress=progress,
+            condition_tokenizer=source_tokenizer,
+            entities=entities,
+        )
+
+    dataset = tokenised("train")
+    held_out = None if held_out_split is None else tokenised(held_out_split)
+    return TrainingData(
+        dataset=dataset,
+        train=training_batches(dataset, config),
+        held_out=None if held_out is None else held_out_batches(held_out, config),
+        held_out_split=held_out_split,
+        carries=corpus.layout.kind == "contiguous",
+        longest=_longest(dataset, held_out, config),
+        longest_condition=_longest_condition(dataset, held_out),
+    )
+
+
+def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: TrainingConfig) -> int:
+    if dataset.layout.kind == "contiguous":
+        return 1 + config.span  # held-out text is cut to what the system takes
+    splits = [dataset] if held_out is None else [dataset, held_out]
+    return max(int(split.lengths.max()) for split in splits)
+
+
+def _longest_condition(dataset: TokenDataset, held_out: TokenDataset | None) -> int:
+    splits = [split for split in (dataset, held_out) if split is not None and split.has_condition]
+    lengths = [split.condition_lengths_between(0, len(split)) for split in splits]
+    return max((int(each.max()) for each in lengths), default=0)
+
+
+def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
+    """Lanes of contiguous text, or shuffled batches of like lengths."""
+    if dataset.layout.kind == "contiguous":
+        return StreamBatches(dataset, lanes=config.lanes, span=config.span)
+    return LengthBatches(dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed)
+
+
+def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
+    """Contiguous text as the one stream it is, so that the loss is what scoring it gives."""
+    if dataset.layout.kind == "contiguous":
+        return StreamBatches(dataset, lanes=1, span=HELD_OUT_BPTT)
+    return LengthBatches(
+        dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed, shuffle=False
+    )
+
+
+def accumulation_groups(
+    source: BatchLoader, *, epoch: int, position: int, size: int
+) -> Iterator[list[Batch]]:
+    """Batches `size` at a time, epoch after epoch without end, from a place on.
+
+    The last group of an epoch may be smaller; no group spans two epochs.
+    """
+    while True:
+        batches = source.epoch(epoch, position)
+        while group := list(islice(batches, size)):
+            yield group
+        epoch, position = epoch + 1, 0

@@ -1,0 +1,130 @@
+"""Devices and processes, carried by Accelerate: the same training alone and under `torchrun`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from lmlab.core.atomic_files import (
+    advising_resume,
+    remove_leftovers,
+    telling_disk_errors,
+)
+from lmlab.core.batch import Batch
+from lmlab.core.locks import FolderLock, lock_folder
+from lmlab.data.batches import shard_rows
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def make_accelerator() -> Accelerator:
+    """The device at hand, and the other processes where a launcher started several."""
+    on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
+    return Accelerator(cpu=on_cpu)
+
+
+def lock_output(folder: Path, *, wait: float = 0.0) -> FolderLock:
+    """The lock of a folder that a command writes; an error of the disk becomes one sentence.
+
+    What killed processes have left in it and in its subfolders is removed.
+    """
+    with telling_disk_errors(folder):
+        lock = lock_folder(folder, wait=wait)
+        remove_leftovers(folder)
+        for each in folder.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                remove_leftovers(each)
+    return lock
+
+
+def exclusive_output(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Hold the lock of the folder `out` during a call; the main process holds it for all."""
+
+    @wraps(function)
+    def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        # Without `out` the call raises the TypeError that names what is missing.
+        if "out" not in kwargs or not make_accelerator().is_main_process:
+            return function(*args, **kwargs)
+        with lock_output(Path(str(kwargs["out"]))), advising_resume():
+            return function(*args, **kwargs)
+
+    return locked
+
+
+def shard_batch(batch: Batch, accelerator: Accelerator) -> Batch | None:
+    """The rows of a batch that fall to this process; None where it has nothing to predict."""
+    if accelerator.num_processes > 1:
+        batch = shard_rows(batch, accelerator.process_index, accelerator.num_processes)
+    return batch.to(accelerator.device) if batch.count else None
+
+
+def all_reduce_gradients(parameters: Iterable[nn.Parameter], accelerator: Accelerator) -> None:
+    """Add every gradient over all processes, in one exchange.
+
+    A parameter that no process used keeps no gradient; so the sum is what one process would have
+    computed from the whole batch.
+    """
+    if accelerator.num_processes == 1:
+        return
+    parameters = list(parameters)
+    used = torch.tensor([float(p.grad is not None) for p in parameters], device=accelerator.device)
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    flat = torch.cat([*(gradient.detach().reshape(-1).float() for gradient in gradients), used])
+    flat = accelerator.reduce(flat, reduction="sum")
+    pieces = flat.split([*(p.numel() for p in parameters), len(parameters)])
+    for parameter, summed, by in zip(parameters, pieces[:-1], pieces[-1].tolist(), strict=True):
+        parameter.grad = summed.view_as(parameter).to(parameter.dtype) if by else None
+
+
+def all_reduce_sum(numbers: Tensor, accelerator: Accelerator) -> list[float]:
+    """A vector of numbers added over all processes."""
+    if accelerator.num_processes > 1:
+        numbers = accelerator.reduce(numbers.to(accelerator.device), reduction="sum")
+    values: list[float] = numbers.tolist()
+    return values
+
+
+def gather_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, Tensor]:
+    """Rows of all processes together, back in the order before `shard_batch` dealt them out."""
+    world = accelerator.num_processes
+    if world == 1:
+        return tensors
+    gathered = {name: accelerator.gather(value.contiguous()) for name, value in tensors.items()}
+    return {
+        name: value.unflatten(0, (world, -1)).transpose(0, 1).flatten(0, 1)
+        for name, value in gathered.items()
+    }
+
+
+def local_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, Tensor]:
+    """This process's rows of what `gather_rows` put together."""
+    index, world = accelerator.process_index, accelerator.num_processes
+    return {
+        name: value[index::world].clone().to(accelerator.device) for name, value in tensors.items()
+    }
+
+
+def main_process_first(accelerator: Accelerator) -> AbstractContextManager[None]:
+    """The main process goes first, the others then find its files."""
+    return nullcontext() if accelerator.num_processes == 1 else accelerator.main_process_first()
+
+
+def seed_step(seed: int, step: int, accelerator: Accelerator) -> torch.Generator:
+    """Seed the randomness of one step, and give the generator for its explicit choices.
+
+    It depends on the seed, the step and the process alone. So resuming needs no stored random
+    state, and no validation, probe or picture in between can change a training.
+    """
+    mixed = (seed * 1_000_003 + step) * 1_009 + accelerator.process_index
+    mixed = (mixed * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**63
+    torch.manual_seed(mixed)
+    generator = torch.Generator(device=accelerator.device)
+    return generator.manual_seed(mixed)

@@ -1,0 +1,98 @@
+"""What a run remembers beside its weights: documents and knowledge, kept in its folder.
+
+RUN/memory/  documents.jsonl.gz  knowledge.json.gz
+             index.faiss and index.json where documents are searched by ivf or hnsw (`KeptIndex`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError
+from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.load_knowledge import load_knowledge
+from lmlab.retrieval.documents import Documents, load_documents
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExternalMemory:
+    """What a system is built with, for those that look things up; None for what it has no use."""
+
+    documents: Documents | None = None
+    knowledge: KnowledgeBase | None = None
+
+    def given(self) -> dict[str, Any]:
+        """What there is, by the names that `build` takes it by."""
+        every = {"documents": self.documents, "knowledge": self.knowledge}
+        return {name: part for name, part in every.items() if part is not None}
+
+    def describe(self, specs: Mapping[str, str | None]) -> dict[str, Any]:
+        """What config.json tells of it: where each part came from, and a hash of its content."""
+        return {
+            name: {"spec": specs.get(name) or "", "fingerprint": part.fingerprint()}
+            for name, part in self.given().items()
+        }
+
+
+MEMORY_FILES = {"documents": "documents.jsonl.gz", "knowledge": "knowledge.json.gz"}
+DEFAULT_MEMORY = {"documents": "capitals", "knowledge": "capitals"}
+"""What a system that needs some is built with in tests and pictures."""
+
+
+def resolve_external_memory(
+    card: Card, specs: Mapping[str, str | None], before: Mapping[str, Any] | None, folder: Path
+) -> ExternalMemory:
+    """What is given, or what the card says it is tried on; of a run that is resumed, its own."""
+    if before is not None and (kept := load_external_memory(before, folder)).given():
+        for name, part in kept.given().items():
+            spec = specs.get(name)
+            if spec is not None and LOADERS[name](spec).fingerprint() != part.fingerprint():
+                raise UserError(
+                    f"this run was begun with other {name} than {spec}; resume it unchanged, or "
+                    "choose another --out."
+                )
+        return kept
+    chosen = {name: specs.get(name) or default_spec(card, name) for name in MEMORY_FILES}
+    opened = {
+        name: LOADERS[name](spec) for name, spec in chosen.items() if spec and name in card.needs
+    }
+    return ExternalMemory(**opened)
+
+
+def default_spec(card: Card, name: str) -> str:
+    """What a system looks things up in unless told otherwise: see `Card.tries`."""
+    if name not in card.needs:
+        return ""
+    return card.tries.get(name, DEFAULT_MEMORY[name])
+
+
+def tiny_external_memory(card: Card) -> ExternalMemory:
+    """What a system is built with where nobody said."""
+    return ExternalMemory(
+        **{name: LOADERS[name](DEFAULT_MEMORY[name]) for name in MEMORY_FILES if name in card.needs}
+    )
+
+
+def load_external_memory(config: Mapping[str, Any], folder: Path) -> ExternalMemory:
+    """What a run was built with, from its folder."""
+    kept: dict[str, Any] = {}
+    for name in config.get("memories", {}):
+        path = folder / MEMORY_FILES[name]
+        if not path.exists():
+            raise UserError(f"the run {folder.parent} has lost its {path.name}; train it again.")
+        if name == "documents":
+            kept[name] = load_documents(path)
+        else:
+            kept[name] = KnowledgeBase.from_bytes(path.read_bytes(), where=path)
+        if kept[name].fingerprint() != config["memories"][name]["fingerprint"]:
+            raise UserError(
+                f"{path} is not what the run was trained with; restore it, or train the run again."
+            )
+    return ExternalMemory(**kept)
+
+
+LOADERS: dict[str, Any] = {"documents": load_documents, "knowledge": load_knowledge}

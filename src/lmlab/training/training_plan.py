@@ -1,0 +1,208 @@
+"""What a training is to be: names resolved, settings merged and checked, nothing done yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lmlab.core.card import Card
+from lmlab.core.errors import UserError, unknown_name
+from lmlab.core.registry import catalogue, system_module
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.corpus import Corpus
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.training.base_models import BaseModel
+from lmlab.training.config import (
+    BUDGETS,
+    TrainingConfig,
+    apply_settings,
+    replace_budgets,
+    split_settings,
+    with_budget,
+)
+from lmlab.training.corpus_setup import (
+    OpenedCorpus,
+    RunTokenizers,
+)
+from lmlab.training.recipes import recipe_settings
+from lmlab.training.run_folder import RunFolder
+
+CHANGEABLE_ON_RESUME = frozenset(
+    {
+        *BUDGETS,
+        "patience",
+        "log_every",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "evaluate_every",
+    }
+)
+"""Settings of a training that may differ when it is resumed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingPlan:
+    """A training as asked for, names resolved and settings checked."""
+
+    card: Card
+    size: str
+    recipe: str | None
+    system_config: Any
+    training: TrainingConfig
+
+
+def make_training_plan(
+    card: Card,
+    size: str,
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    budget: Mapping[str, float | None],
+    seed: int,
+    others: Sequence[BaseModel] = (),
+) -> TrainingPlan:
+    """Size, then base or encoder, recipe, settings, budget: each may override those before it."""
+    module = system_module(card.name)
+    if size not in module.SIZES:
+        raise unknown_name(f"size of {card.name}", size, module.SIZES)
+    system_config, training = module.SIZES[size], TrainingConfig(seed=seed)
+    see = f"lmlab settings {card.name}"
+    inherited = [other.settings_for(system_config) for other in others]
+    for layer in (*inherited, recipe_settings(module, recipe), settings):
+        of_system, of_training = split_settings(layer, system_config, training, see)
+        try:
+            system_config = apply_settings(system_config, of_system)
+        except UserError as error:
+            if layer not in inherited:
+                raise
+            raise UserError(f"the base does not fit {card.name}: {error}") from error
+        training = apply_settings(training, replace_budgets(of_training))
+    return TrainingPlan(
+        card=card,
+        size=size,
+        recipe=recipe,
+        system_config=system_config,
+        training=with_budget(training, beside=_named(settings), **budget),
+    )
+
+
+def resumed_plan(
+    before: Mapping[str, Any],
+    card: Card,
+    size: str | None,
+    recipe: str | None,
+    settings: Mapping[str, Any],
+    budget: Mapping[str, float | None],
+    seed: int | None,
+) -> TrainingPlan:
+    """The plan of the run that is resumed, with what is given anew on top of it."""
+    module = system_module(card.name)
+    if before["system"] != card.name:
+        raise UserError(
+            f"this run is of the system {before['system']}, and {card.name} was asked for; resume "
+            "it with its own name, or choose another --out."
+        )
+    known = {spec.name for spec in fields(TrainingConfig)}
+    training = TrainingConfig(**{k: v for k, v in before["training"].items() if k in known})
+    system_config = apply_settings(module.Config(), before["system_config"])
+    see = f"lmlab settings {card.name}"
+    of_system, of_training = split_settings(settings, system_config, training, see)
+    training = apply_settings(training, replace_budgets(of_training))
+    training = with_budget(training, beside=_named(settings), **budget)
+    return TrainingPlan(
+        card=card,
+        size=size or before["size"],
+        recipe=recipe if recipe is not None else before["recipe"],
+        system_config=apply_settings(system_config, of_system),
+        training=training if seed is None else replace(training, seed=seed),
+    )
+
+
+def _named(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Settings by their names, as fields have them."""
+    return frozenset(key.strip().replace("-", "_") for key in settings)
+
+
+def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
+    """The tokeniser's vocabulary as a system is told it: contiguous text has no start symbol."""
+    vocabulary = tokenizer.vocabulary
+    if corpus.layout.kind != "contiguous":
+        return vocabulary
+    return replace(vocabulary, first=vocabulary.end)
+
+
+def describe_run(
+    plan: TrainingPlan, opened: OpenedCorpus, tokenizers: RunTokenizers
+) -> dict[str, Any]:
+    """config.json: enough to repeat the run from its own folder."""
+    corpus, tokenizer, source = opened.corpus, tokenizers.texts, {}
+    if tokenizers.sources is not None:
+        source = {
+            "source_vocabulary": asdict(tokenizers.sources.vocabulary),
+            "source_tokenizer": tokenizers.sources.kind,
+        }
+    return {
+        **source,
+        "system": plan.card.name,
+        "size": plan.size,
+        "recipe": plan.recipe,
+        "seed": plan.training.seed,
+        "system_config": asdict(plan.system_config),
+        "vocabulary": asdict(system_vocabulary(tokenizer, corpus)),
+        "tokenizer": tokenizer.kind,
+        "tokenizer_fingerprint": tokenizer.fingerprint(),
+        "layout": asdict(corpus.layout),
+        "corpus": {
+            "name": corpus.name,
+            "spec": opened.spec,
+            "fingerprint": corpus.fingerprint(),
+            "seed": opened.seed,
+            "errors": opened.errors,
+        },
+        "training": asdict(plan.training),
+    }
+
+
+def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
+    """A resumed training must be the one that was begun; only its length may differ."""
+    pairs = [(name, before[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
+    pairs += [
+        (name, before[part].get(name), value)
+        for part in ("system_config", "training")
+        for name, value in now[part].items()
+        if name not in CHANGEABLE_ON_RESUME and name in before[part]
+    ]
+    for name, old, new in pairs:
+        # What was read from JSON has lists where there were tuples.
+        if old != (list(new) if isinstance(new, tuple) else new):
+            raise UserError(
+                f"the run {run.path} was begun with {name}={old}, and now it is {new}; resume it "
+                "unchanged, or choose another --out."
+            )
+    if before["corpus"]["fingerprint"] != now["corpus"]["fingerprint"]:
+        raise UserError(
+            f"the run {run.path} was begun on other text ({before['corpus']['spec']}) than "
+            f"{now['corpus']['spec']} holds now; resume it with that, or choose another --out."
+        )
+
+
+def check_required_inputs(card: Card, **options: str | Path | None) -> None:
+    """Refuse options that the system has no use for, and miss those it can't do without."""
+    for name, value in options.items():
+        if value is not None and name not in card.needs:
+            raise UserError(f"{card.name} has no use for --{name}; leave it out.")
+
+
+def objective_setting(card: Card, objective: str | None) -> dict[str, Any]:
+    """An objective other than the system's first, as a setting; refused if it does not fit."""
+    if objective is None or objective == card.objectives[0]:
+        return {}
+    if objective not in card.objectives:
+        able = [each.name for each in catalogue().values() if objective in each.objectives]
+        more = f"; it trains {', '.join(able)}" if able else ""
+        raise UserError(
+            f"{card.name} can't be trained with the objective {objective!r}; those that fit: "
+            f"{', '.join(card.objectives)}{more}."
+        )
+    return {"objective": objective}

@@ -1,0 +1,104 @@
+"""The loss on held-out text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from lmlab.core.batch import Batch
+from lmlab.core.protocols import LogProb
+from lmlab.core.state import State
+from lmlab.core.system import System
+from lmlab.training.config import TrainingConfig
+from lmlab.training.data_loaders import (
+    HELD_OUT_BPTT,
+    BatchLoader,
+)
+from lmlab.training.distributed import (
+    all_reduce_sum,
+    shard_batch,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationLoss:
+    """Minus a log-probability in nats, summed over `count` predicted tokens."""
+
+    total: float
+    count: int
+
+    @property
+    def loss(self) -> float:
+        """Nats per token, divided once."""
+        return self.total / max(self.count, 1)
+
+
+def held_out_loss(
+    system: System, source: BatchLoader, accelerator: Accelerator, *, seed: int = 0
+) -> ValidationLoss:
+    """Total and count over every batch of a source, by log_prob or by the loss, as the system says.
+
+    Cost: one forward pass over the text. The system is left in the mode it was in.
+    """
+    training = system.training
+    system.eval()
+    generator = torch.Generator(device=accelerator.device).manual_seed(seed)
+    sums = torch.zeros(2, dtype=torch.float64)
+    state: State | None = None
+    try:
+        with torch.no_grad():
+            for whole in source.epoch(0):
+                batch = shard_batch(whole, accelerator)
+                if batch is None:
+                    continue
+                state = state if batch.carries else None
+                found, state = _measured(system, batch, state, generator)
+                sums += found
+    finally:
+        system.train(training)
+    total, count = all_reduce_sum(sums, accelerator)
+    return ValidationLoss(total=total if count else math.nan, count=int(count))
+
+
+def _measured(
+    system: System, batch: Batch, state: State | None, generator: torch.Generator
+) -> tuple[Tensor, State | None]:
+    """Minus the log-probability of a batch (or its loss) and its count, and the state after it."""
+    if isinstance(system, LogProb) and system.watched == "log_prob":
+        scored = system.log_prob(batch, state=state, generator=generator)
+        return torch.tensor([-scored.totals.double().sum().item(), batch.count]), scored.state
+    loss, after = system.held_out_loss(batch, state=state, generator=generator)
+    loss = loss.parts.get(system.watched, loss)
+    return torch.tensor([loss.total.item(), loss.count.item()]), after
+
+
+def held_out_bptt(
+    system: System, source: BatchLoader, config: TrainingConfig, device: torch.device
+) -> int:
+    """Tokens of held-out contiguous text to read at once, so that the loss is of what was learnt.
+
+    A system that carries its state reads long stretches. Each stretch begins anew for one that does
+    not, and it was taught stretches of `span`: its positions beyond were never trained. Cost: one
+    forward pass over the first batch of `source`.
+    """
+    longest = HELD_OUT_BPTT if system.window is None else min(HELD_OUT_BPTT, system.window)
+    by_span = system.fitting == "gradient"  # whoever counts reads the stream as a whole
+    if by_span and not _carries_state(system, next(source.epoch(0)).to(device)):
+        return min(longest, config.span)
+    return longest
+
+
+def _carries_state(system: System, batch: Batch) -> bool:
+    """Whether it gives a state to go on from; nothing of it changes, nor any random state."""
+    training = system.training
+    system.eval()
+    generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            return _measured(system, batch, None, generator)[1] is not None
+    finally:
+        system.train(training)

@@ -1,0 +1,70 @@
+"""A few numbers on the health of a training, cheap enough to write down as it runs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmlab.core.system import System
+
+MIN_STEPS_BETWEEN = 10
+"""Steps between two looks at an update, at least: a look costs a copy of the weights."""
+
+
+class UpdateMonitor:
+    """What a step of the optimiser does to the weights, and how long the tokens' vectors are.
+
+    Neither changes anything; which steps are looked at depends on their number alone, so that a
+    resumed training writes down the same.
+    """
+
+    def __init__(self, system: System, *, log_every: int) -> None:
+        self._system = system
+        self._every = log_every * -(-MIN_STEPS_BETWEEN // log_every)
+        matrices = [p for p in system.parameters() if p.requires_grad and p.ndim >= 2]
+        # Biases start at zero, so that a change relative to them says nothing.
+        self._matrices = matrices or [p for p in system.parameters() if p.requires_grad]
+        self._before: list[Tensor] | None = None
+
+    def before(self, step: int) -> None:
+        """Step number `step`, counted from 1, is about to be made."""
+        looking = step == 1 or step % self._every == 0
+        self._before = [p.detach().clone() for p in self._matrices] if looking else None
+
+    def vitals(self) -> dict[str, float | dict[str, float]]:
+        """What is worth a line of the metrics after the step."""
+        found: dict[str, float | dict[str, float]] = {}
+        if self._before is not None:
+            ratio = update_ratio(self._before, self._matrices)
+            found |= {} if ratio is None else {"update_ratio": ratio}
+        lengths = {name: mean_norm(t) for name, t in token_vectors(self._system).items()}
+        return found | ({"vector_norms": lengths} if lengths else {})
+
+
+@torch.no_grad()
+def update_ratio(before: list[Tensor], after: list[nn.Parameter]) -> float | None:
+    """The median over tensors of ‖change‖ / ‖weights before‖; a tensor of zeros has no such ratio.
+
+    None where all of them are zeros.
+    """
+    ratios = [
+        torch.linalg.vector_norm(now - then) / torch.linalg.vector_norm(then)
+        for then, now in zip(before, after, strict=True)
+        if then.any()
+    ]
+    return float(torch.stack(ratios).median()) if ratios else None
+
+
+def token_vectors(system: System) -> dict[str, Tensor]:
+    """The tables with a vector for every token, (V, W), by name; shared ones once."""
+    return {
+        name: parameter
+        for name, parameter in system.named_parameters()
+        if parameter.ndim == 2 and parameter.shape[0] == system.vocabulary.size
+    }
+
+
+@torch.no_grad()
+def mean_norm(vectors: Tensor) -> float:
+    """The mean Euclidean length of the rows."""
+    return float(torch.linalg.vector_norm(vectors, dim=1).mean())

@@ -1,0 +1,282 @@
+"""The fitter of word vectors: text streamed past compiled code, a stretch of it a step."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmlab.core.errors import UserError
+from lmlab.emissions.word2vec_emission import PooledContext
+from lmlab.models.word2vec import Word2Vec
+from lmlab.training.checkpoint_checks import restoring
+from lmlab.training.checkpoints import Checkpoint
+from lmlab.training.data_loaders import TrainingData
+from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
+from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
+from lmlab.training.schedules import LearningRateSchedule
+from lmlab.training.validation import held_out_loss
+
+STEPS_AHEAD = 2
+"""Steps for each thread that are planned while others run, so that no thread waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkResult:
+    """What came of one step."""
+
+    rate: float
+    lost: float
+    """Loss of those pairs that were looked at …"""
+    looked: int
+    """… and how many they were."""
+    tokens: int
+
+
+class TextChunks:
+    """A training split as stretches of `size` tokens, and what one step makes of one of them.
+
+    The ids stay where they are, on disk if there; a stretch is read when its turn comes, and the
+    stretches of an epoch come in an order that depends on the seed and its number. Windows end at
+    the ends of a stretch and at the symbols that start or end a sentence. What is drawn depends on
+    the seed and the number of the step alone.
+    """
+
+    def __init__(self, system: Word2Vec, tokens: NDArray[np.generic], *, size: int, seed: int):
+        from lmlab.training import word2vec_kernels
+
+        self.tokens = tokens
+        self.size = size
+        self.seed = seed
+        objective, law = system.objective, system.objective.law
+        kept = law.kept().numpy().copy()
+        kept[law.breaks.numpy()] = word2vec_kernels.SENTENCE_BREAK
+        stay, alias = word2vec_kernels.alias_table(law.noise().numpy())
+        self._draw: Callable[[NDArray[np.int32], int], Any] = lambda ids, seed: (
+            word2vec_kernels.sample_training_pairs(
+                ids,
+                kept,
+                stay,
+                alias,
+                objective.window,
+                objective.random_contexts,
+                objective.negatives,
+                seed,
+            )
+        )
+        self._learn = _learner(system)
+        self._order: tuple[int, NDArray[np.int64]] | None = None
+
+    def per_epoch(self) -> int:
+        """Stretches of the whole text."""
+        return max(1, -(-len(self.tokens) // self.size))
+
+    def place(self, epoch: int, position: int) -> int:
+        """Which stretch comes at a position of an epoch."""
+        if self._order is None or self._order[0] != epoch:
+            generator = np.random.default_rng([self.seed, epoch])
+            self._order = (epoch, generator.permutation(self.per_epoch()))
+        return int(self._order[1][position])
+
+    def step(self, number: int, place: int, rate: float) -> ChunkResult:
+        """Learn from the stretch at `place`; `number` is the step's, from 0."""
+        low = place * self.size
+        ids = np.asarray(self.tokens[low : low + self.size]).astype(np.int32)
+        mixed = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
+        lost, looked = self._learn(*self._draw(ids, mixed), np.float32(rate))
+        return ChunkResult(rate=rate, lost=lost, looked=looked, tokens=len(ids))
+
+
+def _learner(system: Word2Vec) -> Callable[..., tuple[float, int]]:
+    """The compiled step of a system, on the memory of its own parameters."""
+    from lmlab.training import word2vec_kernels as kernels
+
+    inputs = system.emission.inputs.detach().numpy()
+    outputs = system.emission.outputs.detach().numpy()
+    combination = system.emission.combination
+    if isinstance(combination, PooledContext):
+        return lambda *drawn: kernels.cbow_step(
+            *drawn[:4], inputs, outputs, drawn[4], combination.mean, combination.whole
+        )
+    learn = {"each": kernels.skipgram_step, "product": kernels.product_cbow_step}[combination.code]
+    return lambda *drawn: learn(*drawn[:4], inputs, outputs, drawn[4])
+
+
+def fit_word2vec(job: FitJob) -> FitResult:
+    """Word vectors by stochastic gradient, pair by pair, in compiled code (Mikolov et al. 2013).
+
+    A step goes over `tokens_per_batch` tokens of the training split; `threads` of the system say
+    how many go at once, and with one of them a training can be repeated and resumed to the bit.
+    The optimiser is always plain descent at the learning rate of the schedule. The last weights are
+    the run's: word vectors are not chosen by how well they predict. Without numba, with several
+    processes or on another device the ordinary loop does the work.
+    """
+    hindrance = _hindrance(job)
+    if hindrance:
+        job.reporter.tell(f"{hindrance}, so that the ordinary loop trains, which takes longer")
+        return fit_by_gradient(job)
+    system, config, data = job.system, job.config, job.data
+    assert isinstance(system, Word2Vec) and isinstance(data, TrainingData)
+    progress, schedule = _restore(job)
+    tokens, _ = data.flat()
+    stretches = TextChunks(system, tokens, size=config.tokens_per_batch, seed=config.seed)
+    budget = Budget(config, stretches.per_epoch())
+    if budget.over(progress):
+        save_weights(job, replace=False)
+        return FitResult(progress=progress, reason="nothing")
+    return _Course(job, stretches, budget, schedule, progress, system.threads).run()
+
+
+class _Course:
+    """A training under way: steps planned, in flight, and done."""
+
+    def __init__(
+        self,
+        job: FitJob,
+        stretches: TextChunks,
+        budget: Budget,
+        schedule: LearningRateSchedule,
+        progress: Progress,
+        threads: int,
+    ) -> None:
+        self.job = job
+        self.stretches = stretches
+        self.budget = budget
+        self.schedule = schedule
+        self.progress = progress
+        self.threads = threads
+        self.clock = TrainingClock(progress.seconds)
+        self.flight: deque[Future[ChunkResult]] = deque()
+        self.held_out_loss: float | None = None
+        self.tokens = 0
+        """Since the last training line of the metrics."""
+
+    def run(self) -> FitResult:
+        """Steps in flight are done before anybody looks at the weights or stops."""
+        progress, budget, saved_at = self.progress, self.budget, self.progress.seconds
+        planned, landing, saving = replace(progress), False, False
+        with (
+            self.job.reporter,
+            StopSignals() as signals,
+            ThreadPoolExecutor(self.threads) as pool,
+        ):
+            while self.flight or not (budget.over(progress) or signals.asked):
+                # Keep the threads busy, as long as nothing is to be done in between.
+                while len(self.flight) < STEPS_AHEAD * self.threads and not landing:
+                    self.flight.append(self._plan(pool, planned))
+                    landing = self._due(planned)
+                self._done(self.flight.popleft().result())
+
+                saving = saving or budget.checkpoint_due(progress, saved_at)
+                landing = landing or saving or signals.asked or budget.over(progress)
+                if self.flight:
+                    continue
+                # All threads rest: look at held-out text, and save what the next step needs.
+                if self._evaluating(progress):
+                    self._look()
+                progress.seconds = self.clock.seconds()  # looking is no training
+                if saving:
+                    self._save()
+                    saved_at = progress.seconds
+                planned, landing, saving = replace(progress), False, False
+            self._save()
+        save_weights(self.job)
+        reason = "budget" if budget.over(progress) else "interrupted"
+        reason = "early" if budget.stopped_early(progress) else reason
+        return FitResult(progress=progress, reason=reason, loss=self.held_out_loss)
+
+    def _plan(self, pool: ThreadPoolExecutor, planned: Progress) -> Future[ChunkResult]:
+        """Send the next step off, and count it as made."""
+        planned.seconds = self.clock.seconds()
+        rate = self.schedule.rate(planned.step, self.budget.spent(planned))
+        place = self.stretches.place(planned.epoch, planned.position)
+        flying = pool.submit(self.stretches.step, planned.step, place, rate)
+        planned.advance(0.0, 0.0, 0.0, 1, self.budget.per_epoch)
+        return flying
+
+    def _evaluating(self, progress: Progress) -> bool:
+        return self.budget.evaluation_due(progress) or self.budget.spent(progress) >= 1
+
+    def _due(self, planned: Progress) -> bool:
+        """Whether something is to be done after the steps planned so far."""
+        every = self.job.config.checkpoint_steps
+        return self._evaluating(planned) or (every > 0 and planned.step % every == 0)
+
+    def _done(self, stretch: ChunkResult) -> None:
+        """Count a step, and now and then write down how it goes."""
+        progress = self.progress
+        before, progress.seconds = progress.seconds, self.clock.seconds()
+        progress.advance(
+            stretch.lost, stretch.looked, progress.seconds - before, 1, self.budget.per_epoch
+        )
+        self.tokens += stretch.tokens
+        often = progress.step % self.job.config.log_every == 0 or progress.step == 1
+        if often or self._evaluating(progress):
+            self._tell(stretch.rate)
+
+    def _tell(self, rate: float) -> None:
+        progress = self.progress
+        loss = progress.window_total / max(progress.window_count, 1)
+        if not np.isfinite(loss):
+            raise UserError(
+                f"the loss is not finite at step {progress.step}, so training stopped; try another "
+                f"--out with --set learning_rate below {self.job.config.learning_rate:g}."
+            )
+        speed = self.tokens / max(progress.window_seconds, 1e-9)
+        self.job.reporter.write(
+            "train",
+            progress,
+            loss=loss,
+            count=int(progress.window_count),
+            learning_rate=rate,
+            tokens_per_second=round(speed, 1),
+        )
+        progress.window_total = progress.window_count = progress.window_seconds = 0.0
+        self.tokens = 0
+        self.job.reporter.show(progress, self.budget, speed)
+
+    def _look(self) -> None:
+        job, source = self.job, self.job.data.held_out
+        if source is None:
+            return
+        found = held_out_loss(job.system, source, job.accelerator)
+        job.reporter.report_validation(self.progress, found, str(job.data.held_out_split))
+        self.held_out_loss = found.loss
+        if job.data.selects:
+            self.schedule.record_validation(found.loss)
+            self.progress.record_validation(found.loss)
+
+    def _save(self) -> None:
+        self.job.reporter.flush()
+        state = {"progress": self.progress.state(), "schedule": self.schedule.state()}
+        model = self.job.system.state_dict()
+        self.job.run.save_checkpoint(Checkpoint(step=self.progress.step, state=state, model=model))
+
+
+def _hindrance(job: FitJob) -> str | None:
+    """Why compiled code can't do it, as the beginning of a sentence."""
+    if importlib.util.find_spec("numba") is None:
+        return "numba is not installed (pip install 'lmlab[words]')"
+    if job.accelerator.num_processes > 1:
+        return "compiled code knows one process"
+    if job.accelerator.device.type != "cpu":
+        return f"compiled code runs on the processor, and this is {job.accelerator.device.type}"
+    return None
+
+
+def _restore(job: FitJob) -> tuple[Progress, LearningRateSchedule]:
+    schedule = LearningRateSchedule(job.config)
+    checkpoint = job.run.load_checkpoint(job.reporter.tell)
+    job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
+    if checkpoint is None:
+        return Progress(), schedule
+    with restoring(job.run.trainer):
+        job.system.load_state_dict(checkpoint.model)
+        schedule.restore(checkpoint.state["schedule"])
+        return Progress.restored(checkpoint.state["progress"]), schedule

@@ -1,0 +1,137 @@
+"""What the masked language models share: their settings and how they are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.masked_lm import BERT
+from lmlab.objectives.masked_language_modelling import BERTObjective
+from lmlab.objectives.masking.mention_units import MentionUnits
+from lmlab.objectives.masking.sentence_packing import FullSentences
+from lmlab.objectives.masking.token_masking import (
+    MaskingStrategy,
+    MaskReplacement,
+    StaticMasking,
+    require_mask_token,
+)
+from lmlab.objectives.masking.whole_word_masking import WordUnits
+from lmlab.objectives.sampled_loss_config import MaskedLossConfig
+from lmlab.objectives.sentence_pairs import (
+    NextSentencePrediction,
+    SentenceOrderPrediction,
+    SentencePairTask,
+)
+from lmlab.objectives.span_boundary import SpanBoundaryObjective
+from lmlab.zoo._transformer import (
+    TransformerConfig,
+    make_softmax,
+    make_token_embedding,
+    make_transformer,
+)
+
+SentencePairName = Literal["next", "order", "none"]
+SENTENCE_PAIR_TASKS: dict[str, type[SentencePairTask]] = {
+    "next": NextSentencePrediction,
+    "order": SentenceOrderPrediction,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLMConfig(MaskedLossConfig, TransformerConfig):
+    """Settings of a masked language model."""
+
+    pre_norm: bool = False
+    """Norm before each sublayer, and one at the end; else after each."""
+    embedding_norm: bool = True
+    """Whether a norm stands after the embedding."""
+    norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
+    """What norms add to the variance."""
+    rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
+    """Share of the tokens that are hidden and predicted."""
+    masking: Literal["static", "dynamic"] = "static"
+    """static: a text is hidden in one of a few ways in every epoch; dynamic: always afresh."""
+    duplicates: int = field(default=10, metadata={"at_least": 1})
+    """In how many ways a text is hidden, where masking is static."""
+    masking_seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
+    """Decides what those ways are."""
+    pairs: SentencePairName = "none"
+    """next: does the second segment follow the first; order: are they swapped; none: one text."""
+    segments: int = field(default=0, metadata={"at_least": 0})
+    """Kinds of segments that the input tells apart; 0 for none, pairs have 2."""
+    full_sentences: bool = False
+    """Whether an input is as many texts of a batch as fit into length, one after another."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pairs != "none" and self.segments == 1:
+            raise UserError(
+                f"pairs={self.pairs} has two segments, and segments is 1; give segments=2, or 0 "
+                "to leave them untold."
+            )
+        if self.pairs != "none" and self.full_sentences:
+            raise UserError(
+                f"full sentences are several texts in one input, and pairs={self.pairs} makes two "
+                "segments of each; give pairs=none, or full_sentences=false."
+            )
+        if self.pairs != "none" and self.length < 3:
+            raise UserError(f"a pair takes at least 3 tokens, and length is {self.length}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePairConfig(MaskedLMConfig):
+    """Settings of a masked language model that reads a text as two segments."""
+
+    pairs: SentencePairName = "next"
+    """next: does the second segment follow the first; order: are they swapped; none: one text."""
+    segments: int = field(default=2, metadata={"at_least": 0})
+    """Kinds of segments that the input tells apart; 0 for none, pairs have 2."""
+
+
+def build_masked_lm(
+    config: MaskedLMConfig,
+    vocabulary: Vocabulary,
+    choice: MaskingStrategy,
+    *,
+    units: WordUnits | MentionUnits | None = None,
+    spans_together: bool = False,
+    span_places: int = 0,
+) -> BERT:
+    """An encoder that predicts what `choice` hides.
+
+    `units` learn of the tokeniser; `spans_together` replaces the tokens of a span alike; with
+    `span_places` hidden spans are asked from outside too, so many places of a span told apart.
+    """
+    require_mask_token(vocabulary)
+    tokens = make_token_embedding(config, vocabulary)
+    backbone = make_transformer(config, tokens)
+    emission = make_softmax(config, vocabulary, tokens, bias=True, head=True)
+    boundary = None
+    if span_places:
+        outside = make_softmax(config, vocabulary, tokens, bias=True)
+        boundary = SpanBoundaryObjective(config.width, outside, places=span_places)
+    paired = SENTENCE_PAIR_TASKS.get(config.pairs)
+    several = FullSentences(length=config.length, pad=vocabulary.pad)
+    objective = BERTObjective(
+        vocabulary,
+        choice,
+        MaskReplacement(vocabulary=vocabulary, together=spans_together),
+        repeats=make_static_masking(config),
+        full_sentences=several if config.full_sentences else None,
+        pairs=None if paired is None else paired(config.width, vocabulary),
+        boundary=boundary,
+        units=units,
+    )
+    system = BERT(vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective)
+    # Cut in two, a text has one symbol more.
+    system.window = config.length - (1 if paired is None else 2)
+    return system
+
+
+def make_static_masking(config: MaskedLMConfig) -> StaticMasking | None:
+    """Static masking, where it is asked for."""
+    if config.masking == "dynamic":
+        return None
+    return StaticMasking(seed=config.masking_seed, duplicates=config.duplicates)

@@ -1,0 +1,138 @@
+"""What the recurrent translators share: their settings and how they are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from lmlab.backbones.rnn_decoders import RNNDecoder
+from lmlab.backbones.rnn_encoder import RNNEncoder
+from lmlab.backbones.rnn_encoder_decoder import RNNEncoderDecoder
+from lmlab.core.errors import UserError
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.emissions.softmax import Softmax
+from lmlab.layers.recurrent_cells import (
+    GRUCell,
+    LSTMCell,
+    RecurrentCell,
+    TanhCell,
+)
+from lmlab.models.latent_start_seq2seq import LatentStartSeq2Seq
+from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.objectives.conditional_lm import ConditionalLM
+from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+
+Seq2SeqCellName = Literal["rnn", "lstm", "gru"]
+SEQ2SEQ_CELLS: dict[Seq2SeqCellName, type[RecurrentCell]] = {
+    "rnn": TanhCell,
+    "lstm": LSTMCell,
+    "gru": GRUCell,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentSeq2SeqConfig(NextTokenLossConfig):
+    """Settings of two recurrent networks, one that reads and one that writes."""
+
+    width: int = field(default=256, metadata={"at_least": 2})
+    """Numbers in a hidden state and in an embedding."""
+    layers: int = field(default=1, metadata={"at_least": 1})
+    """Cells stacked on each other, in the reader and in the writer."""
+    cell: Seq2SeqCellName = "gru"
+    """rnn, lstm or gru."""
+    both_ways: bool = False
+    """Whether the reader reads both ways, half of the width each."""
+    reversed: bool = False
+    """Whether the source is read from its end to its beginning."""
+    dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
+    """Share of embeddings and layer outputs set to zero in training."""
+    tied: bool = True
+    """Whether the output vectors are the writer's embeddings."""
+    shared: bool = False
+    """Whether reader and writer have the same embeddings."""
+    choices: int = field(default=1, metadata={"at_least": 1})
+    """Values of a latent variable between source and text, summed out exactly; 1 is none."""
+    smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    """Label smoothing: the share of a target's mass that all tokens share in training."""
+
+    def __post_init__(self) -> None:
+        if self.both_ways and self.width % 2:
+            raise UserError(
+                f"a reader of both ways takes half of the width each, and {self.width} is odd; "
+                "give an even one."
+            )
+
+
+SEQ2SEQ_MULTI30K = {
+    # German to English on two cores: docs/translation.md has what it reaches.
+    "dropout": 0.3,
+    "smoothing": 0.1,
+    "learning_rate": 2e-3,
+    "schedule": "cosine",
+    "warmup_steps": 200,
+    "tokens_per_batch": 2048,
+    "weight_decay": 0.01,
+    "vocabulary_size": 4000,
+    "clip": 1.0,
+    "average": 5,
+}
+
+
+MakeDecoder = Callable[[nn.Embedding, list[RecurrentCell]], RNNDecoder]
+
+
+def build_recurrent_seq2seq(
+    config: RecurrentSeq2SeqConfig,
+    vocabulary: Vocabulary,
+    make_writer: MakeDecoder,
+    *,
+    joined: bool,
+    source: Vocabulary | None,
+) -> EncoderDecoderLM:
+    """A reader, and the writer that `make_writer` makes, its inputs twice as wide if `joined`.
+
+    `source` is the reader's vocabulary, where it is another.
+    """
+    if config.choices > 1 and config.smoothing:
+        raise UserError(
+            "the values of a latent variable are mixed by their probabilities, which label "
+            "smoothing does not take: --set smoothing=0, or choices=1."
+        )
+    if config.shared and source is not None:
+        raise UserError(
+            "sources with a vocabulary of their own can't share embeddings; leave shared=true or "
+            "--source-tokenizer out."
+        )
+    writing = nn.Embedding(vocabulary.size, config.width)
+    # Small vectors: torch's unit normals make the first steps of a softmax model wild.
+    nn.init.uniform_(writing.weight, -0.1, 0.1)
+    # A reader's words stand in no softmax, and are told apart sooner where they are large.
+    reading = writing if config.shared else nn.Embedding((source or vocabulary).size, config.width)
+    inputs = config.width * (2 if joined else 1)
+    cells = _cells(config, config.width, first=inputs)
+    backbone = RNNEncoderDecoder(make_source_encoder(config, reading), make_writer(writing, cells))
+    emission = Softmax(config.width, vocabulary, tied=writing if config.tied else None)
+    parts: dict[str, Any] = {
+        "vocabulary": vocabulary,
+        "backbone": backbone,
+        "emission": emission,
+        "objective": ConditionalLM(vocabulary, source=source, smoothing=config.smoothing),
+    }
+    if config.choices > 1:
+        return LatentStartSeq2Seq(choices=config.choices, **parts)
+    return EncoderDecoderLM(**parts)
+
+
+def make_source_encoder(config: RecurrentSeq2SeqConfig, embedding: nn.Embedding) -> RNNEncoder:
+    each = config.width // 2 if config.both_ways else config.width
+    there = _cells(config, each, first=config.width)
+    back = _cells(config, each, first=config.width) if config.both_ways else []
+    return RNNEncoder(embedding, there, back, dropout=config.dropout, reversed_=config.reversed)
+
+
+def _cells(config: RecurrentSeq2SeqConfig, width: int, *, first: int) -> list[RecurrentCell]:
+    cell = SEQ2SEQ_CELLS[config.cell]
+    return [cell(config.width if layer else first, width) for layer in range(config.layers)]
