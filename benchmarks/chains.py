@@ -30,6 +30,13 @@ from typing import Any
 import torch
 from finishing import finished
 from text_quality import bleu, distinct, self_bleu
+from transition_matrices import (
+    kl_divergence,
+    scan_transition_matrix,
+    stationary_distribution,
+    text_space,
+    total_variation,
+)
 
 import lmlab
 from lmlab.core.batch import Batch
@@ -37,13 +44,6 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
-from lmlab.sampling.chain_laws import (
-    kl_divergence,
-    scan_transition_matrix,
-    stationary_distribution,
-    text_space,
-    total_variation,
-)
 from lmlab.sampling.mcmc.acceptance import (
     GibbsAcceptance,
     MetropolisHastings,
@@ -313,13 +313,13 @@ def quality(given: argparse.Namespace) -> dict[str, Any]:
             start="masked",
         )
         texts = [each.text for each in found.texts]
-        mixing = found.mixing
+        mixing = found.diagnostics
         rows[name] = {
             **_figures(texts, references, judge),
             "accepted": mixing.acceptance_rate,
-            "changed": mixing.changed,
+            "changed": mixing.change_rate,
             "r_hat": mixing.r_hat,
-            "effective size": mixing.effective_size,
+            "effective size": mixing.effective_sample_size,
             "processor seconds": time.process_time() - began,
             "examples": texts[:5],
         }

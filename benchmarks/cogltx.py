@@ -6,8 +6,9 @@
     python benchmarks/cogltx.py --babi FOLDER --last-giving
 
 Stories of bAbI with distracting sentences strewn in until each has so many words, several times the
-window of 64 tokens; `lmlab/tasks/long_context/long_babi.py` says which sentences do not change the answer. Tasks
-1, 2 and 5 are asked for the words of the text (span), task 15 for its label (classify). Without
+window of 64 tokens; `lmlab/tasks/long_context/long_babi.py` says which sentences do not change the
+answer. Tasks 1, 2 and 5 are asked for the words of the text (span), task 15 for its label
+(classify). Without
 --babi the rows are the built-in `capitals-long`, and there is no first stage. For each seed a small
 `cogltx` is put to the stories as bAbI has them, the end of those that exceed the window, and told
 nothing of what supports an answer (--short-steps; for task 2 to those of task 1 first); from there
@@ -54,7 +55,7 @@ SYSTEM = {
     "length": 64,
     "positions": "rotary",  # learned places take far longer to find a sentence's person by
     "pre_norm": True,
-    "block": 8,  # a sentence of bAbI has at most eight words
+    "block_size": 8,  # a sentence of bAbI has at most eight words
     "learning_rate": 2e-3,
     "tokens_per_batch": 1024,
 }
@@ -80,7 +81,9 @@ def splits_of(options: argparse.Namespace, number: int, words: int) -> dict[str,
     if options.babi is None:
         splits = read_splits("capitals-long", task)
     else:
-        splits = long_babi(str(options.babi / f"qa{number}"), task, words=words)
+        splits = long_babi(
+            str(options.babi / f"qa{number}"), as_label="label" in task.fields, words=words
+        )
     most = {"train": options.rows, "validation": 200, "test": options.test}
     return {split: rows[: most[split]] for split, rows in splits.items()}
 
@@ -157,13 +160,13 @@ def judge_marks(run: Path, rows: Path, task: str) -> dict[str, float]:
     """Precision and recall of the marks that a run ended with, against the rows' relevant."""
     model = lmlab.load_task(run)
     splits = read_splits(rows, find_task(task))
-    prepared = model.reading.prepare(splits["train"], training=True)
+    prepared = model.pipeline.prepare(splits["train"], training=True)
     examples: Any = prepared.examples  # type: ignore[attr-defined]
     marks = read_tensors(run / "model.safetensors")["marks"].bool().tolist()
     hits = told = wanted = 0
     for example, mark in zip(examples, marks, strict=True):
         assert example.relevant is not None
-        either = [m or c for m, c in zip(mark, example.certain, strict=False)]
+        either = [m or c for m, c in zip(mark, example.contains_answer, strict=False)]
         hits += sum(a and b for a, b in zip(either, example.relevant, strict=True))
         told, wanted = told + sum(either), wanted + sum(example.relevant)
     return {"precision": hits / max(told, 1), "recall": hits / max(wanted, 1)}

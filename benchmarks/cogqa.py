@@ -77,7 +77,7 @@ def run_cogqa(base: Path, work: Path, seed: int, steps: int, together: bool) -> 
         task="hops",
         data="wordnet-hops",
         out=out,
-        settings={**TRAINING, "together": together},
+        settings={**TRAINING, "joint_training": together},
         steps=steps,
         seed=seed,
         resume=out.exists(),
@@ -101,7 +101,7 @@ def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[s
     from lmlab.training.run_folder import load_run
 
     splits = read_multihop_rows("wordnet-hops")
-    rows = {name: [MultihopRow.of(row) for row in found] for name, found in splits.items()}
+    rows = {name: [MultihopRow.from_row(row) for row in found] for name, found in splits.items()}
     config = with_budget(apply_settings(FINETUNE_DEFAULTS, {**TRAINING, "seed": seed}), steps=steps)
     plain = train_plain_reader(
         load_run(base),

@@ -79,7 +79,7 @@ def dense(run: Path, documents: Documents) -> Find:
     model = load_run(run)
     system: Any = model.system
     with torch.no_grad():
-        width = system.encode(Batch.collate([[system.vocabulary.opening]], 0)).shape[1]
+        width = system.encode(Batch.collate([[system.vocabulary.bos]], 0)).shape[1]
     memory = DocumentMemory(documents, system.vocabulary, width=width, longest=LONGEST)
     memory.setup_tokenizer(model.tokenizer)
     memory.embed(system.encode)

@@ -136,7 +136,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     grid = HeatMap(
         values=values,
         rows=HeatMapAxis(name="", labels=labels),
-        columns=HeatMapAxis(name="scorer", labels=tuple(scores), longest=24),
+        columns=HeatMapAxis(name="scorer", labels=tuple(scores), max_label_length=24),
     )
 
     def drawing(figure: Figure) -> None:
@@ -144,7 +144,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
     width, height = heat_maps_size([grid])
     picture = FigureSpec(
-        name="eleven", title="", reading="", draw=drawing, width=width, height=height
+        name="eleven", title="", caption="", draw=drawing, width=width, height=height
     )
     path.write_text(standalone_svg(render_figure(picture).svg), encoding="utf-8")
 

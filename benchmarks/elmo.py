@@ -42,11 +42,8 @@ from lmlab.core.system import System
 from lmlab.data.wordnet import WordNet, load_wordnet
 from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
 from lmlab.models.elmo import ELMo
+from lmlab.models.finetuned import add_task_head
 from lmlab.tasks.classification import Classification
-from lmlab.tasks.finetuned_systems import (
-    TaskHeadModel,
-    encoder_width,
-)
 from lmlab.tasks.task import EncodedExample, collate_examples
 from lmlab.tasks.task_rows import read_splits
 from lmlab.training.run_folder import (
@@ -119,7 +116,7 @@ def learn_task(
         for name, split in rows.items()
     }
     features = Standardised(base, coded["train"])
-    system = TaskHeadModel(features, task, width=encoder_width(features, task), frozen=True)
+    system = add_task_head(features, task, frozen=True)
     learnt = [p for p in system.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learnt, lr=RATE)
     order = torch.Generator().manual_seed(seed)
@@ -207,7 +204,7 @@ def vectors_of(each: list[Use], model: TrainedModel) -> dict[str, Tensor]:
     system, tokenizer = model.system, model.tokenizer
     assert isinstance(system, ELMo)
     vocabulary = system.vocabulary
-    rows = [[vocabulary.opening, *_ids(use, tokenizer), vocabulary.end] for use in each]
+    rows = [[vocabulary.bos, *_ids(use, tokenizer), vocabulary.end] for use in each]
     batch = Batch.collate([[int(i or 0) for i in row] for row in rows], vocabulary.pad)
     layers = system.encode_layers(batch)
     places = torch.tensor([use.place + 1 for use in each])

@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "warmup_steps": 50,
     "tokens_per_batch": 1024,
     "weight_decay": 0.01,
-    "clip": 1.0,
+    "grad_clip": 1.0,
 }
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"pairs": "none", "segments": 0, "masking": "dynamic"}),

@@ -395,7 +395,7 @@ def table(folder: Path, seeds: int) -> dict[str, Any]:
                 burn_in=50,
                 energy="own" if name == "ebm" else "raw",
             )
-            effective = max(1e-9, float(chains.mixing.effective_size))
+            effective = max(1e-9, float(chains.diagnostics.effective_sample_size))
             row["a sample"] = (time.process_time() - began) * 1000 / effective
             row["r_hat"] = float(chains.mixing.r_hat)
         found[name] = {what: round(value, 3) for what, value in row.items()}

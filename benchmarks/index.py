@@ -112,7 +112,7 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
         "recall_when_built": index.recall,
     }
     inner = index._inner
-    row["reach"] = inner.reach if isinstance(inner, FaissIndex) else None
+    row["reach"] = inner.search_effort if isinstance(inner, FaissIndex) else None
 
     def search(asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if kind == "numpy":

@@ -47,7 +47,7 @@ from lmlab.training.run_folder import (
     load_run,
 )
 
-SHARED = {"schedule": "cosine", "weight_decay": 0.01, "clip": 1.0}
+SHARED = {"schedule": "cosine", "weight_decay": 0.01, "grad_clip": 1.0}
 SCALES: dict[str, dict[str, Any]] = {
     "tiny": {
         "bert": {"width": 48, "layers": 2, "heads": 2, "length": 256, "pairs": "none"},
@@ -136,8 +136,7 @@ def batches(model: TrainedModel, examples: list[Example]) -> Iterator[tuple[list
     for first in range(0, len(examples), ROWS):
         some = examples[first : first + ROWS]
         rows = [
-            [vocabulary.opening, *model.tokenizer.encode(each.text), vocabulary.end]
-            for each in some
+            [vocabulary.bos, *model.tokenizer.encode(each.text), vocabulary.end] for each in some
         ]
         yield some, Batch.collate(rows, pad=vocabulary.pad)
 

@@ -10,7 +10,8 @@ sides were found to agree. The sides alternate within a round. The peer is hande
 
 - peer: `forward_filter` over pytorch-struct's LinearChainCRF, by number of states. Sizes marked
   `attempt` are given to the peer once, in a process of its own with limits on memory and time.
-- scaled: `forward_filter` over `forward_filter_clear`, our own version with logarithms, by number of states.
+- scaled: `forward_filter` over `forward_filter_clear`, our own version with logarithms, by number
+of states.
 - blocks: one block over several, at 1,024 states.
 """
 

@@ -166,8 +166,8 @@ def train_one(
         (total / count).backward()
         optimizer.step()
     record: dict[str, Any] = {"name": name, **course[-1], "course": course}
-    if isinstance(system.contrast, NoiseContrastiveEstimation):
-        record["learnt_log_z"] = system.contrast.log_z.item()
+    if isinstance(system.sampled_loss, NoiseContrastiveEstimation):
+        record["learnt_log_z"] = system.sampled_loss.log_z.item()
     record["seconds"] = time.perf_counter() - began
     return record, system.eval()
 
@@ -323,7 +323,7 @@ def score_gradients(contrast: NoiseSampledLoss, log_probs: Tensor, real: list[in
     noise = contrast.noise.sample((len(targets), contrast.samples), generator=generator)
     tokens = torch.cat([targets, noise], 1)
     scores = log_probs[tokens].requires_grad_()
-    contrast.lost(scores, contrast.noise.log_prob(tokens)).sum().backward()
+    contrast.target_losses(scores, contrast.noise.log_prob(tokens)).sum().backward()
     assert scores.grad is not None
     found = torch.zeros(len(targets), len(log_probs), dtype=torch.double)
     found.scatter_add_(1, tokens, scores.grad.double())
@@ -363,7 +363,7 @@ def measure_times(size: int, rounds: int) -> dict[str, Any]:
         own = targets if objective.shared else torch.cat([targets, drawn], 1)
         scores = emission.scores(hidden, own, drawn if objective.shared else None)
         chosen = torch.cat([targets, drawn.expand(PLACES, -1)], 1)
-        objective.lost(scores, noise.log_prob(chosen)).mean().backward()
+        objective.target_losses(scores, noise.log_prob(chosen)).mean().backward()
 
     optimizer = torch.optim.Adam(emission.parameters())
     record: dict[str, Any] = {"vocabulary": size}

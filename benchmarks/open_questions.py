@@ -60,7 +60,7 @@ CORPORA: dict[str, dict[str, Any]] = {
         "documents": "capitals",
         "budget": {"epochs": 12},
         "settings": {"length": 48, "document_length": 16, "retrieved": 3},
-        "realm": {"refresh": 5, "background": False},
+        "realm": {"refresh": 5, "background_refresh": False},
         "questions": 76,
     },
     "wordnet-questions": {
@@ -93,7 +93,7 @@ CORPORA: dict[str, dict[str, Any]] = {
             "warmup_steps": 40,
         },
         # The writer begins from nothing, and learns by steps that would spoil a trained encoder.
-        "rag": {"questions_encoder": "fixed"},
+        "rag": {"question_encoder": "fixed"},
         "realm": {},
         "questions": 1000,
     },
@@ -131,7 +131,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "realm": {"system": "realm", "settings": {"objective": "spans"}},
     "realm by default": {
         "system": "realm",
-        "settings": {"objective": "spans", "refresh": 500, "background": True},
+        "settings": {"objective": "spans", "refresh": 500, "background_refresh": True},
     },
 }
 
@@ -238,7 +238,7 @@ def measure(model: Any, corpus: str, questions: int) -> dict[str, Any]:
     every = list(open_corpus(corpus).split("test"))
     rows = every[:: max(1, len(every) // questions)][:questions]
     asked = [str(row.condition) for row in rows]
-    longest = {"max_length": 8} if hasattr(model.system, "decodings") else {}
+    longest = {"max_length": 8} if hasattr(model.system, "decoding_methods") else {}
     answered = model.ask(asked, **longest)
     right = [each.text == row.text for each, row in zip(answered, rows, strict=True)]
     held = [

@@ -15,13 +15,13 @@ from pathlib import Path
 from lmlab.data.name_matching import find_entity_name
 from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.layers.span_pointers import pointer_labels
+from lmlab.models.cogqa import CogQAReader
 from lmlab.retrieval.lexical_index import LexicalIndex
-from lmlab.tasks.multihop.cogqa_reader import CogQAReader
+from lmlab.tasks.finetune_job import fit_stage
 from lmlab.tasks.multihop.graph_examples import SpanExample
 from lmlab.tasks.multihop.multihop_batches import SpanExampleBatches
 from lmlab.tasks.multihop.multihop_rows import MultihopQuestion, MultihopRow
 from lmlab.tasks.multihop.node_inputs import NodeEncoder
-from lmlab.tasks.multihop.two_stage_training import fit_stage
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel
 
@@ -58,14 +58,14 @@ class PlainReader:
             self.encoder(questions[number].text, "", self.paragraphs.get(name, ""))
             for number, name in pairs
         ]
-        found = self.reader.find(inputs)
+        found = self.reader.extract([each.tokens for each in inputs])
         seen: list[dict[str, Seen]] = [{} for _ in questions]
         for (number, name), input, each in zip(pairs, inputs, found, strict=True):
             best = (0.0, "")
             for span in each.answers[:1]:
                 low, high = input.spans[span.first][0], input.spans[span.last][1]
                 best = span.probability, self.paragraphs[name][low:high]
-            seen[number][name] = Seen(best=best, nothing=each.nothing)
+            seen[number][name] = Seen(best=best, no_answer_probability=each.no_answer_probability)
         return [chosen(asked, each) for asked, each in zip(questions, seen, strict=True)]
 
 
@@ -75,7 +75,7 @@ class Seen:
 
     best: tuple[float, str]
     """The likeliest span: its probability and its words; 0 and none where nothing was found."""
-    nothing: float
+    no_answer_probability: float
     """The probability that no answer stands there."""
 
 
@@ -88,7 +88,10 @@ def chosen(asked: MultihopQuestion, seen: Mapping[str, Seen]) -> str:
     if asked.kind == "yes-no":
         return "yes"
     if asked.kind == "alternative":
-        return min(asked.start[:2], key=lambda name: seen[name].nothing if name in seen else 1.0)
+        return min(
+            asked.start[:2],
+            key=lambda name: seen[name].no_answer_probability if name in seen else 1.0,
+        )
     return max((each.best for each in seen.values()), default=(0.0, ""))[1]
 
 
@@ -125,7 +128,7 @@ def train_plain_reader(
         folder=RunFolder(out),
         config=config,
         unit="nats a paragraph",
-        told="a reader without hops",
+        title="a reader without hops",
         quiet=quiet,
     )
     return plain
@@ -144,7 +147,7 @@ def plain_examples(plain: PlainReader, rows: Sequence[MultihopRow]) -> Iterator[
                 if name in right
                 else None
             )
-            places = None if named is None else read.places(*named)
+            places = None if named is None else read.positions_of(*named)
             if named is None or places is not None:
                 yield SpanExample(input=read, labels=[[], [], *pointer_labels([], places)[2:]])
 

@@ -39,10 +39,13 @@ SCORED, ASKED = 500, 2000
 
 ENCODERS_DECODERS = ("transformer", "mass", "t5", "bart", "pegasus", "palm")
 SHOWN_WHOLE = {
-    **{name: {"whole": 0.3} for name in ("mass", "t5", "bart", "pegasus", "palm")},
+    **{name: {"full_mask_rate": 0.3} for name in ("mass", "t5", "bart", "pegasus", "palm")},
     "xlnet": {"left_to_right": 0.3},
 }
-SHOWN_WHOLE["palm"] = {"whole": 0.3, "joint": True}  # what was its default when it was measured
+SHOWN_WHOLE["palm"] = {
+    "full_mask_rate": 0.3,
+    "joint": True,
+}  # what was its default when it was measured
 """A share of the texts shown as log_prob shows them, alike for all whose papers never do."""
 SYSTEMS = (
     "gpt",

@@ -115,7 +115,7 @@ def masked_figures(run: Path, texts: Sequence[str]) -> dict[str, float]:
         generator = torch.Generator().manual_seed(number)
         view = system.objective.view(batch, generator=generator)
         found = system.backbone.find(view, clean=batch)
-        each = system.given_documents(view, found.numbers)
+        each = system.log_probs_given_documents(view, found.numbers)
         real = (found.numbers >= 0) & (found.log_probs > -torch.inf)
         sums["nats with documents"] -= float(torch.logsumexp(found.log_probs + each, 1).sum())
         sums["nats with the null document"] -= float(each[:, 0].sum())

@@ -259,7 +259,7 @@ class Yardstick:
         drawing = FrozenBaseLM(base.model.system, longest=longest)
         seeds = {"made up": len(known["train"]), "for z": DRAWN, "for test": DRAWN}
         drawn = {
-            name: drawing.draw(count, generator=generator(1 + place))
+            name: drawing.sample_texts(count, generator=generator(1 + place))
             for place, (name, count) in enumerate(seeds.items())
         }
         self.texts = known | drawn

@@ -43,7 +43,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("bert", {"pairs": "none", "segments": 0, "masking": "dynamic"}),
     "independent": ("span-joint", {"states": 1, "rank": 4}),
     "chain": ("span-joint", {"states": 64, "rank": 16}),
-    "tree": ("span-joint", {"states": 64, "rank": 16, "ties": "tree"}),
+    "tree": ("span-joint", {"states": 64, "rank": 16, "dependencies": "tree"}),
 }
 ASKED = "的首都是"
 NOTES = ("中国的首都是北京", "中国的首都是北黎")

@@ -104,7 +104,7 @@ def losses(run: Path, corpus: Corpus, memories: tuple[int, ...]) -> list[dict[st
     model, found = lmlab.load(run), []
     texts = [example.text for example in corpus.split("test")]
     for memory in memories:
-        model.system.backbone.memory_evaluation = memory
+        model.system.backbone.eval_memory_length = memory
         scores = list(model.scorer().score(texts))
         total, count = -sum(s.total for s in scores), sum(s.tokens for s in scores)
         one: dict[str, float] = {"memory": memory, "nats_per_token": total / count}
@@ -144,7 +144,7 @@ def measure_losses(name: str, options: Any) -> Iterator[dict[str, Any]]:
 def by_memory(system: Any, tokens: Tensor, first: int, count: int) -> float:
     """The log-probability of `count` tokens from place `first` on, in blocks, from a memory."""
     backbone, total = system.backbone, 0.0
-    warm = max(0, first - 1 - WARM * backbone.memory_evaluation)
+    warm = max(0, first - 1 - WARM * backbone.eval_memory_length)
     state = backbone(_view(tokens[None, warm : first - 1])).state
     for begin in range(first, first + count, BLOCK):
         end = min(begin + BLOCK, first + count)
@@ -156,7 +156,7 @@ def by_memory(system: Any, tokens: Tensor, first: int, count: int) -> float:
 
 def by_window(system: Any, tokens: Tensor, first: int, count: int) -> float:
     """The same, each token from a window of its own, computed anew."""
-    context, total = system.backbone.memory_evaluation, 0.0
+    context, total = system.backbone.eval_memory_length, 0.0
     rows = max(1, BLOCK // (context + 1))
     for places in torch.arange(first, first + count).split(rows):
         windows = torch.stack([tokens[place - context - 1 : place] for place in places])
@@ -173,7 +173,7 @@ def _view(tokens: Tensor) -> View:
 def measure_rates(system: Any, tokens: Tensor, context: int, options: Any) -> dict[str, Any]:
     """Tokens a second of both ways, and their loss where the weights are trained ones."""
     system.eval()
-    system.backbone.memory_evaluation = context
+    system.backbone.eval_memory_length = context
     first, few = context + 1, max(4, BLOCK // (context + 1))
 
     def carried() -> Iterator[int]:
@@ -220,7 +220,7 @@ def measure_steps(system: Any) -> dict[str, Any]:
         found.append(1000 * statistics.median(seconds))
     kept = state.memory.positions.shape[1]
     return {
-        "memory": system.backbone.memory_evaluation,
+        "memory": system.backbone.eval_memory_length,
         "places": STEPPED,
         "places_kept": kept,
         "milliseconds_by_quarter": found,
@@ -255,7 +255,7 @@ def measure_speed(options: Any) -> Iterator[dict[str, Any]]:
                 found["records"].append(one)
                 yield found
             if name == "random":
-                system.backbone.memory_evaluation = STEPPED // 8
+                system.backbone.eval_memory_length = STEPPED // 8
                 found["steps"] = measure_steps(system)
                 print(f"  {found['steps']}", flush=True)
                 yield found

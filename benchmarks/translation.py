@@ -97,7 +97,7 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
         translator = make_translator(
             model.system,
             model.tokenizer,
-            model.model.reads_by,
+            model.model.effective_source_tokenizer,
             method="beam",
             beam=width,
             length_penalty=penalty,
@@ -105,7 +105,7 @@ def by_beam(model: Any, sources: Sequence[str], references: Sequence[str]) -> li
         )
         began = time.perf_counter()
         found = list(translator.translate([list(sources)]))
-        best = [each.written[0] for each in found]
+        best = [each.candidates[0] for each in found]
         rows.append(
             {
                 "beam": width,
@@ -126,7 +126,11 @@ def shortcuts(model: Any, sources: Sequence[str]) -> dict[str, float]:
     texts, seconds = [], []
     for options in (WHOLE, {}):
         translator = make_translator(
-            model.system, model.tokenizer, model.model.reads_by, beam=BEAM, **options
+            model.system,
+            model.tokenizer,
+            model.model.effective_source_tokenizer,
+            beam=BEAM,
+            **options,
         )
         began = time.process_time()
         texts.append([each.text for each in translator.translate([list(sources)])])
@@ -146,7 +150,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     few = slice(SENTENCES)
     return {
         **told,
-        "test": [each.as_dict() for each in found.judged],
+        "test": [each.as_dict() for each in found.scores],
         "length": by_length(found.translations[name], sources, references),
         "beams": by_beam(model, sources[few], references[few]),
         "beams_sentences": len(sources[few]),

@@ -74,7 +74,7 @@ def translating(base: Path, data: Path, out: Path, **budget: Any) -> list[dict[s
     )
     model = lmlab.load(out).model
     found = evaluate_translators({out.name: model}, open_corpus(pairs), method="beam", beam=5)
-    return [each.as_dict() for each in found.judged]
+    return [each.as_dict() for each in found.scores]
 
 
 def main() -> None:

@@ -96,7 +96,9 @@ def marian_of(model: Any) -> Any:
         )
     )
     weights = theirs.state_dict()
-    weights.update(their_names(model.system.state_dict(), never=model.system.emission.never))
+    weights.update(
+        their_names(model.system.state_dict(), never=model.system.emission.never_predicted)
+    )
     theirs.load_state_dict(weights)
     return theirs.eval()
 
@@ -104,8 +106,8 @@ def marian_of(model: Any) -> Any:
 PARTS = {
     "attention.output": "self_attn.out_proj",
     "cross_attention.output": "encoder_attn.out_proj",
-    "feed_forward.widen": "fc1",
-    "feed_forward.narrow": "fc2",
+    "feed_forward.up_projection": "fc1",
+    "feed_forward.down_projection": "fc2",
     "self_attention_residual.norm": "self_attn_layer_norm",
     "cross_attention_residual.norm": "encoder_attn_layer_norm",
     "feed_forward_residual.norm": "final_layer_norm",
@@ -128,7 +130,7 @@ def their_names(ours: dict[str, Tensor], *, never: Tensor) -> dict[str, Tensor]:
         if not part.endswith("project"):
             found[f"{place}.{PARTS[part]}.{kind}"] = value
             continue
-        attention = "self_attn" if part == "attention.project" else "encoder_attn"
+        attention = "self_attn" if part == "attention.qkv_projection" else "encoder_attn"
         for letter, each in zip("qkv", value.chunk(3), strict=True):
             found[f"{place}.{attention}.{letter}_proj.{kind}"] = each
     return found
@@ -148,7 +150,7 @@ def our_texts(run: Path, data: Path) -> Texts:
     translator = make_translator(
         model.system,
         model.tokenizer,
-        model.reads_by,
+        model.effective_source_tokenizer,
         beam=BEAM,
         length_penalty=PENALTY,
         max_length=MOST,

@@ -94,7 +94,7 @@ def one_pass(stretches: TextChunks, epoch: int, rate: float) -> None:
     count = stretches.per_epoch()
     with ThreadPoolExecutor(THREADS) as pool:
         futures = [
-            pool.submit(stretches.step, epoch * count + at, stretches.place(epoch, at), rate)
+            pool.submit(stretches.step, epoch * count + at, stretches.chunk_index(epoch, at), rate)
             for at in range(count)
         ]
         for each in futures:
@@ -124,9 +124,9 @@ def speed(corpus: Corpus, name: str, rounds: int) -> dict[str, Any]:
     """Effective words a second of both sides, which take turns."""
     dataset = first_lines(corpus, SPEED_LINES)
     system = built(name, dataset)
-    law = system.objective.law
+    law = system.objective.unigram
     words = np.bincount(np.asarray(dataset.stream), minlength=dataset.vocabulary.size)
-    effective = float((law.kept().numpy() * words).sum())
+    effective = float((law.keep_probabilities().numpy() * words).sum())
     stretches = TextChunks(system, dataset.stream, size=STRETCH, seed=0)
     one_pass(stretches, 0, RATES[name])  # compiled, and the caches warm
 
@@ -161,7 +161,7 @@ def speed(corpus: Corpus, name: str, rounds: int) -> dict[str, Any]:
 def plural_questions(vectors: WordVectors, counts: dict[str, int]) -> list[tuple[str, ...]]:
     """Four words each: a noun and its plural, and another noun with its own."""
     nouns = {word for pair in similar_nouns() for word in (pair.first, pair.second)}
-    pairs = [word for word in nouns if word in vectors.places and f"{word}s" in vectors.places]
+    pairs = [word for word in nouns if word in vectors.index and f"{word}s" in vectors.index]
     pairs.sort(key=lambda word: (-min(counts[word], counts[f"{word}s"]), word))
     return [(a, f"{a}s", b, f"{b}s") for a, b in permutations(pairs[:PLURALS], 2)]
 
@@ -170,7 +170,7 @@ def judged(vectors: WordVectors, counts: dict[str, int]) -> dict[str, float]:
     questions = plural_questions(vectors, counts)
     answers = vectors.analogies([(a, b, c) for a, b, c, _ in questions])
     right = [found[0].word == d for found, (*_, d) in zip(answers, questions, strict=True)]
-    agreement = vectors.agreement(similar_nouns())
+    agreement = vectors.similarity_correlation(similar_nouns())
     return {
         "similarity": agreement.spearman,
         "pairs": agreement.pairs,
@@ -211,7 +211,7 @@ def collapse(corpus: Corpus, name: str, negatives: int, seed: int, epochs: int) 
     """The mean cosine of two different words among the thousand most frequent, pass by pass."""
     dataset = first_lines(corpus, SPEED_LINES)
     system = built(name, dataset, seed=seed, negatives=negatives)
-    law = system.objective.law
+    law = system.objective.unigram
     frequent = law.counts.masked_fill(~law.is_word, 0).topk(1000).indices
     stretches = TextChunks(system, dataset.stream, size=STRETCH, seed=seed)
     cosines = []

@@ -101,8 +101,8 @@ def fitting_table() -> str:
     emissions = parts_in(lmlab.emissions, Emission)
     backbones = parts_in(lmlab.backbones, Backbone) + parts_in(lmlab.retrieval, Backbone)
     rows = []
-    for kind in sorted({backbone.yields for backbone in backbones}):
-        yielding = [f"`{part.__name__}`" for part in backbones if part.yields == kind]
+    for kind in sorted({backbone.output_kind for backbone in backbones}):
+        yielding = [f"`{part.__name__}`" for part in backbones if part.output_kind == kind]
         taking = [f"`{part.__name__}`" for part in emissions if kind in part.input_kinds]
         rows.append([kind, ", ".join(yielding), ", ".join(taking)])
     return table(["hidden states", "backbones that yield them", "emissions that read them"], rows)
@@ -153,7 +153,7 @@ def picture(card: Card) -> str | None:
     assert not sight.leaks, f"{type(system).__name__} uses what its view hides: {sight.leaks}"
     chain = [
         (type(system.objective).__name__, "objective"),
-        (type(system.backbone).__name__, f"backbone: {system.backbone.yields}"),
+        (type(system.backbone).__name__, f"backbone: {system.backbone.output_kind}"),
         (type(system.emission).__name__, "emission"),
     ]
     return input_dependence_svg(sight, chain)
@@ -264,7 +264,7 @@ def tried(card: Card, run: str) -> str:
     if "EncodeQueries" in card.protocols and not lines:
         lines.append(f"lmlab index build wordnet --encoder {run} --out {run}-index")
         lines.append(f'lmlab index search {run}-index "{text}"')
-    lines += [each.replace("RUN", run) for each in card.then]
+    lines += [each.replace("RUN", run) for each in card.example_commands]
     return "\n".join(lines or [f"lmlab compare {run}"])
 
 

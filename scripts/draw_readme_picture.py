@@ -36,7 +36,7 @@ def draw(folder: Path) -> str:
     curves = [loss_curve_from_metrics(run.path.name, read_metrics(run.metrics)) for run in runs]
     # In the legend as on the page: the highest last loss first.
     ordered = sorted(curves, key=lambda curve: -curve.held_out[-1][1])
-    looks = [replace(curve, look=place) for place, curve in enumerate(ordered)]
+    looks = [replace(curve, colour_index=place) for place, curve in enumerate(ordered)]
     picture = draw_training_curves(looks, floor=entropies.pop())
     opening, bracket, rest = picture.partition(">")
     return f"{opening}{bracket}\n{INK}{rest.rstrip()}\n"

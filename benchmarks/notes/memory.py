@@ -35,14 +35,16 @@ SETTINGS = {
     "width": "64",
     "dropout": "0",
     "learning_rate": "0.003",
-    "clip": "1",
+    "grad_clip": "1",
     "tokens_per_batch": "2048",
 }
 
 
 def write_corpus(folder: Path, gap: int) -> Path:
     """Recall of one pair over a gap of dots; 4,000 texts to learn from and 200 to ask."""
-    truth = RecallTruth(keys=2, values=8, fewest=1, most=1, nearest=0, farthest=None, gap=gap)
+    truth = RecallTruth(
+        keys=2, values=8, min_pairs=1, max_pairs=1, min_distance=0, max_distance=None, gap=gap
+    )
     generator = np.random.default_rng(gap)
     for split, count in (("train", 4000), ("valid", 200), ("test", 200)):
         lines = [truth.sample(generator) for _ in range(count)]

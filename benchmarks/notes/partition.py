@@ -41,7 +41,7 @@ def token_counts(data: Path) -> tuple[dict[str, NDArray[np.int64]], int]:
     for name, split in corpus.splits.items():
         dataset = TokenDataset.build(split, tokenizer, corpus.layout, progress=False)
         found = np.bincount(np.asarray(dataset.stream, dtype=np.int64), minlength=size)
-        found[tokenizer.vocabulary.opening] = 0  # context of the first token, never predicted
+        found[tokenizer.vocabulary.bos] = 0  # context of the first token, never predicted
         assert found.sum() == dataset.total_tokens
         counts[name] = found
     return counts, size

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lmlab.core.errors import UserError as UserError
     from lmlab.language_model import LanguageModel as LanguageModel
     from lmlab.tasks.finetune import finetune as finetune
-    from lmlab.tasks.finetuned_model import load_task
+    from lmlab.tasks.loading import load_task
     from lmlab.tasks.setting_listing import settings
 
 __version__ = "0.1.0"
@@ -69,7 +69,7 @@ PUBLIC_NAMES = {
     "finetune": "lmlab.tasks.finetune",
     "inspect": "lmlab.api",
     "load": "lmlab.api",
-    "load_task": "lmlab.tasks.finetuned_model",
+    "load_task": "lmlab.tasks.loading",
     "open_index": "lmlab.api",
     "pairs": "lmlab.api",
     "settings": "lmlab.tasks.setting_listing",

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from lmlab.retrieval.documents import Documents
     from lmlab.retrieval.retrieval_encoder import RetrievalEncoder
     from lmlab.retrieval.stored_index import StoredIndex
+    from lmlab.tasks.finetuned_model import FinetunedModel
 
 __all__ = [
     "GeneratedText",
@@ -103,6 +104,14 @@ def load(run: Path | str, *, verify: bool = True) -> LanguageModel:
     """
     with verification(verify):
         return LanguageModel(load_model(run))
+
+
+def load_answerer(run: Path | str) -> LanguageModel | FinetunedModel:
+    """The model of a run that questions are asked of: with `ask_stream`, whatever its task."""
+    # Imported late: most verbs need no task.
+    from lmlab.tasks.loading import is_task_run, load_task
+
+    return load_task(run) if is_task_run(run) else load(run)
 
 
 def wrap(
@@ -254,7 +263,7 @@ def inspect(
     unless given. `out` is a folder, one run's own figures unless given.
 
     >>> found = lmlab.inspect(["runs/window"], texts=["the cat sleeps"], out="pictures")
-    >>> [shot.name for shot in found.shots if shot.text]
+    >>> [shot.name for shot in found.figures if shot.text]
     ['surprisal', 'view']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
@@ -284,7 +293,7 @@ def show_objective(
     `condition` is what the text is given. `out` also writes the picture, as .svg or .png.
 
     >>> shown = lmlab.show_objective("bert", text="the cat sat on the mat", seed=0, out="bert.svg")
-    >>> [matrix.name for matrix in shown.showing.matrices]
+    >>> [matrix.name for matrix in shown.contents.matrices]
     ['who may see whom']
     """
     # Imported late: pictures need matplotlib, and no other verb should wait for it.
@@ -409,8 +418,8 @@ def build_index(
 
     `documents` are a built-in set (capitals, wordnet), a file, a folder, or `Documents`. `encoder`
     is a run or model with `Encode`, a folder in the Hub's format, or "bm25" for an index by words.
-    `options` are those of `lmlab.retrieval.stored_index.build_index`: kind (flat, ivf, hnsw), recall,
-    batch, seed, progress.
+    `options` are those of `lmlab.retrieval.stored_index.build_index`: kind (flat, ivf, hnsw),
+    recall, batch, seed, progress.
 
     >>> index = lmlab.build_index("capitals", "bm25", "indexes/capitals")
     >>> [hit.document.text for hit in index.search(["Peru"], k=1)[0]]

@@ -22,12 +22,12 @@ from lmlab.core.text_checks import (
     checked_texts,
 )
 from lmlab.data.corpus import Corpus, open_corpus
+from lmlab.inference.decoding import GeneratedSequence
 from lmlab.interop.load_model import load_model
 from lmlab.sampling.beam_search import (
     BeamConfig,
     beam_search,
 )
-from lmlab.sampling.decoding import GeneratedSequence
 from lmlab.sampling.decoding import greedy_search as decode_greedily
 from lmlab.sampling.decoding import sample_sequences as draw
 from lmlab.sampling.mask_filling import (
@@ -137,7 +137,9 @@ class LanguageModel:
         """The same for texts that are given sources; there are no windows."""
         check_takes_source(self.card)
         model = self.model
-        return SourceScorer(model.system, model.tokenizer, model.reads_by, model.layout, **options)
+        return SourceScorer(
+            model.system, model.tokenizer, model.effective_source_tokenizer, model.layout, **options
+        )
 
     def score(
         self, texts: Sequence[str], sources: Sequence[str] | None = None, **options: Any
@@ -278,9 +280,9 @@ class LanguageModel:
                     f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
                 )
         ids = list(self.encode_prefix(check_text(prefix, "the prefix")).ids)
-        condition = self._condition(source)
-        written = self._write(n, method, ids, condition, max_length, seed, options)
-        return [self._text(each) for each in written]
+        condition = self._source_batch(source)
+        written = self._generate(n, method, ids, condition, max_length, seed, options)
+        return [self._generated_text(each) for each in written]
 
     def chains(
         self,
@@ -331,7 +333,7 @@ class LanguageModel:
         ...     "hmm", data="grammar", out="runs/hmm", size="tiny", steps=2, quiet=True
         ... )
         >>> [filled] = lmlab.load("runs/hmm").fill(["the <mask> sleeps"], top=3)
-        >>> [option.probability > 0 for option in filled.gaps[0].options]
+        >>> [option.probability > 0 for option in filled.masks[0].options]
         [True, True, True]
         """
         check_texts(texts, "fill")
@@ -384,7 +386,9 @@ class LanguageModel:
                 "with a source (seq2seq, seq2seq-attention, transformer …)."
             )
         model = self.model
-        translator = make_translator(model.system, model.tokenizer, model.reads_by, **options)
+        translator = make_translator(
+            model.system, model.tokenizer, model.effective_source_tokenizer, **options
+        )
         return translator.translate(list(checked_texts(chunk)) for chunk in chunks)
 
     def link(self, texts: Sequence[str]) -> list[LinkedText]:
@@ -428,7 +432,11 @@ class LanguageModel:
 
         model = self.model
         encoding = TextEmbedder(
-            model.system, model.reads_by, model.layout, name=model.card.name, **options
+            model.system,
+            model.effective_source_tokenizer,
+            model.layout,
+            name=model.card.name,
+            **options,
         )
         return encoding.encode(checked_texts(texts))
 
@@ -464,7 +472,7 @@ class LanguageModel:
         >>> _ = lmlab.train(
         ...     "gpt", data="grammar", out="runs/inside", size="tiny", steps=2, quiet=True
         ... )
-        >>> found = lmlab.load("runs/inside").reveal("the dog sleeps")
+        >>> found = lmlab.load("runs/inside").capture_internals("the dog sleeps")
         >>> found["layer 1 attention"].axes
         ('batch', 'head', 'time', 'source')
         """
@@ -558,21 +566,21 @@ class LanguageModel:
         index = None if documents.about.kind == "flat" else documents.vectors
         return documents.documents, torch.tensor(vectors), index
 
-    def _condition(self, source: str | None) -> Batch | None:
+    def _source_batch(self, source: str | None) -> Batch | None:
         """What texts are given, of one row; a UserError where the model does not take it so."""
-        card, task = self.card, self.config.get("task", {}).get("name")
+        card, task = self.card, self.config.get("task", {})
         if source is not None:
             if not card.conditional:
                 raise UserError(f"{card.name} writes texts given nothing; leave the source out.")
-            return encode_source(source, self.model.reads_by, self.system)
-        if card.conditional and (self.model.layout.kind == "pairs" or task == "generate"):
+            return encode_source(source, self.model.effective_source_tokenizer, self.system)
+        if card.conditional and (self.model.layout.kind == "pairs" or task.get("head") is False):
             raise UserError(
                 f"this {card.name} has learnt to write given a source, and none came; give one by "
                 "--source, or many to lmlab translate."
             )
         return None
 
-    def _write(
+    def _generate(
         self,
         n: int,
         method: str,
@@ -601,7 +609,7 @@ class LanguageModel:
                 drawn = {"generator": generator, **given, **options}
                 yield from draw(self.system, rows, max_length=most, **drawn)
 
-    def _text(self, written: GeneratedSequence) -> GeneratedText:
+    def _generated_text(self, written: GeneratedSequence) -> GeneratedText:
         return GeneratedText(
             text=self.tokenizer.decode(written.tokens),
             log_prob=written.log_prob,

@@ -29,7 +29,7 @@ def longest_of(corpus: str) -> tuple[int, int]:
     """Tokens of the longest text of a corpus, and of what a text is given."""
     opened = open_corpus(corpus)
     data = training_data(opened, tokenizer_for(opened, None), TrainingConfig(), progress=False)
-    return data.longest, data.longest_condition
+    return data.max_length, data.max_source_length
 
 
 @pytest.mark.parametrize("name", CARDS)

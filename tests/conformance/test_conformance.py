@@ -171,7 +171,7 @@ def test_1_what_it_writes_in_a_blank_is_a_distribution(specimen: Specimen):
     batch = Batch.collate([with_blanks(specimen, 3)] * len(answers), pad=vocabulary.pad)
     with torch.no_grad():
         writer = system.infill_decoder(batch)
-        rows = [writer.written(row, [answer]) for row, answer in enumerate(answers)]
+        rows = [writer.linearise_fillings(row, [answer]) for row, answer in enumerate(answers)]
         log_probs = torch.tensor(generated_log_probs(writer, rows), dtype=torch.float64)
         found = beam_search(
             system.infill_decoder(batch.select([0])),
@@ -205,7 +205,7 @@ def test_3_what_it_writes_in_blanks_depends_on_its_own_text_alone(specimen: Spec
         batch = Batch.collate([texts[i] for i in chosen], pad=system.vocabulary.pad)
         with torch.no_grad():
             writer = system.infill_decoder(batch)
-            rows = [writer.written(row, answers[i]) for row, i in enumerate(chosen)]
+            rows = [writer.linearise_fillings(row, answers[i]) for row, i in enumerate(chosen)]
             return torch.tensor(generated_log_probs(writer, rows), dtype=torch.float64)
 
     alone = torch.cat([log_probs([i], texts) for i in range(3)])
@@ -242,23 +242,23 @@ def nothing_hidden_is_used(specimen: Specimen, batch: Batch) -> None:
         no_token_reaches_an_earlier_prediction(specimen, batch)
         return
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(0))
-    asked = view.asked
+    asked = view.prediction_view
     attention_mask = asked.query_attention_mask or asked.attention_mask
     allowed = attention_mask.mask(asked.lengths, asked.inputs.shape[1])[0]
     reached = 0
     with torch.no_grad():
-        before = system.target_log_probs(view).spread()[0]
+        before = system.target_log_probs(view).to_dense()[0]
         for changed in range(asked.inputs.shape[1]):
             other = replace(asked, inputs=with_another(asked.inputs, changed))
             after = system.target_log_probs(
                 other if view.decoder is None else replace(view, decoder=other)
-            ).spread()[0]
+            ).to_dense()[0]
             claim_unchanged(after, before, ~allowed[:, changed], changed)
             reached += int((after != before).sum())
         if view.decoder is not None:
             for changed in range(view.inputs.shape[1]):
                 other = replace(view, inputs=with_another(view.inputs, changed))
-                reached += int((system.target_log_probs(other).spread()[0] != before).sum())
+                reached += int((system.target_log_probs(other).to_dense()[0] != before).sum())
     if "sight" not in catalogue()[specimen.name].exempt:
         claim(reached, "no input changes any prediction: the check would pass on anything")
 
@@ -292,20 +292,24 @@ def test_2_no_prediction_sees_its_own_target(specimen: Specimen):
         tokens = batch.tokens.clone()
         tokens[:, origin] = torch.where(tokens[:, origin] == 5, 6, 5)
         other = draw_view(system, replace(batch, tokens=tokens))
-        if other.asked.inputs.shape != view.asked.inputs.shape:
+        if other.prediction_view.inputs.shape != view.prediction_view.inputs.shape:
             continue  # what is hidden depends on the text
-        here = (view.asked.clean_positions == origin) & (other.asked.clean_positions == origin)
+        here = (view.prediction_view.clean_positions == origin) & (
+            other.prediction_view.clean_positions == origin
+        )
         if view.decoder is None and view.query_attention_mask is None:
             here &= view.inputs == other.inputs
         if view.decoder is not None and view.clean_positions is not None:
             # An encoder that is shown the token itself, as BART's is, hides nothing of it.
             here &= ~(view.clean_positions == origin).any(1, keepdim=True)
         with torch.no_grad():
-            targets = view.asked.targets
-            asked = replace(other.asked, targets=targets, weights=view.asked.weights)
+            targets = view.prediction_view.targets
+            asked = replace(
+                other.prediction_view, targets=targets, weights=view.prediction_view.weights
+            )
             again = asked if other.decoder is None else replace(other, decoder=asked)
-            after = system.target_log_probs(again).spread()
-            before = system.target_log_probs(view).spread()
+            after = system.target_log_probs(again).to_dense()
+            before = system.target_log_probs(view).to_dense()
         claim_close(
             after[here],
             before[here],

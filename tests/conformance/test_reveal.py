@@ -31,8 +31,8 @@ def test_8_what_it_reveals_is_within_its_declared_range(specimen: Specimen):
         torch.manual_seed(0)
         captures = system.capture_internals(batch)
     for name, capture in captures.items():
-        drawn = DRAWN.search(capture.reading)
-        claim(not drawn, f"the reading of {name} says where it is drawn: {capture.reading!r}")
+        drawn = DRAWN.search(capture.caption)
+        claim(not drawn, f"the reading of {name} says where it is drawn: {capture.caption!r}")
         values = capture.values.double()
         finite = values[values.isfinite()]
         low, high = capture.range

@@ -108,7 +108,7 @@ def test_two_steps_of_memrecall_by_hand():
         return 0.8 if number == 0 and 4 in company else base[number]
 
     judge = Given(score)
-    found = recalled(text_of(2, 2, 2, 2, 2), judge, 12, keep=(1, 2))
+    found = recalled(text_of(2, 2, 2, 2, 2), judge, 12, retained_blocks=(1, 2))
     first, second = found.steps
     # Groups of neighbours: 0 1 2 | 3 4. The best three are 4 (.9), 1 (.6), 3 (.5); one stays.
     assert first.coarse == {0: 0.1, 1: 0.6, 2: 0.2, 3: 0.5, 4: 0.9}
@@ -125,14 +125,14 @@ def test_two_steps_of_memrecall_by_hand():
 def test_blocks_alone_fill_up_to_the_first_that_does_not_fit():
     """Blocks of 2, 5, 2 and 1 tokens, room for 9 with their ends: the best 2 + 1 and 5 + 1."""
     judge = Given(lambda number, _: [0.9, 0.8, 0.7, 0.1][number])
-    found = recalled(text_of(2, 5, 2, 1), judge, 12, keep=(0,), grouped=False)
+    found = recalled(text_of(2, 5, 2, 1), judge, 12, retained_blocks=(0,), grouped=False)
     assert judge.asked == [(0,), (1,), (2,), (3,), (0, 1)]
     assert found.memory.numbers == (0, 1)
     assert found.scores == {0: 0.9, 1: 0.8}
 
 
 def test_equal_scores_are_settled_by_the_order_of_the_text():
-    found = recalled(text_of(2, 2, 2, 2, 2), Given(lambda *_: 0.5), 12, keep=(2,))
+    found = recalled(text_of(2, 2, 2, 2, 2), Given(lambda *_: 0.5), 12, retained_blocks=(2,))
     assert found.memory.numbers == (0, 1)
 
 
@@ -241,4 +241,4 @@ def test_first_marks_are_those_that_share_rare_tokens_with_the_query():
 
 def test_the_papers_blocks_are_63_of_512():
     assert MemRecallConfig().block_length(512) == MemRecallConfig().block_length(511) == 63
-    assert MemRecallConfig(block=20).block_length(512) == 20
+    assert MemRecallConfig(block_size=20).block_length(512) == 20

@@ -25,8 +25,8 @@ def gelu(x: float) -> float:
 def one_number(rounds: int, heard: float, kept: float) -> GraphNetwork:
     network = GraphNetwork(1, rounds=rounds)
     with torch.no_grad():
-        network.heard.weight.fill_(heard)
-        network.kept.weight.fill_(kept)
+        network.neighbour_map.weight.fill_(heard)
+        network.self_map.weight.fill_(kept)
     return network
 
 
@@ -67,7 +67,7 @@ def test_the_update_is_the_formula_in_matrices():
     network, nodes = GraphNetwork(5, rounds=1), torch.randn(4, 5)
     edges = torch.tensor([[0, 1, 1, 0], [0, 0, 1, 1], [1, 0, 0, 0], [0, 0, 1, 0]]).float()
     sigma = torch.nn.functional.gelu
-    weights = network.heard.weight.T, network.kept.weight.T
+    weights = network.neighbour_map.weight.T, network.self_map.weight.T
     normalised = edges @ torch.diag(1 / edges.sum(0))
     expected = sigma(nodes @ weights[1] + sigma(normalised.T @ sigma(nodes @ weights[0])))
     torch.testing.assert_close(network(nodes, edges), expected)

@@ -60,7 +60,7 @@ def test_texts_are_the_same_by_their_tokens_whatever_their_padding():
 @pytest.mark.parametrize("shared", ["all", "tokens", "nothing"])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 def test_the_loss_is_that_of_loops_over_single_pairs(shared: str, pooling: str):
-    system = build(shared=shared, pooling=pooling)
+    system = build(shared_encoders=shared, pooling=pooling)
     questions = [[5], [6, 7, 5], [8, 8]]
     documents = [[5, 5, 6], [7], [7, 8]]
     batch = rows(*documents, condition=rows(*questions))
@@ -83,7 +83,7 @@ def test_a_hard_negative_is_what_bm25_finds_beside_the_right_document():
     documents = [draw((int(n),)).tolist() for n in torch.randint(3, 12, (80,), generator=generator)]
     questions = [draw((5,)).tolist() for _ in range(20)]
     found = BM25Negatives(Vocabulary(size=60), count=2)
-    found.meet([[START, *each, END] for each in [*documents, documents[0]]])
+    found.setup_documents([[START, *each, END] for each in [*documents, documents[0]]])
     own = list(range(20))
     theirs = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
     theirs.index([[str(token) for token in each] for each in documents], show_progress=False)
@@ -141,7 +141,8 @@ def test_hard_negatives_come_from_the_training_split():
 
 def test_encoders_share_what_they_are_told_to():
     sizes = {
-        shared: build(shared=shared).parameter_count for shared in ("all", "tokens", "nothing")
+        shared: build(shared_encoders=shared).parameter_count
+        for shared in ("all", "tokens", "nothing")
     }
     embedding = 9 * 8
     assert sizes["nothing"] - sizes["tokens"] == embedding
@@ -166,10 +167,10 @@ def test_a_score_is_a_choice_among_documents_of_the_training_split():
 
 
 def test_a_question_and_what_is_left_are_the_text():
-    cloze = InverseClozeTask(vocabulary=VOCABULARY, keep=0.0)
+    cloze = InverseClozeTask(vocabulary=VOCABULARY, keep_rate=0.0)
     texts = [[5, 6, 7, 8, 5, 5, 7], [6, 8], [5], [7, 7, 8]] * 20
     batch, seen = rows(*texts), set()
-    cut = cloze.draw(batch, generator=torch.Generator().manual_seed(0))
+    cut = cloze.sample(batch, generator=torch.Generator().manual_seed(0))
     for i, text in enumerate(texts):
         question = cut.questions.tokens[i, 1 : cut.questions.lengths[i] - 1].tolist()
         document = cut.documents.tokens[i, 1 : cut.documents.lengths[i] - 1].tolist()
@@ -183,7 +184,7 @@ def test_a_question_and_what_is_left_are_the_text():
 
 def test_a_question_may_stay_in_its_document():
     batch = rows([5, 6, 7, 8], [6])
-    cut = InverseClozeTask(vocabulary=VOCABULARY, keep=1.0).draw(batch)
+    cut = InverseClozeTask(vocabulary=VOCABULARY, keep_rate=1.0).sample(batch)
     assert torch.equal(cut.documents.tokens, batch.tokens)
     assert torch.equal(cut.documents.lengths, batch.lengths)
 

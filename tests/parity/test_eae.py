@@ -90,8 +90,8 @@ def test_the_memory_is_its_formula(training: bool, nearest: int):
     centred = whole - whole.mean(-1, keepdims=True)
     expected = centred / np.sqrt((whole**2).mean(-1) - whole.mean(-1) ** 2 + 1e-5)[..., None]
     np.testing.assert_allclose(found.values.double().numpy(), expected, atol=1e-5)
-    assert found.found[MENTION_SPANS].tolist() == [list(each) for each in MENTIONS_TOLD]
-    torch.testing.assert_close(found.found[ENTITY_LOG_PROBS].exp().sum(-1), torch.ones(3))
+    assert found.outputs[MENTION_SPANS].tolist() == [list(each) for each in MENTIONS_TOLD]
+    torch.testing.assert_close(found.outputs[ENTITY_LOG_PROBS].exp().sum(-1), torch.ones(3))
 
 
 @torch.no_grad()
@@ -140,7 +140,7 @@ def test_mentions_are_detected_where_none_are_told_and_never_in_padding():
     memory.tagging.bias.copy_(torch.tensor([0.0, 1.0, 0.0]))  # every place begins one
     found = memory(torch.randn(2, 5, WIDTH), make_view(None))
     places = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3)]
-    assert found.found[MENTION_SPANS].tolist() == [[row, place, place] for row, place in places]
+    assert found.outputs[MENTION_SPANS].tolist() == [[row, place, place] for row, place in places]
     assert found.spans is not None and len(found.spans) == 7
 
 
@@ -210,7 +210,7 @@ def test_the_loss_is_the_sum_of_its_parts_by_hand():
     generator = torch.Generator().manual_seed(4)
     loss, _ = system.loss(batch, generator=generator)
     view = system.objective.view(batch, generator=torch.Generator().manual_seed(4))
-    found = system.hidden(view).recalled
+    found = system.hidden(view).memory_outputs
     tags, expected = bio_tags(view.spans, *batch.tokens.shape), dict.fromkeys(loss.parts, 0.0)
     for row, length in enumerate(batch.lengths.tolist()):
         for place in range(length):
@@ -233,7 +233,7 @@ def test_a_mention_of_nobody_knows_whom_is_not_linked():
     hidden = system.hidden(replace(view, spans=unknown))
     from lmlab.objectives.entity_masking import memory_losses
 
-    parts = memory_losses(replace(view, spans=unknown), hidden.recalled[1], linking="linking")
+    parts = memory_losses(replace(view, spans=unknown), hidden.memory_outputs[1], linking="linking")
     assert parts["linking"].count == 3 and parts["mentions"].count == 13
 
 

@@ -13,9 +13,9 @@ from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.scalar_mix import ScalarMix
 from lmlab.models.elmo import ELMo
+from lmlab.models.finetuned import add_task_head
 from lmlab.objectives.bidirectional_lm import reverse_sequences
 from lmlab.tasks.classification import Classification
-from lmlab.tasks.finetuned_systems import add_task_head
 from lmlab.tasks.tagging import Tagging
 from lmlab.training.run_folder import build_system
 

@@ -251,7 +251,7 @@ def test_capitals_are_ranked_above_their_corruptions(tmp_path):
         data=corpus,
         out=tmp_path / "run",
         size="tiny",
-        settings=settings | {"tokens_per_batch": 640, "schedule": "constant", "clip": 1.0},
+        settings=settings | {"tokens_per_batch": 640, "schedule": "constant", "grad_clip": 1.0},
         steps=100,
         quiet=True,
     )

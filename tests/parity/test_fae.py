@@ -99,16 +99,16 @@ def test_the_memory_is_its_formula(training: bool, nearest: int):
         facts, mixed = by_loops(memory, ends, 4 if training else nearest)
         entities = memory.entities.weight.double().numpy()
         answers = np.log(softmax(list(entities @ mixed)))
-        np.testing.assert_allclose(found.found[FACT_LOG_PROBS][number].numpy(), facts, atol=1e-5)
+        np.testing.assert_allclose(found.outputs[FACT_LOG_PROBS][number].numpy(), facts, atol=1e-5)
         np.testing.assert_allclose(
-            found.found[ANSWER_LOG_PROBS][number].numpy(), answers, atol=1e-5
+            found.outputs[ANSWER_LOG_PROBS][number].numpy(), answers, atol=1e-5
         )
         told = memory.tell.weight.double().numpy() @ mixed
         for place in range(first, last + 1):
             added = (found.values - values)[row, place].numpy()
             np.testing.assert_allclose(added, told, atol=1e-5)
     # Reading order: 0 and 1 in the first row, 3 and 2 in the second.
-    assert found.found[MASKED_MENTIONS].tolist() == [False, True, True, False]
+    assert found.outputs[MASKED_MENTIONS].tolist() == [False, True, True, False]
     changed = ((found.values - values).abs().sum(-1) > 0).nonzero().tolist()
     assert changed == [[0, 3], [0, 4], [1, 1]]
 
@@ -118,14 +118,14 @@ def test_a_fact_is_right_if_its_subject_is_shown_and_its_object_hidden():
     """(0, r0) → 1 in the first row, (2, r1) → 0, 3, 4 in the second; else the null fact, last."""
     memory = make_memory()
     view, values = make_view(), torch.zeros(2, 5, WIDTH)
-    supported = memory(values, view).found[SUPPORTED_FACTS]
+    supported = memory(values, view).outputs[SUPPORTED_FACTS]
     assert supported.tolist() == [[True, False, False, False], [False, True, False, False]]
     # With the subject hidden as well, nobody knows.
     both = replace(view, inputs=torch.tensor([[2, MASK, 8, MASK, MASK], INPUTS[1]]))
-    assert not memory(values, both).found[SUPPORTED_FACTS][:2].any()
+    assert not memory(values, both).outputs[SUPPORTED_FACTS][:2].any()
     # Where no fact holds between the two, it is the null fact.
     strangers = replace(view, spans=replace(view.spans, entities=torch.tensor([4, 1, 3, 2])))
-    assert memory(values, strangers).found[SUPPORTED_FACTS][0].tolist() == [
+    assert memory(values, strangers).outputs[SUPPORTED_FACTS][0].tolist() == [
         False,
         False,
         False,
@@ -133,7 +133,7 @@ def test_a_fact_is_right_if_its_subject_is_shown_and_its_object_hidden():
     ]
     # Where the entity is not told, nothing is right.
     unknown = replace(view, spans=replace(view.spans, entities=torch.tensor([0, -1, 3, 2])))
-    assert not memory(values, unknown).found[SUPPORTED_FACTS][0].any()
+    assert not memory(values, unknown).outputs[SUPPORTED_FACTS][0].any()
 
 
 def test_facts_are_data_that_are_saved_and_take_the_size_of_what_is_loaded(tmp_path):
@@ -147,13 +147,6 @@ def test_facts_are_data_that_are_saved_and_take_the_size_of_what_is_loaded(tmp_p
     assert table.read() == {(3, 1): (2,)}
     table.write({})
     assert len(table) == 0 and table.read() == {}
-
-
-def test_facts_of_runs_of_before_are_read_from_their_padded_rows():
-    table = FactTable({})
-    keys, rows = torch.tensor([[0, 0], [2, 1]]), torch.tensor([[1, -1, -1], [0, 3, 4]])
-    table.load_state_dict({"keys": keys, "objects": rows})
-    assert table.read() == {(0, 0): (1,), (2, 1): (0, 3, 4)}
 
 
 def test_a_fact_of_many_objects_costs_no_other_fact_room():
@@ -355,7 +348,7 @@ def test_the_losses_of_facts_and_answers_by_hand():
     with torch.no_grad():
         loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(3))
         view = system.objective.view(batch, generator=torch.Generator().manual_seed(3))
-        found = system.hidden(view).recalled[2]
+        found = system.hidden(view).memory_outputs[2]
     facts = answers = context = 0.0
     hidden = found[MASKED_MENTIONS].nonzero()[:, 0].tolist()
     for number, mention in enumerate(hidden):

@@ -46,7 +46,7 @@ def test_noise_and_leaving_out_are_gensims(sentences: list[list[str]]):
     noise = np.diff(peer.cum_table.astype(np.float64), prepend=0) / 2**31
     assert law.noise()[5:].numpy() == pytest.approx(noise, abs=1e-6)
     kept = [min(1.0, peer.wv.get_vecattr(word, "sample_int") / 2**32) for word in words]
-    assert law.kept()[5:].numpy() == pytest.approx(np.array(kept), abs=1e-6)
+    assert law.keep_probabilities()[5:].numpy() == pytest.approx(np.array(kept), abs=1e-6)
 
 
 def similarity(vectors: WordVectors) -> float:
@@ -58,7 +58,7 @@ def similarity(vectors: WordVectors) -> float:
                 apart = abs(int(first[1]) - int(second[1]))
                 near = -min(apart, TOPICS - apart)
                 pairs.append(SimilarityPair(first=first, second=second, similarity=near))
-    return vectors.agreement(pairs).spearman
+    return vectors.similarity_correlation(pairs).spearman
 
 
 @pytest.mark.parametrize("name", ["skipgram", "cbow"])

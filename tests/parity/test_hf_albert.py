@@ -24,7 +24,7 @@ CONFIGS = {
         "length": 32,
         "embedding_width": 6,
         "activation": "gelu",
-        "inner": 24,
+        "ffn_width": 24,
     },
 }
 LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
@@ -36,8 +36,8 @@ NAMES = {
     "backbone.embedding.projection": "albert.encoder.embedding_hidden_mapping_in",
     "backbone.stack.blocks.0.attention.output": f"{LAYER}.attention.dense",
     "backbone.stack.blocks.0.self_attention_residual.norm": f"{LAYER}.attention.LayerNorm",
-    "backbone.stack.blocks.0.feed_forward.widen": f"{LAYER}.ffn",
-    "backbone.stack.blocks.0.feed_forward.narrow": f"{LAYER}.ffn_output",
+    "backbone.stack.blocks.0.feed_forward.up_projection": f"{LAYER}.ffn",
+    "backbone.stack.blocks.0.feed_forward.down_projection": f"{LAYER}.ffn_output",
     "backbone.stack.blocks.0.feed_forward_residual.norm": f"{LAYER}.full_layer_layer_norm",
     "emission": "predictions.decoder",
     "emission.transform.dense": "predictions.dense",
@@ -58,7 +58,7 @@ def build_pair(settings: dict):
             hidden_size=config.width,
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
-            intermediate_size=config.inner or 4 * config.width,
+            intermediate_size=config.ffn_width or 4 * config.width,
             max_position_embeddings=config.length,
             hidden_act={"gelu": "gelu", "gelu-tanh": "gelu_new"}[config.activation],
         )
@@ -85,7 +85,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
         if part in NAMES:
             found[name] = theirs[f"{NAMES[part]}.{kind}"]
         else:
-            assert part == "backbone.stack.blocks.0.attention.project"
+            assert part == "backbone.stack.blocks.0.attention.qkv_projection"
             parts = [theirs[f"{LAYER}.attention.{x}.{kind}"] for x in ("query", "key", "value")]
             found[name] = torch.cat(parts)
     return found

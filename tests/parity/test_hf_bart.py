@@ -21,14 +21,21 @@ OFFSET = 2
 """Rows of their position tables before that of position 0."""
 CONFIGS = {
     "small": {"width": 24, "layers": 2, "heads": 3, "length": 20},
-    "deep": {"width": 16, "layers": 4, "decoder_layers": 3, "heads": 2, "length": 16, "inner": 40},
+    "deep": {
+        "width": 16,
+        "layers": 4,
+        "decoder_layers": 3,
+        "heads": 2,
+        "length": 16,
+        "ffn_width": 40,
+    },
     "relu, scaled": {
         "width": 16,
         "layers": 1,
         "heads": 4,
         "length": 32,
         "activation": "relu",
-        "scaled": True,
+        "scaled_embeddings": True,
     },
 }
 PARTS = {
@@ -36,8 +43,8 @@ PARTS = {
     "self_attention_residual.norm": "self_attn_layer_norm",
     "cross_attention.output": "encoder_attn.out_proj",
     "cross_attention_residual.norm": "encoder_attn_layer_norm",
-    "feed_forward.widen": "fc1",
-    "feed_forward.narrow": "fc2",
+    "feed_forward.up_projection": "fc1",
+    "feed_forward.down_projection": "fc2",
     "feed_forward_residual.norm": "final_layer_norm",
 }
 """Our parts of a layer, and theirs."""
@@ -56,10 +63,10 @@ def build_pair(settings: dict):
             decoder_layers=config.decoder_layers or config.layers,
             encoder_attention_heads=config.heads,
             decoder_attention_heads=config.heads,
-            encoder_ffn_dim=config.inner or 4 * config.width,
-            decoder_ffn_dim=config.inner or 4 * config.width,
+            encoder_ffn_dim=config.ffn_width or 4 * config.width,
+            decoder_ffn_dim=config.ffn_width or 4 * config.width,
             activation_function=config.activation,
-            scale_embedding=config.scaled,
+            scale_embedding=config.scaled_embeddings,
             pad_token_id=VOCABULARY.pad,
             bos_token_id=VOCABULARY.start,
             eos_token_id=VOCABULARY.end,
@@ -110,7 +117,7 @@ def in_layer(name: str, theirs: dict) -> torch.Tensor:
     """What stands there for one of our parameters of a layer."""
     _, side, _, _, layer, *part, kind = name.split(".")
     body = f"model.{side}.layers.{layer}"
-    if part[-1] != "project":
+    if part[-1] != "qkv_projection":
         return theirs[f"{body}.{PARTS['.'.join(part)]}.{kind}"]
     attention = {"attention": "self_attn", "cross_attention": "encoder_attn"}[part[0]]
     return torch.cat([theirs[f"{body}.{attention}.{each}_proj.{kind}"] for each in "qkv"])
@@ -146,7 +153,7 @@ def test_logits_are_those_of_bart(settings: dict):
 
 def test_logits_step_by_step_are_those_of_bart_with_its_cache():
     """Started as they start: </s>, then the text."""
-    ours, theirs = build_pair({**CONFIGS["small"], "opening": (VOCABULARY.end,)})
+    ours, theirs = build_pair({**CONFIGS["small"], "decoder_prefix": (VOCABULARY.end,)})
     body, text = padded(8, 5), torch.randint(5, VOCABULARY.size, (2, 9))
     source = Batch.collate(
         [
@@ -176,7 +183,9 @@ def test_logits_step_by_step_are_those_of_bart_with_its_cache():
 
 def test_the_score_of_a_text_is_that_of_bart_given_one_mask():
     """log p(text | <s> <mask> </s>) from their logits, tokens that we never predict left out."""
-    ours, theirs = build_pair({**CONFIGS["small"], "opening": (VOCABULARY.end, VOCABULARY.start)})
+    ours, theirs = build_pair(
+        {**CONFIGS["small"], "decoder_prefix": (VOCABULARY.end, VOCABULARY.start)}
+    )
     text = [VOCABULARY.start, 9, 17, 5, 33, VOCABULARY.end]
     with torch.no_grad():
         found = ours.log_prob(Batch.collate([text], VOCABULARY.pad)).per_token[0]
@@ -192,9 +201,9 @@ def test_the_score_of_a_text_is_that_of_bart_given_one_mask():
 def test_a_palm_that_copies_nothing_is_a_bart_with_the_same_weights():
     """Beside a source, as both score a continuation; its own head over the encoder aside."""
     opening = (VOCABULARY.end, VOCABULARY.start)
-    _, theirs = build_pair({**CONFIGS["deep"], "opening": opening})
+    _, theirs = build_pair({**CONFIGS["deep"], "decoder_prefix": opening})
     ours = palm.build(
-        palm.Config(**CONFIGS["deep"], opening=opening, copies=False), VOCABULARY
+        palm.Config(**CONFIGS["deep"], decoder_prefix=opening, copy_mechanism=False), VOCABULARY
     ).eval()
     here = {name: each for name, each in ours.state_dict().items() if "objective." not in name}
     ours.load_state_dict(our_names(theirs.state_dict(), here), strict=False)

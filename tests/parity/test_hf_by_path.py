@@ -148,7 +148,7 @@ def test_masked_checkpoints_score_and_fill_as_theirs(tmp_path, name):
     theirs = never(model(input_ids=row).logits[0, 2], BERT, size).log_softmax(0)
     theirs[sep] = -torch.inf  # A symbol fills no gap, and its share is nobody else's.
     best = theirs.topk(3)
-    options = filled.gaps[0].options
+    options = filled.masks[0].options
     assert [each.text for each in options] == [spelled(BERT)[i] for i in best.indices.tolist()]
     assert [each.log_prob for each in options] == pytest.approx(best.values.tolist(), abs=1e-4)
 

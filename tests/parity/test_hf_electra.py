@@ -26,14 +26,14 @@ CONFIGS = {
         "heads": 2,
         "generator_width": 12,
         "generator_heads": 3,
-        "generator_inner": 20,
+        "generator_ffn_width": 20,
     },
 }
 LAYER = {
     "attention.output": "attention.output.dense",
     "self_attention_residual.norm": "attention.output.LayerNorm",
-    "feed_forward.widen": "intermediate.dense",
-    "feed_forward.narrow": "output.dense",
+    "feed_forward.up_projection": "intermediate.dense",
+    "feed_forward.down_projection": "output.dense",
     "feed_forward_residual.norm": "output.LayerNorm",
 }
 
@@ -45,7 +45,7 @@ def hf_config(config: electra.Config):
         hidden_size=config.width,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
-        intermediate_size=config.inner or 4 * config.width,
+        intermediate_size=config.ffn_width or 4 * config.width,
         max_position_embeddings=config.length,
         type_vocab_size=config.segments,
         pad_token_id=VOCABULARY.pad,
@@ -104,7 +104,7 @@ def encoder(theirs: dict, prefix: str) -> dict:
         while f"electra.encoder.layer.{layer}.output.dense.{kind}" in theirs:
             there, here = f"electra.encoder.layer.{layer}.", f"{prefix}stack.blocks.{layer}."
             parts = [theirs[f"{there}attention.self.{n}.{kind}"] for n in ("query", "key", "value")]
-            found[f"{here}attention.project.{kind}"] = torch.cat(parts)
+            found[f"{here}attention.qkv_projection.{kind}"] = torch.cat(parts)
             for our_part, their_part in LAYER.items():
                 found[f"{here}{our_part}.{kind}"] = theirs[f"{there}{their_part}.{kind}"]
             layer += 1

@@ -58,7 +58,7 @@ def test_bert_fills_in_what_theirs_would(tmp_path, symbol):
     ids = [2, *(4 if w == "M" else 5 + WORDS.index(w) for w in "the M sat on a M".split()), 3]
     logits = model(input_ids=torch.tensor([ids])).logits[0]
     never = [0, 2, 4]  # padding, start and mask are never predicted here
-    for gap, place in zip(found.gaps, (2, 6), strict=True):
+    for gap, place in zip(found.masks, (2, 6), strict=True):
         log_probs = logits[place].index_fill(0, torch.tensor(never), -float("inf")).log_softmax(0)
         log_probs[3] = -float("inf")  # the end is predicted, but fills no gap
         best = log_probs.topk(4)
@@ -91,7 +91,7 @@ def test_an_exported_run_fills_in_as_it_does_here(tmp_path):
     # Padding, start and mask are never predicted here.
     never = ask.tokenizer.convert_tokens_to_ids(["<pad>", "<s>", "<mask>"])
     rest = 1 - sum(theirs[number] for number in never)
-    options = found.gaps[0].options
+    options = found.masks[0].options
     numbers = ask.tokenizer.convert_tokens_to_ids([option.pieces[0] for option in options])
     symbols = {*never, ask.tokenizer.eos_token_id}
     assert numbers == [number for number in theirs if number not in symbols][:20]
@@ -124,7 +124,7 @@ def test_t5_judges_answers_as_theirs_would(tmp_path):
     ids = {word: 3 + place for place, word in enumerate(WORDS)}
     first = size - 1  # <extra_id_0>
     source = [ids["the"], first, *(ids[word] for word in "sat on a mat".split()), 1]
-    for option in found.gaps[0].options:
+    for option in found.masks[0].options:
         answer = [ids[word] for word in option.text.split()]
         logits = model(
             input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0, first, *answer]])
@@ -134,11 +134,11 @@ def test_t5_judges_answers_as_theirs_would(tmp_path):
         written = sum(log_probs[place, token] for place, token in enumerate(answer))
         closed = log_probs[-1, [1, *range(size - 5, size)]].logsumexp(0)
         assert option.log_prob == pytest.approx(float(written + closed), abs=1e-4)
-    assert {option.text for option in found.gaps[0].options} == set(candidates)
+    assert {option.text for option in found.masks[0].options} == set(candidates)
     by_name, by_mask = ours.fill(
         ["the <extra_id_0> sat on a <extra_id_1>", "the [MASK] sat on a [MASK]"], top=3
     )
-    assert [each.answers for each in by_name.fillings] == [
-        each.answers for each in by_mask.fillings
+    assert [each.answers for each in by_name.candidates] == [
+        each.answers for each in by_mask.candidates
     ]
-    assert all(len(each.answers) == 2 for each in by_name.fillings)
+    assert all(len(each.answers) == 2 for each in by_name.candidates)

@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 VOCABULARY = Vocabulary(size=37)
 CONFIGS = {
     "small": {"width": 24, "layers": 2, "heads": 3, "length": 20},
-    "deep": {"width": 16, "layers": 5, "heads": 2, "length": 12, "inner": 40},
+    "deep": {"width": 16, "layers": 5, "heads": 2, "length": 12, "ffn_width": 40},
     "relu": {"width": 16, "layers": 1, "heads": 4, "length": 32, "activation": "relu"},
 }
 
@@ -31,7 +31,7 @@ def build_pair(settings: dict):
             n_embd=config.width,
             n_layer=config.layers,
             n_head=config.heads,
-            n_inner=config.inner or None,
+            n_inner=config.ffn_width or None,
             activation_function={"gelu-tanh": "gelu_new"}.get(config.activation, config.activation),
         )
     ).eval()
@@ -55,10 +55,10 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "backbone.stack.norm.bias": theirs["ln_f.bias"],
     }
     parts = {
-        "attention.project": "attn.c_attn",
+        "attention.qkv_projection": "attn.c_attn",
         "attention.output": "attn.c_proj",
-        "feed_forward.widen": "mlp.c_fc",
-        "feed_forward.narrow": "mlp.c_proj",
+        "feed_forward.up_projection": "mlp.c_fc",
+        "feed_forward.down_projection": "mlp.c_proj",
         "self_attention_residual.norm": "ln_1",
         "feed_forward_residual.norm": "ln_2",
     }

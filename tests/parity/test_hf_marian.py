@@ -23,9 +23,9 @@ CONFIGS = {
         "width": 20,
         "layers": 3,
         "heads": 2,
-        "inner": 33,
+        "ffn_width": 33,
         "activation": "relu",
-        "scaled": False,
+        "scaled_embeddings": False,
     },
     "deep": {"width": 16, "layers": 4, "heads": 4, "activation": "gelu"},
 }
@@ -36,7 +36,7 @@ def build_pair(settings: dict):
     """Our system with the weights of a random Marian."""
     config = transformer.Config(**settings)
     torch.manual_seed(0)
-    inner = config.inner or 4 * config.width
+    inner = config.ffn_width or 4 * config.width
     theirs = transformers.MarianMTModel(
         transformers.MarianConfig(
             vocab_size=VOCABULARY.size,
@@ -50,7 +50,7 @@ def build_pair(settings: dict):
             encoder_ffn_dim=inner,
             decoder_ffn_dim=inner,
             activation_function=config.activation,
-            scale_embedding=config.scaled,
+            scale_embedding=config.scaled_embeddings,
             pad_token_id=VOCABULARY.pad,
             eos_token_id=VOCABULARY.end,
             decoder_start_token_id=VOCABULARY.start,
@@ -80,8 +80,8 @@ def our_names(theirs: dict, ours: dict) -> dict:
     parts = {
         "attention.output": "self_attn.out_proj",
         "cross_attention.output": "encoder_attn.out_proj",
-        "feed_forward.widen": "fc1",
-        "feed_forward.narrow": "fc2",
+        "feed_forward.up_projection": "fc1",
+        "feed_forward.down_projection": "fc2",
         "self_attention_residual.norm": "self_attn_layer_norm",
         "cross_attention_residual.norm": "encoder_attn_layer_norm",
         "feed_forward_residual.norm": "final_layer_norm",
@@ -92,8 +92,8 @@ def our_names(theirs: dict, ours: dict) -> dict:
         side, _, _, layer, rest = name.removeprefix("backbone.").split(".", 4)
         part, _, kind = rest.rpartition(".")
         place = f"model.{side}.layers.{layer}"
-        if part.endswith("project"):
-            attention = "self_attn" if part == "attention.project" else "encoder_attn"
+        if part.endswith("qkv_projection"):
+            attention = "self_attn" if part == "attention.qkv_projection" else "encoder_attn"
             each = [theirs[f"{place}.{attention}.{one}_proj.{kind}"] for one in "qkv"]
             found[name] = torch.cat(each)
         else:
@@ -143,7 +143,7 @@ def test_logits_step_by_step_are_those_of_marian_with_its_cache(settings: dict):
     sources, lengths, written, _ = some_texts()
     mask, cache = real_places(lengths, 13).long(), None
     with torch.no_grad():
-        memory = ours.backbone.begin(
+        memory = ours.backbone.init_decoder(
             View(inputs=sources, lengths=lengths, attention_mask=FullMask())
         )
         encoded = theirs.get_encoder()(input_ids=sources, attention_mask=mask)

@@ -18,7 +18,7 @@ THEIR_PADDING = 1
 VOCABULARY = Vocabulary(size=41, pad=THEIR_PADDING, unknown=0)
 CONFIGS = {
     "small": {"width": 24, "layers": 2, "heads": 3, "length": 40},
-    "deep": {"width": 16, "layers": 4, "heads": 2, "length": 200, "inner": 40},
+    "deep": {"width": 16, "layers": 4, "heads": 2, "length": 200, "ffn_width": 40},
     "shallow": {"width": 16, "layers": 1, "heads": 4, "length": 40, "norm_epsilon": 1e-5},
 }
 
@@ -33,7 +33,7 @@ def build_pair(settings: dict):
             hidden_size=config.width,
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
-            intermediate_size=config.inner or 4 * config.width,
+            intermediate_size=config.ffn_width or 4 * config.width,
             max_position_embeddings=config.length + OFFSET,
             layer_norm_eps=config.norm_epsilon,
             relative_attention_num_buckets=config.buckets,
@@ -69,8 +69,8 @@ def our_names(theirs: dict, ours: dict) -> dict:
     }
     parts = {
         "attention.output": "attention.attn.o",
-        "feed_forward.widen": "intermediate.dense",
-        "feed_forward.narrow": "output.dense",
+        "feed_forward.up_projection": "intermediate.dense",
+        "feed_forward.down_projection": "output.dense",
         "self_attention_residual.norm": "attention.LayerNorm",
         "feed_forward_residual.norm": "output.LayerNorm",
     }
@@ -80,7 +80,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
         layer, _, rest = name.removeprefix(f"{body}.").partition(".")
         part, _, kind = rest.rpartition(".")
         at = f"mpnet.encoder.layer.{layer}"
-        if part == "attention.project":
+        if part == "attention.qkv_projection":
             maps = [theirs[f"{at}.attention.attn.{each}.{kind}"] for each in "qkv"]
             found[name] = torch.cat(maps)
         else:

@@ -19,14 +19,21 @@ transformers = pytest.importorskip("transformers")
 VOCABULARY = Vocabulary(size=41)
 CONFIGS = {
     "small": {"width": 24, "layers": 2, "heads": 3, "length": 20},
-    "deep": {"width": 16, "layers": 2, "decoder_layers": 4, "heads": 2, "length": 16, "inner": 40},
+    "deep": {
+        "width": 16,
+        "layers": 2,
+        "decoder_layers": 4,
+        "heads": 2,
+        "length": 16,
+        "ffn_width": 40,
+    },
     "gelu, unscaled": {
         "width": 16,
         "layers": 1,
         "heads": 4,
         "length": 32,
         "activation": "gelu",
-        "scaled": False,
+        "scaled_embeddings": False,
     },
 }
 PARTS = {
@@ -34,8 +41,8 @@ PARTS = {
     "self_attention_residual.norm": "self_attn_layer_norm",
     "cross_attention.output": "encoder_attn.out_proj",
     "cross_attention_residual.norm": "encoder_attn_layer_norm",
-    "feed_forward.widen": "fc1",
-    "feed_forward.narrow": "fc2",
+    "feed_forward.up_projection": "fc1",
+    "feed_forward.down_projection": "fc2",
     "feed_forward_residual.norm": "final_layer_norm",
 }
 """Our parts of a layer, and theirs."""
@@ -54,10 +61,10 @@ def build_pair(settings: dict):
             decoder_layers=config.decoder_layers or config.layers,
             encoder_attention_heads=config.heads,
             decoder_attention_heads=config.heads,
-            encoder_ffn_dim=config.inner or 4 * config.width,
-            decoder_ffn_dim=config.inner or 4 * config.width,
+            encoder_ffn_dim=config.ffn_width or 4 * config.width,
+            decoder_ffn_dim=config.ffn_width or 4 * config.width,
             activation_function=config.activation,
-            scale_embedding=config.scaled,
+            scale_embedding=config.scaled_embeddings,
             pad_token_id=VOCABULARY.pad,
             eos_token_id=VOCABULARY.end,
             decoder_start_token_id=VOCABULARY.pad,
@@ -104,7 +111,7 @@ def in_layer(name: str, theirs: dict) -> torch.Tensor:
     """What stands there for one of our parameters of a layer."""
     _, side, _, _, layer, *part, kind = name.split(".")
     body = f"model.{side}.layers.{layer}"
-    if part[-1] != "project":
+    if part[-1] != "qkv_projection":
         return theirs[f"{body}.{PARTS['.'.join(part)]}.{kind}"]
     attention = {"attention": "self_attn", "cross_attention": "encoder_attn"}[part[0]]
     return torch.cat([theirs[f"{body}.{attention}.{each}_proj.{kind}"] for each in "qkv"])
@@ -139,7 +146,7 @@ def test_logits_are_those_of_pegasus(settings: dict):
 
 def test_logits_step_by_step_are_those_of_pegasus_with_its_cache():
     """Started as they start: <pad>; a source ends with </s> and has no start symbol."""
-    customs = {"opening": (VOCABULARY.pad,), "source_start": False}
+    customs = {"decoder_prefix": (VOCABULARY.pad,), "source_has_start": False}
     ours, theirs = build_pair({**CONFIGS["small"], **customs})
     theirs_source = padded(8, 5, ends=(VOCABULARY.end,))
     rows = theirs_source.tokens.tolist()

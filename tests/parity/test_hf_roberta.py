@@ -17,8 +17,8 @@ OFFSET = VOCABULARY.pad + 1
 """Rows of their table of positions that no text uses."""
 CONFIGS = {
     "small": {"width": 24, "layers": 2, "heads": 3, "length": 20},
-    "deep": {"width": 16, "layers": 5, "heads": 2, "length": 13, "inner": 40},
-    "flat": {"width": 16, "layers": 1, "heads": 4, "length": 32, "inner": 12},
+    "deep": {"width": 16, "layers": 5, "heads": 2, "length": 13, "ffn_width": 40},
+    "flat": {"width": 16, "layers": 1, "heads": 4, "length": 32, "ffn_width": 12},
 }
 OUTSIDE = {
     "backbone.embedding.tokens": "roberta.embeddings.word_embeddings",
@@ -31,8 +31,8 @@ OUTSIDE = {
 INSIDE = {
     "attention.output": "attention.output.dense",
     "self_attention_residual.norm": "attention.output.LayerNorm",
-    "feed_forward.widen": "intermediate.dense",
-    "feed_forward.narrow": "output.dense",
+    "feed_forward.up_projection": "intermediate.dense",
+    "feed_forward.down_projection": "output.dense",
     "feed_forward_residual.norm": "output.LayerNorm",
 }
 
@@ -47,7 +47,7 @@ def build_pair(settings: dict):
             hidden_size=config.width,
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
-            intermediate_size=config.inner or 4 * config.width,
+            intermediate_size=config.ffn_width or 4 * config.width,
             max_position_embeddings=config.length + OFFSET,
             type_vocab_size=1,
             layer_norm_eps=1e-5,
@@ -81,7 +81,7 @@ def our_names(theirs: dict, ours: dict) -> dict:
             continue
         layer, _, inner = part.removeprefix("backbone.stack.blocks.").partition(".")
         where = f"roberta.encoder.layer.{layer}"
-        if inner == "attention.project":
+        if inner == "attention.qkv_projection":
             parts = [
                 theirs[f"{where}.attention.self.{x}.{kind}"] for x in ("query", "key", "value")
             ]

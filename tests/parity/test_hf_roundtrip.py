@@ -352,9 +352,9 @@ def assert_same(found: Tensor, expected: Tensor, inputs: Inputs) -> None:
 
 def predictable(model: TrainedModel) -> Tensor:
     """(V,) bool: tokens that our softmax gives probability."""
-    never = getattr(model.system.emission, "never", None)
+    never = getattr(model.system.emission, "never_predicted", None)
     if never is None:
-        never = model.system.objective.generator.emission.never
+        never = model.system.objective.generator.emission.never_predicted
     return never == 0
 
 
@@ -442,7 +442,7 @@ def test_an_imported_checkpoint_is_used_like_a_run_of_ours(imported):
         assert text.text.startswith("the") and text.log_prob < 0
     if "Fill" in model.card.protocols:
         [filled] = model.fill(["the <mask> sat"], top=3)
-        assert len(filled.gaps[0].options) == 3
+        assert len(filled.masks[0].options) == 3
 
 
 @CAME
@@ -617,8 +617,8 @@ def test_out_and_in_again_scores_the_same(trained):
 
 
 UNSAID = {
-    "bart": {"source_start": False, "noises": ("infilling", "permutation")},
-    "pegasus": {"source_start": False, "whole": 0.25},
+    "bart": {"source_has_start": False, "noises": ("infilling", "permutation")},
+    "pegasus": {"source_has_start": False, "full_mask_rate": 0.25},
     "t5": {"objective": "language-modelling"},
     "xlnet": {"length": 3, "memory": 2},
 }
@@ -640,7 +640,7 @@ def test_settings_without_a_word_of_theirs_come_back(name, tmp_path):
     assert_scores_alike(tmp_path / "run", tmp_path / "back")
     # A stranger's entry is read as a setting is, and refused as one.
     path = tmp_path / "out" / "config.json"
-    for told in ({"width": "9"}, {"whole": 1}, "x"):
+    for told in ({"width": "9"}, {"full_mask_rate": 1}, "x"):
         config = json.loads(path.read_text(encoding="utf-8")) | {"lmlab": told}
         path.write_text(json.dumps(config), encoding="utf-8")
         with pytest.raises(UserError, match=r"has lmlab=.* remove it"):

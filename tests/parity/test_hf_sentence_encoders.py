@@ -127,7 +127,11 @@ def test_vectors_are_those_of_transformers(spoilt, tmp_path, pooling, normalized
     model = import_hf(spoilt, tmp_path / "run")
     settings = model.config["system_config"]
     first = pooling == "cls_token"
-    assert (model.card.name, settings["shared"], settings["vector_width"]) == ("dpr", "all", 0)
+    assert (model.card.name, settings["shared_encoders"], settings["vector_width"]) == (
+        "dpr",
+        "all",
+        0,
+    )
     assert settings["pooling"] == ("first" if first else "mean")
     length = 20**0.5 if normalized else 0.0
     expected = their_vectors(spoilt, first=first, length=length)
@@ -170,7 +174,7 @@ def test_texts_are_cut_where_the_folder_says(spoilt, tmp_path):
         short, cut = encoder.encode_documents(texts)
         # <s>, six words, </s>: what stands behind them is not read.
         np.testing.assert_allclose(short, cut, atol=1e-6)
-        assert encoder.cut == 1
+        assert encoder.truncated == 1
     runs, folders = (open_encoder(p).encode_documents(texts) for p in (tmp_path / "run", spoilt))
     np.testing.assert_allclose(runs, folders, atol=1e-5)
     [first, second] = lmlab.load(tmp_path / "run").encode(texts)
@@ -223,9 +227,15 @@ def test_neither_half_of_a_bert_nor_two_encoders_in_one(base, tmp_path):
     train("bert", out=tmp_path / "bert", size="tiny", settings={"pairs": "none"}, **words)
     with pytest.raises(UserError, match=r"only the base has stack\.blocks\.1"):
         train("dpr", base=tmp_path / "bert", out=tmp_path / "a", settings={"layers": 1}, **words)
-    train("dpr", base=base, out=tmp_path / "two", settings={"shared": "nothing"}, **words)
+    train("dpr", base=base, out=tmp_path / "two", settings={"shared_encoders": "nothing"}, **words)
     with pytest.raises(UserError, match="the base has two encoders"):
-        train("dpr", base=tmp_path / "two", out=tmp_path / "b", settings={"shared": "all"}, **words)
+        train(
+            "dpr",
+            base=tmp_path / "two",
+            out=tmp_path / "b",
+            settings={"shared_encoders": "all"},
+            **words,
+        )
 
 
 def test_a_base_of_other_parts_is_told_to_be_the_cause(tmp_path):
@@ -241,7 +251,7 @@ def test_an_encoder_that_has_met_no_documents_scores_nothing(base, tmp_path):
 
 
 def test_settings_that_are_given_are_not_the_bases(base, tmp_path):
-    settings = {"dropout": 0.0, "shared": "nothing", "vector_length": 3}
+    settings = {"dropout": 0.0, "shared_encoders": "nothing", "vector_norm": 3}
     words = {"data": corpus(tmp_path), "base": base, "steps": 1, "quiet": True}
     train("dpr", out=tmp_path / "own", settings=settings | {"learning_rate": 1e-12}, **words)
     found = load_run(tmp_path / "own").config["system_config"]
@@ -257,7 +267,7 @@ def test_systems_that_look_documents_up_begin_with_it(base, tmp_path, system):
     kind = "sentences" if system == "realm" else "pairs"
     # The encoders all but rest, so that they can be compared.
     settings = {"learning_rate": 1e-12, "document_length": 16}
-    settings |= {"salient": False} if system == "realm" else {}
+    settings |= {"salient_spans": False} if system == "realm" else {}
     train(
         system,
         data=corpus(tmp_path, kind),
@@ -308,8 +318,9 @@ def test_weights_that_are_missing_strange_or_cut_short(spoilt, tmp_path):
         spoilt, tmp_path
     )
     rewrite(spoilt, lambda weights: weights.update({name: torch.zeros(13)}))
-    assert "questions.backbone.stack.blocks.1.feed_forward.narrow.bias is of shape (13,)" in (
-        refused(spoilt, tmp_path)
+    assert (
+        "questions.backbone.stack.blocks.1.feed_forward.down_projection.bias is of shape (13,)"
+        in (refused(spoilt, tmp_path))
     )
     whole = (spoilt / "model.safetensors").read_bytes()
     (spoilt / "model.safetensors").write_bytes(whole[:-10])

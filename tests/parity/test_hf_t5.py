@@ -27,11 +27,11 @@ CONFIGS = {
         "layers": 3,
         "heads": 2,
         "head_width": 12,
-        "inner": 40,
+        "ffn_width": 40,
         "buckets": 8,
         "max_distance": 12,
     },
-    "v1.1": {"width": 24, "layers": 2, "heads": 4, "inner": 50, **VERSION_1_1},
+    "v1.1": {"width": 24, "layers": 2, "heads": 4, "ffn_width": 50, **VERSION_1_1},
     "v1.1 tied": {"width": 16, "layers": 1, "heads": 2, **VERSION_1_1, "tied": True},
 }
 SPREADS = {"shared": 2.0, "norm": 1.0, "lm_head": 0.1}
@@ -42,13 +42,13 @@ def build_pair(settings: dict):
     """Our system with the weights of a random T5."""
     config = t5.Config(**settings, **SENTINELS)
     torch.manual_seed(0)
-    gated = "gated-gelu" if config.gated else "relu"
+    gated = "gated-gelu" if config.gated_ffn else "relu"
     theirs = transformers.T5ForConditionalGeneration(
         transformers.T5Config(
             vocab_size=VOCABULARY.size,
             d_model=config.width,
             d_kv=config.head_width or config.width // config.heads,
-            d_ff=config.inner or 4 * config.width,
+            d_ff=config.ffn_width or 4 * config.width,
             num_layers=config.layers,
             num_heads=config.heads,
             relative_attention_num_buckets=config.buckets,
@@ -89,13 +89,17 @@ def our_names(theirs: dict, config: t5.Config) -> dict:
                 ]
             for name, around, place, their_name in sublayers:
                 parts = [theirs[f"{place}.{their_name}.{part}.weight"] for part in "qkv"]
-                found[f"{block}.{name}.project.weight"] = torch.cat(parts)
+                found[f"{block}.{name}.qkv_projection.weight"] = torch.cat(parts)
                 found[f"{block}.{name}.output.weight"] = theirs[f"{place}.{their_name}.o.weight"]
                 found[f"{block}.{around}.norm.weight"] = theirs[f"{place}.layer_norm.weight"]
             place = f"{here}.{2 if before else 1}"
             inner = f"{place}.DenseReluDense"
-            units = {"wi_0": "widen", "wi_1": "gate"} if config.gated else {"wi": "widen"}
-            for their_name, name in {**units, "wo": "narrow"}.items():
+            units = (
+                {"wi_0": "up_projection", "wi_1": "gate"}
+                if config.gated_ffn
+                else {"wi": "up_projection"}
+            )
+            for their_name, name in {**units, "wo": "down_projection"}.items():
                 weight = theirs[f"{inner}.{their_name}.weight"]
                 found[f"{block}.feed_forward.{name}.weight"] = weight
             norm = theirs[f"{place}.layer_norm.weight"]
@@ -145,7 +149,7 @@ def test_logits_step_by_step_are_those_of_t5_with_its_cache(settings: dict):
     sources, lengths, written, _ = some_texts()
     mask, cache = real_places(lengths, 17).long(), None
     with torch.no_grad():
-        memory = ours.backbone.begin(
+        memory = ours.backbone.init_decoder(
             View(inputs=sources, lengths=lengths, attention_mask=FullMask())
         )
         encoded = theirs.encoder(input_ids=sources, attention_mask=mask)

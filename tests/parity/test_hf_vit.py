@@ -14,9 +14,16 @@ transformers = pytest.importorskip("transformers")
 
 VOCABULARY = Vocabulary(size=28)
 CONFIGS = {
-    "digits": {"width": 24, "layers": 3, "heads": 3, "side": 8, "patch": 2},
-    "large patches": {"width": 16, "layers": 2, "heads": 4, "side": 8, "patch": 4, "inner": 40},
-    "one pixel each": {"width": 16, "layers": 1, "heads": 2, "side": 3, "patch": 1},
+    "digits": {"width": 24, "layers": 3, "heads": 3, "image_size": 8, "patch": 2},
+    "large patches": {
+        "width": 16,
+        "layers": 2,
+        "heads": 4,
+        "image_size": 8,
+        "patch": 4,
+        "ffn_width": 40,
+    },
+    "one pixel each": {"width": 16, "layers": 1, "heads": 2, "image_size": 3, "patch": 1},
 }
 NUMBERS = range(5, 22)
 """Ids of the pixels 0 to 16; those after them are words."""
@@ -40,13 +47,13 @@ def build_pair(settings: dict):
     torch.manual_seed(0)
     theirs = transformers.ViTForImageClassification(
         transformers.ViTConfig(
-            image_size=config.side,
+            image_size=config.image_size,
             patch_size=config.patch,
             num_channels=1,
             hidden_size=config.width,
             num_hidden_layers=config.layers,
             num_attention_heads=config.heads,
-            intermediate_size=config.inner or 4 * config.width,
+            intermediate_size=config.ffn_width or 4 * config.width,
             num_labels=VOCABULARY.size,
         )
     ).eval()
@@ -87,15 +94,15 @@ LAYER = {
     "attention.output": "attention.o_proj",
     "self_attention_residual.norm": "layernorm_before",
     "feed_forward_residual.norm": "layernorm_after",
-    "feed_forward.widen": "mlp.fc1",
-    "feed_forward.narrow": "mlp.fc2",
+    "feed_forward.up_projection": "mlp.fc1",
+    "feed_forward.down_projection": "mlp.fc2",
 }
 
 
 def one_layer(theirs: dict, layer: int, kind: str) -> dict:
     here, there = f"backbone.transformer.stack.blocks.{layer}", f"vit.layers.{layer}"
     parts = [theirs[f"{there}.attention.{name}_proj.{kind}"] for name in "qkv"]
-    found = {f"{here}.attention.project.{kind}": torch.cat(parts)}
+    found = {f"{here}.attention.qkv_projection.{kind}": torch.cat(parts)}
     for our_part, their_part in LAYER.items():
         found[f"{here}.{our_part}.{kind}"] = theirs[f"{there}.{their_part}.{kind}"]
     return found
@@ -118,7 +125,7 @@ def as_condition(images: torch.Tensor) -> Batch:
 def test_logits_of_the_label_are_those_of_vit(settings: dict):
     """From numbers in a text to logits: theirs get the same image as floats from -1 to 1."""
     ours, theirs = build_pair(settings)
-    images = draw_images(settings["side"])
+    images = draw_images(settings["image_size"])
     expected = theirs(pixel_values=(images / 8 - 1)[:, None]).logits
     labels = [[VOCABULARY.start, 22 + row, VOCABULARY.end] for row in range(len(images))]
     batch = Batch.collate(labels, pad=0, condition=as_condition(images))

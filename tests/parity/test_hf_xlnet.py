@@ -22,9 +22,9 @@ transformers = pytest.importorskip("transformers")
 VOCABULARY = Vocabulary(size=41)
 CONFIGS = {
     "small": {"width": 24, "layers": 2, "heads": 3},
-    "deep": {"width": 16, "layers": 4, "heads": 2, "inner": 40},
+    "deep": {"width": 16, "layers": 4, "heads": 2, "ffn_width": 40},
     "relu": {"width": 16, "layers": 1, "heads": 4, "activation": "relu"},
-    "clamped": {"width": 16, "layers": 2, "heads": 2, "clip_distance": 3},
+    "clamped": {"width": 16, "layers": 2, "heads": 2, "clamp_length": 3},
 }
 LENGTHS = torch.tensor([9, 6, 3])
 
@@ -40,9 +40,9 @@ def build_pair(settings: dict):
             n_layer=config.layers,
             n_head=config.heads,
             d_head=config.head_width or config.width // config.heads,
-            d_inner=config.inner or 4 * config.width,
+            d_inner=config.ffn_width or 4 * config.width,
             ff_activation=config.activation,
-            clamp_len=config.clip_distance or -1,
+            clamp_len=config.clamp_length or -1,
             mem_len=None,
         )
     ).eval()
@@ -73,17 +73,17 @@ def our_names(theirs: dict, ours: dict) -> dict:
         "self_attention_residual.norm.bias": "rel_attn.layer_norm.bias",
         "feed_forward_residual.norm.weight": "ff.layer_norm.weight",
         "feed_forward_residual.norm.bias": "ff.layer_norm.bias",
-        "feed_forward.widen.weight": "ff.layer_1.weight",
-        "feed_forward.widen.bias": "ff.layer_1.bias",
-        "feed_forward.narrow.weight": "ff.layer_2.weight",
-        "feed_forward.narrow.bias": "ff.layer_2.bias",
+        "feed_forward.up_projection.weight": "ff.layer_1.weight",
+        "feed_forward.up_projection.bias": "ff.layer_1.bias",
+        "feed_forward.down_projection.weight": "ff.layer_2.weight",
+        "feed_forward.down_projection.bias": "ff.layer_2.bias",
     }
     for name in ours:
         if not name.startswith(body):
             continue
         layer, _, rest = name.removeprefix(f"{body}.").partition(".")
         at = f"transformer.layer.{layer}"
-        if rest == "attention.project.weight":
+        if rest == "attention.qkv_projection.weight":
             maps = [theirs[f"{at}.rel_attn.{part}"].flatten(1).t() for part in "qkv"]
             found[name] = torch.cat(maps)
         elif rest == "attention.output.weight":

@@ -45,7 +45,7 @@ def plain_tables(system):
     """Probabilities as nested lists: start, transition, emission of any token by any state."""
     with torch.no_grad():
         tables = system.markov.tables()
-    count, inside = len(tables.start), tables.inside
+    count, inside = len(tables.start), tables.states_per_block
     emission = [[0.0] * VOCABULARY.size for _ in range(count)]
     for token in range(VOCABULARY.size):
         for k in range(inside):
@@ -199,8 +199,8 @@ def test_state_dropout_is_a_smaller_hmm_in_training_alone():
     torch.manual_seed(0)
     system.train()
     with system.markov.shared() as tables:
-        assert tables.kept.shape == (4,)
-        assert (tables.kept // 4).tolist() == [0, 0, 1, 1]  # two of each block
+        assert tables.kept_states.shape == (4,)
+        assert (tables.kept_states // 4).tolist() == [0, 0, 1, 1]  # two of each block
         dropped = system.log_prob(batch).totals
         assert tables.transition.exp().sum(1).tolist() == pytest.approx([1.0] * 4)
     assert not torch.equal(dropped, whole)

@@ -95,13 +95,13 @@ def norm(layer, vector: np.ndarray) -> np.ndarray:
 
 
 def feed_forward(layer, vector: np.ndarray) -> np.ndarray:
-    return linear(layer.narrow, gelu(linear(layer.widen, vector)))
+    return linear(layer.down_projection, gelu(linear(layer.up_projection, vector)))
 
 
 def attend(attention, asking: np.ndarray, read: list[np.ndarray]) -> np.ndarray:
     """One vector reads of some others, head by head."""
     size = ENTITY_WIDTH // HEADS
-    weight, bias = numbers(attention.project.weight), numbers(attention.project.bias)
+    weight, bias = numbers(attention.qkv_projection.weight), numbers(attention.qkv_projection.bias)
     part = {
         name: (weight[at * ENTITY_WIDTH :][:ENTITY_WIDTH], bias[at * ENTITY_WIDTH :][:ENTITY_WIDTH])
         for at, name in enumerate(("query", "key", "value"))
@@ -189,7 +189,7 @@ def test_the_seven_steps(memory):
         rtol=0,
     )
     scores, mixed = step_4(memory, mentions)
-    for row, each in zip(recalled.found["scores"].tolist(), scores, strict=True):
+    for row, each in zip(recalled.outputs["scores"].tolist(), scores, strict=True):
         assert row[: len(each)] == pytest.approx(each, abs=1e-10)
         assert set(row[len(each) :]) <= {-math.inf}
     # Both sides of the threshold come in this case, or it would show less than it says.
@@ -199,7 +199,7 @@ def test_the_seven_steps(memory):
     expected = steps_6_and_7(memory, numbers(values), projected, enhanced)
     torch.testing.assert_close(recalled.values, torch.from_numpy(expected), atol=1e-10, rtol=0)
     for chosen, each, candidates in zip(
-        recalled.found["chosen"].tolist(), scores, SPANS.candidates.tolist(), strict=True
+        recalled.outputs["chosen"].tolist(), scores, SPANS.candidates.tolist(), strict=True
     ):
         best = int(np.argmax(each))
         assert chosen == (candidates[best] if each[best] >= THRESHOLD else NONE)
@@ -208,8 +208,8 @@ def test_the_seven_steps(memory):
 def test_where_no_candidate_reaches_the_threshold_null_stands(memory):
     memory.linker.threshold = 1e6
     recalled = memory(hidden(), view())
-    assert recalled.found["chosen"].tolist() == [NONE] * 3
-    assert recalled.found["weights"].abs().sum() == 0
+    assert recalled.outputs["chosen"].tolist() == [NONE] * 3
+    assert recalled.outputs["weights"].abs().sum() == 0
     recalled.values.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in memory.parameters())
     with torch.no_grad():
@@ -245,7 +245,7 @@ def test_it_starts_near_the_model_that_it_was_put_into():
     torch.manual_seed(0)
     knowledge = KnowledgeBase(entities=tuple(Entity(name=str(n)) for n in range(ENTITIES)))
     vectors = EntityEmbeddings(knowledge, "graph", 32, gloss_width=1)
-    vectors.meet(None, torch.zeros(1, 1), unknown=None)
+    vectors.setup_vectors(None, torch.zeros(1, 1), unknown=None)
     made = KnowledgeAttention(64, vectors, entity_width=32, heads=4)
     values = torch.nn.functional.layer_norm(torch.randn(3, 4, 64), (64,))
     spans = MentionSpans(**{**SPANS.__dict__, "priors": SPANS.priors.float()})

@@ -20,7 +20,7 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "words": (1000, {"learning_rate": 0.3, "tokens_per_batch": 1000}),
     "gradient": (
         250,
-        {"fitting": "gradient", "learning_rate": 0.1, "tokens_per_batch": 1000, "clip": 0.0},
+        {"fitting": "gradient", "learning_rate": 0.1, "tokens_per_batch": 1000, "grad_clip": 0.0},
     ),
 }
 """Epochs and settings of each fitter."""

@@ -23,7 +23,7 @@ MASKED = {0: (1, 2, 4), 1: (1,)}
 def build(ties: str):
     torch.manual_seed(0)
     module = system_module("span-joint")
-    config = module.Config(width=8, layers=1, heads=2, length=16, rank=3, ties=ties)
+    config = module.Config(width=8, layers=1, heads=2, length=16, rank=3, dependencies=ties)
     system = module.build(config, VOCABULARY).double()
     with torch.no_grad():
         for name, parameter in system.named_parameters():
@@ -144,7 +144,7 @@ def test_predictions_are_the_chain_rule(case):
     system, _, expected = case
     view = system.objective.fill_view(*asked())
     with torch.no_grad():
-        terms = system.target_log_probs(view).spread()
+        terms = system.target_log_probs(view).to_dense()
     x = tuple(SENTENCES[0][place] for place in MASKED[0])
     assert terms[0].sum().exp().item() == pytest.approx(expected[0][x])
     first = sum(p for z, p in expected[0].items() if z[0] == x[0])
@@ -174,7 +174,7 @@ def test_where_fillings_are_too_many_it_says_so(case, monkeypatch):
     batch, masked = asked()
     monkeypatch.setattr(potts_joint, "MAX_ENUMERATED_FILLINGS", 8)
     joint = system.joint_fill(batch, masked)
-    with pytest.raises(UserError, match=r"8\^3 ways.*ties=chain"):
+    with pytest.raises(UserError, match=r"8\^3 ways.*dependencies=chain"):
         joint.log_prob(filled((5, 5, 5), (5,)))
     [best] = joint.ranked(0, 1)
     assert best.tokens == max(expected[0], key=lambda z: expected[0][z])
@@ -246,8 +246,8 @@ def test_it_learns_that_two_blanks_are_equal(ties):
         attention_dropout=0.0,
         states=4,
         rank=4,
-        ties=ties,
-        most=1.0,
+        dependencies=ties,
+        max_mask_rate=1.0,
     )
     system = module.build(config, Vocabulary(size=7))
     batch = Batch.collate([[2, 5, 5, 3], [2, 6, 6, 3]] * 8, pad=0)

@@ -100,12 +100,12 @@ def test_parent(reach):
         for a in parents:
             yield 1 / len(parents), turn @ weights["backbone.embedding.weight"][SENTENCE[a]]
 
-    check(build("parent", reach=reach), assignments)
+    check(build("parent", max_distance=reach), assignments)
 
 
 def test_posterior_over_parents():
     """P(a | what came) = P(a) p(k | a) / Σ, for every token of the sentence."""
-    system = build("parent", reach=3)
+    system = build("parent", max_distance=3)
     weights = raw(system)
     turn = weights["backbone.transitions.turn.weight"]
     expected = np.zeros((len(SENTENCE) - 1, len(SENTENCE) - 1))
@@ -247,7 +247,7 @@ def test_two_parents(prior):
             hidden = hidden + weights["backbone.turn_second.weight"] @ vectors[SENTENCE[b]]
             yield first[a] * second[b], hidden
 
-    check(build("two-parents", reach=reach, prior=prior), assignments)
+    check(build("two-parents", max_distance=reach, prior=prior), assignments)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

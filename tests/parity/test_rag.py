@@ -17,6 +17,7 @@ from lmlab.sampling.beam_search import (
     BeamConfig,
     beam_search,
 )
+from lmlab.sampling.decoding import EncodedSources
 from lmlab.sampling.rag_decoding import PerDocumentBeamSearch
 from lmlab.zoo import rag_sequence, rag_token
 
@@ -36,7 +37,7 @@ SETTINGS = {
     "pre_norm": False,
     "embedding_norm": True,
     "positions": "learned",
-    "copies": False,
+    "copy_mechanism": False,
     "retrieved": 3,
     "document_length": 9,
     "retriever_width": 12,
@@ -68,7 +69,7 @@ def make(kind: str, *, seed: int = 0, **settings) -> RAG:
     config = module.Config(**{**SETTINGS, **settings})
     system = module.build(config, VOCABULARY, documents=documents).eval()
     system.setup_tokenizer(Letters())
-    draw_weights(system.writer)
+    draw_weights(system.generator)
     torch.nn.init.normal_(system.retriever.questions.weight, std=0.7)
     return system
 
@@ -124,8 +125,8 @@ def theirs_of(kind: str, ours: RAG):
     )
     draw_weights(generator)
     torch.nn.init.normal_(generator.final_logits_bias, std=0.6)
-    weights = our_names(generator.state_dict(), ours.writer.state_dict())
-    ours.writer.load_state_dict(weights)
+    weights = our_names(generator.state_dict(), ours.generator.state_dict())
+    ours.generator.load_state_dict(weights)
     # Symbols that are never predicted have no mass here, and must have none there.
     generator.final_logits_bias[:, list(VOCABULARY.unpredictable)] = -1e9
     encoder = transformers.DPRQuestionEncoder(
@@ -208,7 +209,7 @@ def sums_by_hand(system: RAG, question: str, texts) -> np.ndarray:
         condition = Batch.collate([source] * len(texts), VOCABULARY.pad)
         rows = [[VOCABULARY.start, *text, VOCABULARY.end] for text in texts]
         batch = Batch.collate(rows, VOCABULARY.pad, condition=condition)
-        shares.append(weight * system.writer.log_prob(batch).totals.double().exp().numpy())
+        shares.append(weight * system.generator.log_prob(batch).totals.double().exp().numpy())
     return np.log(sum(shares))
 
 
@@ -219,7 +220,9 @@ def test_thorough_decoding_is_the_best_of_all_texts():
     assert len(texts) == 1 + 6 + 36
     condition = batch_of(("a b", "c d d"), ("a", "a")).condition
     wide = BeamConfig(width=36, best=len(texts), max_length=3)
-    found = PerDocumentBeamSearch(beam=wide).find(system, condition, [3] * len(condition), 0)
+    found = PerDocumentBeamSearch(beam=wide).decode(
+        system, EncodedSources.encode(system, condition), [3] * len(condition), 0
+    )
     for question, hypotheses in zip(("a b", "c d d"), found, strict=True):
         expected = dict(zip(texts, sums_by_hand(system, question, texts), strict=True))
         ranked = sorted(expected, key=lambda text: -expected[text])
@@ -237,7 +240,7 @@ def test_fast_decoding_leaves_out_what_a_document_did_not_come_to():
     def find(thorough: bool, width: int, best: int):
         beam = BeamConfig(width=width, best=best, max_length=3)
         way = PerDocumentBeamSearch(thorough=thorough, beam=beam)
-        return way.find(system, condition, [3] * len(condition), 0)
+        return way.decode(system, EncodedSources.encode(system, condition), [3] * len(condition), 0)
 
     for thorough, fast in zip(find(True, 36, 43), find(False, 36, 43), strict=True):
         every = {each.tokens: each.log_prob for each in thorough if each.finished}
@@ -273,7 +276,7 @@ def test_the_ordinary_beam_search_finds_the_best_text(kind: str):
 @BOTH
 def test_given_a_question_it_is_a_distribution_that_steps_as_it_scores(kind: str):
     """With a copying writer: all texts of at most two letters and all longer ones sum to one."""
-    system = make(kind, copies=True)
+    system = make(kind, copy_mechanism=True)
     condition = batch_of(("c d d",), ("a",)).condition
     ended = [[VOCABULARY.start, *text, VOCABULARY.end] for text in every_text(3)]
     going = [[VOCABULARY.start, *text] for text in itertools.product(LETTERS, repeat=3)]

@@ -17,7 +17,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.realm import REALM
 from lmlab.objectives.masked_language_modelling import masked_view
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.retrieval.retriever import refresh_due, refresh_ready
+from lmlab.retrieval.retriever import Retriever, refresh_due, refresh_ready
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b", "c", "d", "e", "f"]
 VOCABULARY = Vocabulary(size=len(WORDS))
@@ -88,7 +88,7 @@ def log_p_of_words(system: REALM, x: list[int], y: dict[int, int]) -> Tensor:
             attention_mask=FullMask(),
             segments=segments,
         )
-        states = system.backbone.reader(view).values[0]
+        states = system.backbone.encoder(view).values[0]
         each = [system.emission.log_probs(states[place])[word] for place, word in y.items()]
         found.append(torch.stack(each).sum())
     return torch.stack(found)
@@ -121,7 +121,7 @@ def the_loss(system: REALM, monkeypatch: pytest.MonkeyPatch) -> Tensor:
 def test_the_loss_and_every_gradient_are_those_of_the_sum_over_all_documents(
     shared: str, monkeypatch: pytest.MonkeyPatch
 ):
-    system = build(shared=shared)
+    system = build(shared_encoders=shared)
     parameters = dict(system.named_parameters())
     expected, found = marginal(system), the_loss(system, monkeypatch)
     assert found.item() == pytest.approx(expected.item(), abs=1e-10)
@@ -130,7 +130,11 @@ def test_the_loss_and_every_gradient_are_those_of_the_sum_over_all_documents(
     for name, one, other in zip(parameters, ours, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-7, msg=name)
     reached = [name for name, each in zip(parameters, ours, strict=True) if each.abs().sum() > 0]
-    for part in ("reader", "retriever.questions.projection", "retriever.documents.projection"):
+    for part in (
+        "backbone.encoder",
+        "retriever.questions.projection",
+        "retriever.documents.projection",
+    ):
         assert any(part in name for name in reached)
 
 
@@ -144,7 +148,7 @@ def test_the_gradient_of_a_score_is_that_of_the_papers_appendix():
     log_p.backward()
     expected = log_z.exp() * ((log_y - log_p.detach()).exp() - 1)
     torch.testing.assert_close(scores.grad, expected)
-    numbers, utility = system.utility(VIEW)
+    numbers, utility = system.retrieval_utility(VIEW)
     assert numbers[0, 0] == -1
     assert utility[0, 0] == 0
     by_number = {int(n): float(u) for n, u in zip(numbers[0], utility[0], strict=True)}
@@ -185,7 +189,7 @@ def test_the_document_that_a_text_came_from_may_not_help_it():
     system = build(retrieved=3)
     retriever = system.retriever
     numbers = torch.arange(5).expand(3, -1)
-    held = retriever.holds(numbers, rows("b c", "c", "a c"))
+    held = retriever.contains_text(numbers, rows("b c", "c", "a c"))
     assert held.int().tolist() == [[1, 0, 0, 0, 0], [1, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
     clean = rows("b c", "c", "a c")
     found = retriever.find(rows("b <mask>", "<mask>", "a <mask>"), clean=clean)
@@ -198,12 +202,12 @@ def test_the_document_that_a_text_came_from_may_not_help_it():
 def test_a_document_that_was_cut_still_holds_the_text_it_came_from():
     """Of `c d e f` three tokens are read; what begins in what was cut off gives nothing away."""
     system = build(document_length=5)
-    assert system.retriever.memory.inner(torch.tensor([2]))[1].tolist() == [3]
+    assert system.retriever.memory.document_tokens(torch.tensor([2]))[1].tolist() == [3]
     texts = rows("d e f", "e f", "f", "d e f a")
-    held = system.retriever.holds(torch.tensor([[2, 0]] * 4), texts)
+    held = system.retriever.contains_text(torch.tensor([[2, 0]] * 4), texts)
     assert held.tolist() == [[True, False], [True, False], [False, False], [False, False]]
     edited = system.with_document(Document(name="2", text="a b c d e"))
-    held = edited.retriever.holds(torch.tensor([[2]] * 2), rows("b c d e", "d e f"))
+    held = edited.retriever.contains_text(torch.tensor([[2]] * 2), rows("b c d e", "d e f"))
     assert held.tolist() == [[True], [False]]
 
 
@@ -214,7 +218,7 @@ def test_other_documents_are_embedded_anew_and_the_system_stays_as_it_is():
     with torch.no_grad():
         now = torch.cat([system.encode(rows(text)) for text in ("d d", "a f")])
     torch.testing.assert_close(other.retriever.memory.vectors, now)
-    [evidence] = other.evidence(rows("a <mask>"))
+    [evidence] = other.evidence(other.retrieve(rows("a <mask>")))
     assert {each.name for each in evidence} == {"", "new", "newer"}
     assert system.documents is DOCUMENTS and len(system.retriever.memory.vectors) == len(TEXTS)
     given = torch.arange(8.0).view(2, 4)
@@ -236,7 +240,7 @@ def test_where_every_document_is_left_out_the_null_document_is_all():
 
 
 def test_the_index_is_refreshed_in_time_and_stands_still_in_between():
-    system = build(refresh=3, background=False)
+    system = build(refresh=3, background_refresh=False)
     system.begin_step(0)
     first = system.retriever.memory.vectors.clone()
     with torch.no_grad():
@@ -261,7 +265,7 @@ def scaled(system, factor: float) -> torch.Tensor:
 
 
 def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_later():
-    system = build(refresh=4, background=True)
+    system = build(refresh=4, background_refresh=True)
     memory = system.retriever.memory
     system.begin_step(0)
     first = memory.vectors.clone()
@@ -273,7 +277,7 @@ def test_in_the_background_an_index_is_made_at_a_refresh_and_used_half_of_one_la
     system.begin_step(5)
     assert torch.equal(memory.vectors, first)
     # A run that is saved here and goes on takes up what was under way.
-    again = build(refresh=4, background=True)
+    again = build(refresh=4, background_refresh=True)
     again.load_state_dict(system.state_dict())
     for each in (system, again):
         each.begin_step(6)
@@ -295,24 +299,28 @@ def test_documents_are_embedded_anew_sooner_at_first_and_taken_up_before_the_nex
 
 
 def test_what_is_measured_or_kept_amid_training_is_embedded_by_its_own_weights():
-    system = build(refresh=4, background=True)
+    system = build(refresh=4, background_refresh=True)
     memory = system.retriever.memory
     for step in range(5):
         system.begin_step(step)
     old, now = memory.vectors.clone(), scaled(system, 1.1)
-    with system.settled():
+    with system.refreshed():
         torch.testing.assert_close(memory.vectors, now)
-        assert not len(memory.coming)
-        with system.settled():
+        assert not len(memory.pending_vectors)
+        with system.refreshed():
             torch.testing.assert_close(memory.vectors, now)
         torch.testing.assert_close(memory.vectors, now)
     assert torch.equal(memory.vectors, old)
-    torch.testing.assert_close(memory.coming, old)  # begun at step 4, before the weights changed
+    torch.testing.assert_close(
+        memory.pending_vectors, old
+    )  # begun at step 4, before the weights changed
 
 
 def test_a_run_that_tells_of_no_index_under_way_is_loaded_too():
     system, again = build(), build()
-    weights = {name: each for name, each in system.state_dict().items() if "coming" not in name}
+    weights = {
+        name: each for name, each in system.state_dict().items() if "pending_vectors" not in name
+    }
     assert len(weights) < len(system.state_dict())
     again.load_state_dict(weights)
     assert again.state_dict().keys() == system.state_dict().keys()
@@ -348,6 +356,19 @@ def test_an_edited_document_changes_the_answer_and_only_in_the_edited_system():
     assert sum(e.probability for e in before[0].evidence) == pytest.approx(1)
 
 
+def test_documents_are_retrieved_once_per_question(monkeypatch: pytest.MonkeyPatch):
+    system, calls = build().eval(), []
+    find = Retriever.find
+
+    def counted(self: Retriever, batch: Batch, **options):
+        calls.append(len(batch))
+        return find(self, batch, **options)
+
+    monkeypatch.setattr(Retriever, "find", counted)
+    system.ask(["a ___", "___ b"])
+    assert calls == [2]
+
+
 def test_an_answer_is_a_word_and_no_symbol():
     """Of the distribution at the blank the words alone, as likely as they were: a to f."""
     system = build().eval()
@@ -375,7 +396,7 @@ def test_an_answer_does_not_begin_inside_a_word(kind: str, words: str):
             return f"##{WORDS[id]}" if WORDS[id] in ("e", "f") else WORDS[id]
 
     tokenizer, system = Halves(), build().eval()
-    tokenizer.kind, system.pieces = kind, None
+    tokenizer.kind, system.tokenizer = kind, None
     system.setup_tokenizer(tokenizer)
     system.retriever.embed()
     [found] = system.ask(["a ___ c"], answers=len(WORDS))

@@ -52,7 +52,7 @@ def build(**settings) -> OpenQAModel:
     torch.manual_seed(0)
     words = {"width": 8, "layers": 1, "heads": 2, "vector_width": 4, "dropout": 0.0}
     words |= {"attention_dropout": 0.0, "retrieved": len(TEXTS), "length": 12}
-    words |= {"document_length": 8, "longest_answer": LONGEST, "objective": "spans"}
+    words |= {"document_length": 8, "max_answer_length": LONGEST, "objective": "spans"}
     system = module.build(module.Config(**words | settings), VOCABULARY, documents=DOCUMENTS)
     system.double().setup_tokenizer(Letters())
     system.retriever.embed()
@@ -76,7 +76,7 @@ def joint(system: OpenQAModel, question: str) -> dict[tuple[str, int], torch.Ten
         segments = torch.tensor([[0] * len(x) + [1] * (len(words) + 1)])
         length = torch.tensor([tokens.shape[1]])
         view = View(inputs=tokens, lengths=length, attention_mask=FullMask(), segments=segments)
-        states = system.backbone.reader(view).values[0, len(x) :]
+        states = system.backbone.encoder(view).values[0, len(x) :]
         spans = {
             (first, last): mlp(system, states[first], states[last])
             for first in range(len(words))
@@ -113,7 +113,7 @@ def test_the_probability_of_an_answer_is_the_sum_over_all_its_places():
 
 
 def test_gradients_are_those_of_the_loops():
-    system = build(early=1)
+    system = build(early_candidates=1)
     parameters = dict(system.named_parameters())
     loss, _ = system.loss(rows("a b", condition=rows("e d")))
     each = joint(system, "e d").items()
@@ -183,8 +183,8 @@ class Halves(Letters):
 
 
 def pieced(**settings) -> OpenQAModel:
-    system = build(longest_answer=3, **settings)
-    system.pieces = None
+    system = build(max_answer_length=3, **settings)
+    system.tokenizer = None
     system.setup_tokenizer(Halves())
     system.retriever.embed()
     return system
@@ -199,7 +199,7 @@ def test_answers_are_whole_words_where_words_are_cut_in_pieces():
     assert sum(math.exp(a.log_prob or 0) for a in answers) == pytest.approx(1)
     batch = rows("d", "d e f", condition=rows("a", "a"))
     assert (system.log_prob(batch).totals > -torch.inf).tolist() == [False, True]
-    held = system.retriever.holds(torch.arange(5).expand(2, -1), batch)
+    held = system.retriever.contains_text(torch.arange(5).expand(2, -1), batch)
     assert held.int().tolist() == [[0, 0, 0, 0, 0], [0, 0, 1, 0, 0]]
 
 
@@ -226,7 +226,7 @@ PAIRS = [*zip("abcdefgh", "bcdefgha", strict=True)]
 
 def corpus_of(name: str, examples: list[Example], kind: str) -> Corpus:
     splits = {
-        split: Split.listed(examples, identity=f"{name}:{split}", name=split)
+        split: Split.from_list(examples, identity=f"{name}:{split}", name=split)
         for split in ("train", "validation")
     }
     return Corpus(name=name, splits=splits, layout=Layout(kind=kind))
@@ -295,7 +295,7 @@ def test_it_is_trained_from_a_masked_run_and_asked(tmp_path: Path):
     settings = {"learning_rate": "0.01", "log_every": "1"}
     masked, spans = tmp_path / "masked", tmp_path / "spans"
     train("realm", data=texts, out=masked, steps=3, settings=settings, **words)
-    settings |= {"objective": "spans", "early": "8"}
+    settings |= {"objective": "spans", "early_candidates": "8"}
     train("realm", data=questions, out=spans, base=masked, steps=2, settings=settings, **words)
     train("realm", data=questions, out=spans, steps=60, settings=settings, resume=True, **words)
     fixed, before = load_run(spans).system, load_run(masked).system

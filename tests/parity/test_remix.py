@@ -157,7 +157,7 @@ def test_norms_on_the_sphere_are_exact():
 def state_posterior(system, tables: list[dict[int, float]], token: int) -> Vector:
     """P(z | s) ∝ P(z) P(s | z); the start symbol's is learned by itself."""
     if token == 2:
-        return softmax(raw(system, "backbone.posterior.opening"))
+        return softmax(raw(system, "backbone.posterior.unpredictable_logits"))
     prior = softmax(raw(system, "backbone.posterior.prior"))
     joint = [prior[z] * tables[z][token] for z in range(3)]
     return [p / sum(joint) for p in joint]

@@ -50,7 +50,7 @@ def make(**settings) -> ResidualEnergyModel:
     settings = SETTINGS | {"energy": "linear"} | settings
     system = build_system("residual-ebm", settings, VOCABULARY, seed=4, base=base).eval()
     assert isinstance(system, ResidualEnergyModel)
-    system.base.longest.fill_(LONGEST)
+    system.base.max_length.fill_(LONGEST)
     with torch.no_grad():
         system.emission.score.weight.normal_(generator=torch.Generator().manual_seed(0))
         system.emission.score.weight /= system.residual(batch_of(space())).std()
@@ -104,7 +104,7 @@ def test_the_energy_is_the_base_and_the_residual():
 
 def test_the_base_draws_what_it_scores():
     system, exact = make(), Exact(make())
-    drawn = system.base.draw(4000, generator=torch.Generator().manual_seed(0))
+    drawn = system.base.sample_texts(4000, generator=torch.Generator().manual_seed(0))
     law = exact.base.exp()
     assert total_variation(frequencies(drawn), law) < 1.5 * sampling_noise(law, 4000)
 
@@ -200,7 +200,7 @@ def test_z_is_estimated_once_until_the_weights_change():
 def test_z_is_estimated_again_where_draws_or_precision_change():
     system = make(draws=200)
     assert system.partition().draws == 200
-    system.draws = 1000
+    system.partition_samples = 1000
     assert system.partition().draws == 1000
     single = system.partition()
     doubled = system.double().partition()

@@ -54,13 +54,13 @@ def loaded(cell: str, ours: nn.Module) -> nn.RNNBase:
 
 def read_alone(system, cell: str, source: list[int]) -> tuple[Tensor, list]:
     """One source by torch's modules, layer after layer, nothing padded; its states at the end."""
-    values = system.backbone.reader.embedding(torch.tensor([source]))
+    values = system.backbone.encoder.embedding(torch.tensor([source]))
     states = []
-    for layer, there in enumerate(system.backbone.reader.forwards):
+    for layer, there in enumerate(system.backbone.encoder.forwards):
         outputs, last = loaded(cell, there.fused)(values)
         last = last if isinstance(last, tuple) else (last,)
-        if len(system.backbone.reader.backwards):
-            back = system.backbone.reader.backwards[layer]
+        if len(system.backbone.encoder.backwards):
+            back = system.backbone.encoder.backwards[layer]
             found, other = loaded(cell, back.fused)(values.flip(1))
             other = other if isinstance(other, tuple) else (other,)
             outputs = torch.cat([outputs, found.flip(1)], -1)
@@ -81,12 +81,12 @@ def log_prob(system, hidden: Tensor, target: int) -> Tensor:
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_two_networks_by_torch(cell: str, layers: int, reverse: bool) -> None:
-    system = built("seq2seq", cell=cell, layers=layers, reversed=reverse)
+    system = built("seq2seq", cell=cell, layers=layers, reverse_source=reverse)
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         _, states = read_alone(system, cell, source[::-1] if reverse else source)
-        values = system.backbone.writer.embedding(torch.tensor([target[:-1]]))
+        values = system.backbone.decoder.embedding(torch.tensor([target[:-1]]))
         for layer, state in enumerate(states):
-            theirs = loaded(cell, system.backbone.writer.cells[layer].fused)
+            theirs = loaded(cell, system.backbone.decoder.cells[layer].fused)
             values, _ = theirs(values, state if cell == "lstm" else state[0])
         expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(len(target) - 1)]
         found = system.log_prob(pairs()).per_token[row, : len(expected)]
@@ -117,14 +117,14 @@ def test_attention_place_by_place(name: str, looks: str, input_feeding: bool, ce
     system = built(
         "seq2seq-attention", score=name, looks=looks, input_feeding=input_feeding, cell=cell
     )
-    writer = system.backbone.writer
+    writer = system.backbone.decoder
     theirs = loaded(cell, writer.cells[0].fused)
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         read, (state,) = read_alone(system, cell, source)
         fed, expected = torch.zeros(8), []
 
         def context(query: Tensor, read: Tensor = read) -> Tensor:
-            scores = torch.stack([score(name, writer.glance, query, key) for key in read[0]])
+            scores = torch.stack([score(name, writer.attention, query, key) for key in read[0]])
             return torch.softmax(scores, 0) @ read[0]
 
         for before, after in pairwise(target):
@@ -149,9 +149,9 @@ def test_the_last_state_joins_every_input() -> None:
     system = built("seq2seq", cell="gru", everywhere=True)
     source, target = SOURCES[0], TARGETS[0]
     _, [(last,)] = read_alone(system, "gru", source)
-    words = system.backbone.writer.embedding(torch.tensor([target[:-1]]))
+    words = system.backbone.decoder.embedding(torch.tensor([target[:-1]]))
     inputs = torch.cat([words, last.transpose(0, 1).expand(1, words.shape[1], -1)], -1)
-    values, _ = loaded("gru", system.backbone.writer.cells[0].fused)(inputs, last)
+    values, _ = loaded("gru", system.backbone.decoder.cells[0].fused)(inputs, last)
     expected = [log_prob(system, values[0, t], target[t + 1]) for t in range(3)]
     found = system.log_prob(pairs()).per_token[0, :3]
     torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=0)
@@ -189,12 +189,12 @@ def test_stepping_with_a_source_is_scoring_with_it(name: str) -> None:
 def test_label_smoothing_is_torchs_cross_entropy(name: str) -> None:
     """(1 - ε) of the target's and ε of the mean over the tokens that can be predicted."""
     heads = {"heads": 2, "layers": 1, "attention_dropout": 0.0} if name == "transformer" else {}
-    system, batch = built(name, smoothing=0.2, **heads).train(), pairs()
+    system, batch = built(name, label_smoothing=0.2, **heads).train(), pairs()
     found, _ = system.loss(batch)
     view = system.objective.view(batch)
     logits = system.emission.logits(system.hidden(view).values)
     possible = [i for i in range(VOCABULARY.size) if i not in VOCABULARY.unpredictable]
-    targets = view.asked.targets
+    targets = view.prediction_view.targets
     renumbered = torch.tensor([possible.index(t) if t in possible else -100 for t in range(20)])
     expected = torch.nn.functional.cross_entropy(
         logits[..., possible].flatten(0, 1),
@@ -229,8 +229,8 @@ def test_sources_may_have_a_vocabulary_of_their_own(name: str) -> None:
 )
 def test_a_latent_variable_is_summed_out(cell: str, layers: int, everywhere: bool) -> None:
     """Each value's own text by torch's modules, then the sum over the values."""
-    system = built("seq2seq", cell=cell, layers=layers, everywhere=everywhere, choices=3)
-    choices, writer = system.choices, system.backbone.writer
+    system = built("seq2seq", cell=cell, layers=layers, everywhere=everywhere, latent_choices=3)
+    choices, writer = system.choices, system.backbone.decoder
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         _, states = read_alone(system, cell, source)
         top = states[-1]
@@ -255,7 +255,7 @@ def test_a_latent_variable_is_summed_out(cell: str, layers: int, everywhere: boo
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["seq2seq", "seq2seq-attention"])
 def test_a_latent_variable_steps_as_it_scores(name: str) -> None:
-    system = built(name, choices=4)
+    system = built(name, latent_choices=4)
     batch = pairs()
     scored = system.log_prob(batch).per_token
     state = system.start(len(batch), condition=batch.condition)
@@ -277,4 +277,4 @@ def test_a_latent_variable_steps_as_it_scores(name: str) -> None:
 
 def test_a_latent_variable_can_be_trained_without_smoothing_only() -> None:
     with pytest.raises(UserError, match="smoothing"):
-        built("seq2seq", choices=2, smoothing=0.1)
+        built("seq2seq", latent_choices=2, label_smoothing=0.1)

@@ -21,7 +21,14 @@ VOCABULARY = Vocabulary(size=23)
 CONFIGS = {
     "two layers": {"width": 12, "layers": 2, "heads": 3, "points": 5},
     "one point": {"width": 8, "layers": 1, "heads": 2, "points": 1},
-    "relu": {"width": 12, "layers": 3, "heads": 2, "points": 4, "activation": "relu", "inner": 20},
+    "relu": {
+        "width": 12,
+        "layers": 3,
+        "heads": 2,
+        "points": 4,
+        "activation": "relu",
+        "ffn_width": 20,
+    },
 }
 
 
@@ -51,8 +58,8 @@ def multihead(
     theirs = nn.MultiheadAttention(asking.shape[-1], ours.heads, batch_first=True)
     theirs.load_state_dict(
         {
-            "in_proj_weight": ours.project.weight,
-            "in_proj_bias": ours.project.bias,
+            "in_proj_weight": ours.qkv_projection.weight,
+            "in_proj_bias": ours.qkv_projection.bias,
             "out_proj.weight": ours.output.weight,
             "out_proj.bias": ours.output.bias,
         }
@@ -75,8 +82,8 @@ def mab(
         first.weight,
         first.bias,
     )
-    units = getattr(F, activation)(F.linear(values, *parts(block.feed_forward.widen)))
-    written = F.linear(units, *parts(block.feed_forward.narrow))
+    units = getattr(F, activation)(F.linear(values, *parts(block.feed_forward.up_projection)))
+    written = F.linear(units, *parts(block.feed_forward.down_projection))
     return F.layer_norm(values + written, asking.shape[-1:], second.weight, second.bias)
 
 

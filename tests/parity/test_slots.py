@@ -45,7 +45,7 @@ class Enumeration:
     def __init__(self, system: AutoregressiveLM, sentence: list[int]) -> None:
         self.weights = {k: v.double().numpy() for k, v in system.state_dict().items()}
         self.sentence = sentence
-        self.slots = len(self.weights["backbone.liking.weight"])
+        self.slots = len(self.weights["backbone.token_scores.weight"])
         self.vectors = self.weights["backbone.embedding.weight"]
 
     def potential(self, slot: int, place: int, j: int) -> float:
@@ -55,7 +55,7 @@ class Enumeration:
         if column < 0:
             return 0.0
         table = self.weights[f"backbone.priors.{slot}.table"]
-        liking = self.weights["backbone.liking.weight"][slot] @ self.vectors[self.sentence[j]]
+        liking = self.weights["backbone.token_scores.weight"][slot] @ self.vectors[self.sentence[j]]
         return float(np.exp(8 * table[row * (row + 1) // 2 + column] + liking))
 
     def move(self, start: int, end: int) -> float:

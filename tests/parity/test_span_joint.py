@@ -33,7 +33,7 @@ def build(ties: str = "chain", **settings):
     torch.manual_seed(0)
     module = system_module("span-joint")
     defaults = {"width": 8, "layers": 1, "heads": 2, "length": 16, "states": 3, "rank": 4}
-    system = module.build(module.Config(**defaults | {"ties": ties} | settings), VOCABULARY)
+    system = module.build(module.Config(**defaults | {"dependencies": ties} | settings), VOCABULARY)
     with torch.no_grad():
         for name, parameter in system.named_parameters():
             if "emission" in name:
@@ -63,7 +63,7 @@ def loops(system, batch: Batch, masked: torch.Tensor, row: int) -> dict[tuple[in
     places = masked[row].nonzero().flatten().tolist()
     hidden = system.hidden(system.objective.fill_view(batch, masked)).values[row, places].double()
     emission = emission.double()
-    phi = (emission.unary.logits(hidden) + emission.never).tolist()
+    phi = (emission.unary.logits(hidden) + emission.never_predicted).tolist()
     v = [[x / math.hypot(*vector) for x in vector] for vector in emission.vectors.tolist()]
     units = torch.tensor(v, dtype=torch.float64)
     g = [logs(row, PREDICTED) for row in (units @ emission.tokens.T * AFFINITY_SCALE).tolist()]
@@ -209,7 +209,7 @@ def test_predictions_are_the_chain_rule(case):
     system, batch, masked, _, expected = case
     view = system.objective.fill_view(batch, masked)
     with torch.no_grad():
-        terms = system.target_log_probs(view).spread()
+        terms = system.target_log_probs(view).to_dense()
     for row, places in MASKED.items():
         x = tuple(SENTENCES[row][place] for place in places)
         before = 1.0
@@ -326,7 +326,7 @@ def test_a_country_goes_with_its_capital(ties):
     module = system_module("span-joint")
     sizes = {"width": 32, "layers": 1, "heads": 2, "length": 8, "states": 12, "rank": 8}
     still = {"dropout": 0.0, "attention_dropout": 0.0}
-    system = module.build(module.Config(ties=ties, **sizes, **still), vocabulary)
+    system = module.build(module.Config(dependencies=ties, **sizes, **still), vocabulary)
     optimizer = torch.optim.Adam(system.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
     many = batch.select(list(range(6)) * 4)

@@ -18,7 +18,7 @@ from lmlab.zoo import bert, star_transformer
 VOCABULARY = Vocabulary(size=23)
 CONFIGS = {
     "paper": {"width": 12, "layers": 3, "heads": 2},
-    "far reach": {"width": 12, "layers": 2, "heads": 3, "reach": 2},
+    "far reach": {"width": 12, "layers": 2, "heads": 3, "neighbour_radius": 2},
     "one layer": {"width": 8, "layers": 1, "heads": 1},
 }
 
@@ -39,7 +39,7 @@ class Loops:
     def __init__(self, system: MaskedLM, settings: dict) -> None:
         weights = system.backbone.state_dict()
         self.weights = {name: value.double().numpy() for name, value in weights.items()}
-        self.settings = {"reach": 1, **settings}
+        self.settings = {"neighbour_radius": 1, **settings}
 
     def read(self, tokens: list[int]) -> np.ndarray:
         table = self.weights["embedding.positions.table.weight"]
@@ -49,7 +49,9 @@ class Loops:
         for layer in range(self.settings["layers"]):
             updated = []
             for i, word in enumerate(words):
-                steps = range(-self.settings["reach"], self.settings["reach"] + 1)
+                steps = range(
+                    -self.settings["neighbour_radius"], self.settings["neighbour_radius"] + 1
+                )
                 context = [words[(i + step) % count] for step in steps]
                 context += [inputs[i], relay]
                 output = self.attend(f"layers.{layer}.ring.attention", word, context)
@@ -64,7 +66,10 @@ class Loops:
     def attend(self, name: str, asking: np.ndarray, context: list[np.ndarray]) -> np.ndarray:
         width, heads = len(asking), self.settings["heads"]
         size = width // heads
-        project = self.weights[f"{name}.project.weight"], self.weights[f"{name}.project.bias"]
+        project = (
+            self.weights[f"{name}.qkv_projection.weight"],
+            self.weights[f"{name}.qkv_projection.bias"],
+        )
         query = (project[0] @ asking + project[1])[:width]
         keys = [(project[0] @ each + project[1])[width : 2 * width] for each in context]
         values = [(project[0] @ each + project[1])[2 * width :] for each in context]

@@ -78,7 +78,7 @@ MINIMAL_SETS = [(), *[(k,) for k in range(8)], (0, 2, 4, 5), (0, 4, 5), (2, 3, 4
 def test_minimal_gru_is_the_formula_with_those_terms_zero(off):
     cell = random_cell(MinimalGRUCell, off)
     inputs, start = data()
-    outputs, (last,) = cell(inputs, cell.begin((start,)))
+    outputs, (last,) = cell(inputs, cell.state_from_free((start,)))
     expected = minimal_gru(cell, inputs.numpy(), start.numpy(), off)
     np.testing.assert_allclose(outputs.detach().numpy(), expected, atol=1e-12)
     np.testing.assert_allclose(last.detach().numpy(), expected[:, -1], atol=1e-12)
@@ -166,11 +166,11 @@ def test_mgru_is_the_formula_of_its_switches(off):
     cell = random_cell(MGRUCell, off)
     inputs, start = data()
     begun = start if 4 not in off else start.sigmoid()
-    outputs, state = cell(inputs, cell.begin((start,)))
+    outputs, state = cell(inputs, cell.state_from_free((start,)))
     expected, states, gates = mgru(cell, inputs.numpy(), begun.numpy(), off)
     np.testing.assert_allclose(outputs.detach().numpy(), expected, atol=1e-12)
     np.testing.assert_allclose(state[0].detach().numpy(), states[:, -1], atol=1e-12)
-    captured = cell.gates(inputs, cell.begin((start,)))["update gate"]
+    captured = cell.gates(inputs, cell.state_from_free((start,)))["update gate"]
     np.testing.assert_allclose(captured.detach().numpy(), gates, atol=1e-12)
 
 
@@ -186,8 +186,8 @@ def test_states_stay_between_zero_and_one(off):
     """h' is a mean of j and g, which lie in [0, 1] if the start does; free numbers begin it."""
     cell = random_cell(MGRUCell, off)
     inputs, start = data()
-    states = [state[0] for state, _ in cell.steps(30 * inputs, cell.begin((30 * start,)))]
-    values = torch.stack([cell.begin((30 * start,))[0], *states])
+    states = [state[0] for state, _ in cell.steps(30 * inputs, cell.state_from_free((30 * start,)))]
+    values = torch.stack([cell.state_from_free((30 * start,))[0], *states])
     assert 0 <= values.min() < 0.01 and 0.99 < values.max() <= 1
 
 
@@ -209,8 +209,8 @@ def test_in_two_parts_equals_at_once(off, reach):
     """The state carries what the attention needs, also where its reach is shorter than the text."""
     cell = random_cell(MGRUCell, off, reach=reach)
     inputs, start = data()
-    whole, _ = cell(inputs, cell.begin((start,)))
-    first, state = cell(inputs[:, :4], cell.begin((start,)))
+    whole, _ = cell(inputs, cell.state_from_free((start,)))
+    first, state = cell(inputs[:, :4], cell.state_from_free((start,)))
     second, _ = cell(inputs[:, 4:], state)
     torch.testing.assert_close(torch.cat([first, second], 1), whole, atol=1e-12, rtol=0)
 
@@ -218,7 +218,7 @@ def test_in_two_parts_equals_at_once(off, reach):
 def test_a_short_reach_forgets_the_start():
     cell = random_cell(MGRUCell, (10,), reach=2)
     inputs, start = data()
-    _, state = cell(inputs, cell.begin((start,)))
+    _, state = cell(inputs, cell.state_from_free((start,)))
     assert state[1].shape == (ROWS, 1, 2, WIDTH)
 
 

@@ -23,7 +23,7 @@ PLAIN = transformer_xl.Config(
     heads=2,
     length=100,
     memory=100,
-    memory_evaluation=100,
+    eval_memory_length=100,
     dropout=0.0,
     attention_dropout=0.0,
 )
@@ -86,7 +86,7 @@ def equation_3(past: np.ndarray, here: np.ndarray, weights: dict[str, np.ndarray
 
 def weights_of(system) -> dict[str, np.ndarray]:
     attention = system.backbone.stack.blocks[0].attention
-    w_q, w_ke, _ = attention.project.weight.detach().double().chunk(3)
+    w_q, w_ke, _ = attention.qkv_projection.weight.detach().double().chunk(3)
     positions = attention.positions
     named = {
         "W_q": w_q,
@@ -225,7 +225,7 @@ def test_reading_two_segments_at_once_stops_the_gradient_as_well():
 @pytest.mark.parametrize("memory", [0, 1, 3, 100])
 def test_stepping_is_reading_at_once_however_long_the_memory(memory: int):
     """Also where it is shorter than the text: each place sees so many before it in both."""
-    system, tokens = build(memory_evaluation=memory, length=4), draw(2, 80)
+    system, tokens = build(eval_memory_length=memory, length=4), draw(2, 80)
     batch = Batch.collate([[VOCABULARY.start, *row] for row in tokens.tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
@@ -240,7 +240,7 @@ def test_stepping_is_reading_at_once_however_long_the_memory(memory: int):
 def test_what_is_scored_does_not_depend_on_how_it_is_cut(memory: int):
     tokens, scores = draw(2, 30), []
     for sizes in ([30], [1] * 30, [7, 2, 21], [20, 10]):
-        system = build(memory_evaluation=memory, length=6)
+        system = build(eval_memory_length=memory, length=6)
         state, read = None, []
         with torch.no_grad():
             for part in tokens.split(sizes, 1):
@@ -286,7 +286,7 @@ def xlnet_twin(system, memory: int):
 def copy_layer(theirs, block, shape: tuple[int, int, int]) -> None:
     """XLNet's maps are (width, heads, head width), input first."""
     attention, relative = block.attention, theirs.rel_attn
-    maps = zip("qkv", attention.project.weight.chunk(3), strict=True)
+    maps = zip("qkv", attention.qkv_projection.weight.chunk(3), strict=True)
     for name, weight in [*maps, ("r", attention.positions.project.weight)]:
         getattr(relative, name).copy_(weight.t().reshape(shape))
     relative.o.copy_(attention.output.weight.view(shape))
@@ -294,15 +294,15 @@ def copy_layer(theirs, block, shape: tuple[int, int, int]) -> None:
     relative.r_r_bias.copy_(attention.positions.position_bias)
     relative.layer_norm.load_state_dict(block.self_attention_residual.norm.state_dict())
     theirs.ff.layer_norm.load_state_dict(block.feed_forward_residual.norm.state_dict())
-    theirs.ff.layer_1.load_state_dict(block.feed_forward.widen.state_dict())
-    theirs.ff.layer_2.load_state_dict(block.feed_forward.narrow.state_dict())
+    theirs.ff.layer_1.load_state_dict(block.feed_forward.up_projection.state_dict())
+    theirs.ff.layer_2.load_state_dict(block.feed_forward.down_projection.state_dict())
 
 
-@pytest.mark.parametrize("clip_distance", [0, 3])
-def test_four_segments_with_a_short_memory_are_those_of_xlnet(clip_distance: int):
-    system = build(memory=6, clip_distance=clip_distance, untied_position_biases=True).train()
+@pytest.mark.parametrize("clamp_length", [0, 3])
+def test_four_segments_with_a_short_memory_are_those_of_xlnet(clamp_length: int):
+    system = build(memory=6, clamp_length=clamp_length, untied_position_biases=True).train()
     theirs = xlnet_twin(system, memory=6)
-    theirs.clamp_len = clip_distance or -1
+    theirs.clamp_len = clamp_length or -1
     state, mems = None, None
     with torch.no_grad():
         for part in draw(2, 19).split([4, 5, 3, 7], 1):
@@ -318,7 +318,7 @@ def test_four_segments_with_a_short_memory_are_those_of_xlnet(clip_distance: int
 def test_the_sight_of_evaluation_is_the_same_length_of_xlnet():
     """Theirs counts as many places back as there are in the memory, so this begins when it is full:
     a first segment of that length sees no further back than that anyway."""
-    system = build(memory_evaluation=6)
+    system = build(eval_memory_length=6)
     theirs = xlnet_twin(system, memory=6)
     tokens = draw(2, 17)
     with torch.no_grad():

@@ -135,7 +135,7 @@ def test_elbo_is_the_exact_value_less_the_divergence_of_the_posteriors(name: str
     exact = by_quadrature(system, batch)
     with torch.no_grad():
         posterior = system.objective.posterior(batch)
-    mean, spread = posterior.mean.numpy()[:, 0], posterior.spread.numpy()[:, 0]
+    mean, spread = posterior.mean.numpy()[:, 0], posterior.std.numpy()[:, 0]
     nodes, weights = trapezoid(400)
     z = mean + spread * nodes[:, None]
     log_joint = log_prob_given(system, batch, z) - 0.5 * z**2
@@ -219,7 +219,7 @@ def test_annealing_and_free_bits_weigh_the_divergence():
     system = tiny("gru-vae", latent=2, anneal_steps=10, free_bits=0.5)
     with torch.no_grad():
         posterior = system.objective.posterior(batch)
-    mean, spread = posterior.mean.numpy(), posterior.spread.numpy()
+    mean, spread = posterior.mean.numpy(), posterior.std.numpy()
     divergence = 0.5 * (spread**2 + mean**2 - 1 - np.log(spread**2))
     assert (divergence < 0.5).any()
     assert (divergence > 0.5).any()

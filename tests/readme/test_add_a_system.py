@@ -89,7 +89,7 @@ def test_they_pass_the_conformance_suite_and_the_oracle(copy: Path):
     asked = len(re.findall(r"^def test_", checks, re.MULTILINE))
     asked -= len(re.findall(r'protocol\("(?!Step|LogProb)\w+"\)', checks))
     asked -= len(re.findall(r"^@pytest.mark.conditional$", checks, re.MULTILINE))
-    for name in ("card_corpora", "oracles", "capture_internals", "vectors_of_texts"):
+    for name in ("card_corpora", "oracles", "reveal", "vectors_of_texts"):
         others = (ROOT / f"tests/conformance/test_{name}.py").read_text(encoding="utf-8")
         asked += len(re.findall(r"^def test_\w+\((?:specimen|name)\b", others, re.MULTILINE))
     assert int(passed) == len(SYSTEMS) * asked + 1

@@ -60,7 +60,7 @@ def test_its_pictures_and_its_ablation_are_there(folder: Path):
     drawn = {path.name for path in (folder / "pictures").iterdir()}
     assert drawn >= {"inspection.html", "surprisal.svg", "forget-gate.svg", "gradient.png"}
     table = json.loads((folder / "ablation" / "ablation.json").read_text(encoding="utf-8"))
-    assert sorted(row["off"] for row in table["rows"]) == [[], [4], [4, 6]]
+    assert sorted(row["disabled"] for row in table["rows"]) == [[], [4], [4, 6]]
 
 
 def test_the_resumed_training_is_the_uninterrupted_one(folder: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lmlab.core.registry import catalogue
+from lmlab.tasks.task_registry import TASKS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "lmlab"
 
@@ -128,6 +130,51 @@ def test_no_room_asks_for_a_system_by_name():
         if text in names and path.stem.replace("_", "-") != text
     ]
     assert asked == []
+
+
+def test_no_file_but_its_own_compares_with_the_name_of_a_task():
+    """A task's file is the one of its class; multi-hop QA has a package of its own."""
+    own = {name: Path(inspect.getfile(task)) for name, task in TASKS.items()}
+    compared = [
+        f"{named(path)}:{line} compares with {text!r}"
+        for path in files()
+        for line, text in compared_constants(ast.parse(path.read_text(encoding="utf-8")))
+        if text in own and path != own[text]
+    ]
+    assert compared == []
+
+
+def test_no_file_asks_for_the_class_of_a_task():
+    """What differs from task to task is a method of the task, not a case of `isinstance`."""
+    classes = {task.__name__ for task in TASKS.values()}
+    asked = [
+        f"{named(path)}:{node.lineno} {node.func.id} of {name}"
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("isinstance", "issubclass")
+        for name in {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+        if name in classes
+    ]
+    assert asked == []
+
+
+def private_imports(path: Path) -> Iterator[str]:
+    """Private names that a file imports from another room."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not (isinstance(node, ast.ImportFrom) and str(node.module).startswith("lmlab.")):
+            continue
+        parts = str(node.module).split(".")
+        if parts[1] == room_of(path):
+            continue
+        for name in (*parts[2:], *(alias.name for alias in node.names)):
+            if name.startswith("_") and not name.startswith("__"):
+                yield f"{named(path)}:{node.lineno} imports {name} of {parts[1]}"
+
+
+def test_no_room_imports_private_names_of_another():
+    assert [found for path in files() for found in private_imports(path)] == []
 
 
 @pytest.mark.parametrize(

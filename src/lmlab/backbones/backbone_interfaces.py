@@ -1,4 +1,5 @@
-"""Interfaces of backbones that do more than encode a sequence: two streams, a source, copying, latents, images."""
+"""Interfaces of backbones that do more than encode a sequence: two streams, a source, copying,
+latents, images."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class TwoStreamBackbone(Backbone):
         """The state after one more token of content in each row; both are (B,)."""
         raise TypeError(f"{type(self).__name__} does not define step")
 
-    def ask(self, state: State, segments: Tensor) -> Tensor:
+    def query_next(self, state: State, segments: Tensor) -> Tensor:
         """(B, W) what a query at the next place, of a segment (B,), finds; the state stays."""
         raise TypeError(f"{type(self).__name__} does not define ask")
 
@@ -33,14 +34,14 @@ class CopyState(State, Protocol):
     """A state that knows what may be copied next."""
 
     @property
-    def copies(self) -> CopyDistribution: ...
+    def copy_distribution(self) -> CopyDistribution: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CopyHiddenStates(HiddenStates):
     """Hidden states, and what each place would copy."""
 
-    copies: CopyDistribution
+    copy_distribution: CopyDistribution
 
 
 class SentenceEncoder(nn.Module):
@@ -94,7 +95,7 @@ class EncoderDecoderBackbone(Backbone):
         """(B, S, W) what the encoder makes of a source."""
         raise TypeError(f"{type(self).__name__} does not define read_source")
 
-    def begin(self, view: View) -> State:
+    def init_decoder(self, view: View) -> State:
         """The decoder's state before its first input, for the source that a view shows."""
         raise TypeError(f"{type(self).__name__} does not define begin")
 
@@ -102,10 +103,10 @@ class EncoderDecoderBackbone(Backbone):
 class ImageTextBackbone(EncoderDecoderBackbone):
     """A backbone that reads the start symbol together with an image."""
 
-    def opened(self, view: View) -> HiddenStates:
+    def encode_image(self, view: View) -> HiddenStates:
         """(B, 1, W) the start symbol's hidden state beside an image, and the state after it."""
         raise TypeError(f"{type(self).__name__} does not define opened")
 
-    def joined(self, view: View) -> View:
+    def image_text_view(self, view: View) -> View:
         """Image and text in one row, as the stack reads them: <s>, the patches, the words."""
         raise TypeError(f"{type(self).__name__} does not define joined")

@@ -48,6 +48,6 @@ class Bottleneck(AutoencoderBackbone):
             "latents": Capture(
                 values=self.encode(view),
                 axes=("batch", "unit"),
-                reading="The latent vector that each sentence is encoded to.",
+                caption="The latent vector that each sentence is encoded to.",
             )
         }

@@ -20,7 +20,7 @@ class ContextWords(Backbone):
     parameters: vectors are looked up by the emission. Cost B · T² for the order.
     """
 
-    yields: ClassVar[str] = "contexts"
+    output_kind: ClassVar[str] = "contexts"
     supported_masks: ClassVar[tuple[type, ...]] = (ExplicitMask,)
 
     def __init__(self, most: int) -> None:

@@ -55,7 +55,7 @@ class TransformerEncoderDecoder(EncoderDecoderBackbone):
     def run_encoder(self, view: View) -> Tensor:
         return self.encode(view).values
 
-    def begin(self, view: View) -> TransformerState:
+    def init_decoder(self, view: View) -> TransformerState:
         return self.decoder.initial_state(len(view.inputs), self.encode(view))
 
     def encode(self, view: View, record: dict[str, Capture] | None = None) -> CrossAttentionSource:

@@ -30,7 +30,7 @@ class HMMForward(Backbone):
     emits the next input, and whether a text is under way: before its start symbol it is not.
     """
 
-    yields: ClassVar[str] = "states"
+    output_kind: ClassVar[str] = "states"
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
     def __init__(self, markov: HMMParameters) -> None:
@@ -50,7 +50,7 @@ class HMMForward(Backbone):
         tables = self.markov.tables()
         block = tables.block[view.inputs]
         # What is never predicted (padding, the start symbol) tells nothing about the states.
-        untold = self.markov.never[view.inputs]
+        untold = self.markov.never_predicted[view.inputs]
         emitted = F.embedding(view.inputs, tables.emission).masked_fill(untold[..., None], 0.0)
         first = tables.start.expand(len(view.inputs), -1)
         if before["opened"].any():
@@ -74,13 +74,13 @@ class HMMForward(Backbone):
             "transition": Capture(
                 values=tables.transition.exp(),
                 axes=("state", "next state"),
-                reading="P(next state | state).",
+                caption="P(next state | state).",
                 sums_to_one="next state",
             ),
             "start": Capture(
                 values=tables.start.exp(),
                 axes=("state",),
-                reading="P(first state).",
+                caption="P(first state).",
                 sums_to_one="state",
             ),
         }
@@ -88,14 +88,14 @@ class HMMForward(Backbone):
 
 def _of_kept(predicted: Tensor, tables: HMMTables) -> Tensor:
     """A prediction over all states as one over those that state dropout kept."""
-    if tables.kept is None:
+    if tables.kept_states is None:
         return predicted
-    return torch.log_softmax(predicted[:, tables.kept], dim=-1)
+    return torch.log_softmax(predicted[:, tables.kept_states], dim=-1)
 
 
 def _of_all(predicted: Tensor, tables: HMMTables, states: int) -> Tensor:
     """A prediction over kept states as one over all of them."""
-    if tables.kept is None:
+    if tables.kept_states is None:
         return predicted
     spread = predicted.new_full((len(predicted), states), DROPPED_STATE_LOG_PROB)
-    return spread.index_copy(1, tables.kept, predicted)
+    return spread.index_copy(1, tables.kept_states, predicted)

@@ -31,7 +31,7 @@ class LatentChoiceBackbone(Backbone):
             "posterior": Capture(
                 values=posterior,
                 axes=("batch", "time", "choice"),
-                reading="P(choice | all tokens up to and including the predicted one).",
+                caption="P(choice | all tokens up to and including the predicted one).",
                 sums_to_one="choice",
             )
         }
@@ -43,7 +43,7 @@ class TokenContext:
 
     ids: Tensor
     """(B, S) those remembered, then the view's inputs: S = before + T."""
-    before: int
+    past_length: int
     """How many of them are remembered; the first input is at place `before`, or later."""
     state: TensorState
     """The last of them, for what comes after the view."""
@@ -51,7 +51,7 @@ class TokenContext:
     @property
     def time(self) -> int:
         """T, the inputs of the view."""
-        return self.ids.shape[1] - self.before
+        return self.ids.shape[1] - self.past_length
 
 
 def token_context(view: View, state: State | None, *, keep: int | None) -> TokenContext:
@@ -85,6 +85,6 @@ def split_view(view: View, longest: int) -> Iterator[View]:
 
 def concatenate_predictions(parts: Sequence[Predictions]) -> Predictions:
     """The predictions of stretches as those of the view they were cut from."""
-    places = torch.cat([part.places for part in parts], dim=1)
-    spread = torch.cat([part.spread() for part in parts], dim=1)
-    return Predictions(log_probs=spread[places], places=places, state=parts[-1].state)
+    places = torch.cat([part.target_mask for part in parts], dim=1)
+    spread = torch.cat([part.to_dense() for part in parts], dim=1)
+    return Predictions(log_probs=spread[places], target_mask=places, state=parts[-1].state)

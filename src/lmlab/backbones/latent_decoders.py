@@ -29,11 +29,11 @@ class LatentToState(nn.Module):
 
     def __init__(self, cell: RecurrentCell, latent: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(latent, len(cell.free) * cell.width)
+        self.linear = nn.Linear(latent, len(cell.free_state_names) * cell.width)
 
     def forward(self, cell: RecurrentCell, latents: Tensor) -> dict[str, Tensor]:
-        free: CellState = self.linear(latents).chunk(len(cell.free), dim=-1)
-        return dict(zip(cell.names, cell.begin(free), strict=True))
+        free: CellState = self.linear(latents).chunk(len(cell.free_state_names), dim=-1)
+        return dict(zip(cell.names, cell.state_from_free(free), strict=True))
 
 
 def run_cell(
@@ -47,8 +47,8 @@ def run_cell(
 class TeacherForcedDecoder(LatentDecoder):
     """A recurrent backbone that starts from a latent: h_0 = A z + a, h_t = cell(e(s_t), h_{t-1}).
 
-    With `latent_every_step` the latent also joins each input, [e(s_t), z] (Bowman et al. 2016 try both),
-    and the cell is wider by L. Inputs (B, T), hidden (B, T, W).
+    With `latent_every_step` the latent also joins each input, [e(s_t), z] (Bowman et al. 2016 try
+    both), and the cell is wider by L. Inputs (B, T), hidden (B, T, W).
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
@@ -98,7 +98,7 @@ class TeacherForcedDecoder(LatentDecoder):
             name: Capture(
                 values=gate,
                 axes=("batch", "time", "unit"),
-                reading=f"The {name} of every unit, at the step that predicts each token: "
+                caption=f"The {name} of every unit, at the step that predicts each token: "
                 f"{self.cell.gate_captions[name]}.",
                 bounds=UNIT_INTERVAL,
             )

@@ -21,13 +21,13 @@ from lmlab.core.view import View
 class ParentPrior(nn.Module):
     """P(a | i): which of the tokens so far a place looks at, before it is known what came."""
 
-    reach: int | None
+    max_distance: int | None
     """How many tokens back it looks at most, the newest counted; None is no limit."""
 
     @property
-    def keep(self) -> int | None:
+    def memory_length(self) -> int | None:
         """Tokens to remember for the next place."""
-        return None if self.reach is None else self.reach - 1
+        return None if self.max_distance is None else self.max_distance - 1
 
     def scores(self, place: Tensor, back: Tensor) -> Tensor:
         """(T, S) unnormalised log-weights of the tokens `back` places (T, S) before the newest.
@@ -41,7 +41,7 @@ class ParentPrior(nn.Module):
         """(T, S) log P(a | i) of T places over S = before + T tokens, -inf where it is zero."""
         place = torch.arange(before, before + time, device=like.device)[:, None]
         back = place - torch.arange(before + time, device=like.device)
-        seen = back >= 0 if self.reach is None else (back >= 0) & (back < self.reach)
+        seen = back >= 0 if self.max_distance is None else (back >= 0) & (back < self.max_distance)
         scores = self.scores(place, back).to(like.dtype)
         return F.log_softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
 
@@ -54,7 +54,7 @@ class UniformPrior(ParentPrior):
 
     def __init__(self, reach: int | None = 5) -> None:
         super().__init__()
-        self.reach = reach
+        self.max_distance = reach
 
     def scores(self, place: Tensor, back: Tensor) -> Tensor:
         return torch.zeros(back.shape, device=back.device)
@@ -75,13 +75,13 @@ class LearnedPrior(ParentPrior):
 
     def __init__(self, length: int) -> None:
         super().__init__()
-        self.reach = length
+        self.max_distance = length
         # The rows one after another, without the half of the square that is the future.
         self.table = nn.Parameter(torch.zeros(length * (length + 1) // 2))
 
     def scores(self, place: Tensor, back: Tensor) -> Tensor:
-        assert self.reach is not None
-        row = place.clamp(max=self.reach - 1)
+        assert self.max_distance is not None
+        row = place.clamp(max=self.max_distance - 1)
         inside = (row - back).clamp(min=0).minimum(row)
         return PRIOR_SCALE * self.table[row * (row + 1) // 2 + inside]
 
@@ -119,7 +119,7 @@ class LatentParents(LatentChoiceBackbone):
     however many places look at it, so R of them a token cost what R bigrams do.
     """
 
-    yields: ClassVar[str] = "sources"
+    output_kind: ClassVar[str] = "sources"
 
     def __init__(
         self,
@@ -142,9 +142,9 @@ class LatentParents(LatentChoiceBackbone):
         return 1 if self.transitions is None else self.transitions.types
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        recalled = token_context(view, state, keep=self.prior.keep)
+        recalled = token_context(view, state, keep=self.prior.memory_length)
         values = self.dropout(self.embedding(recalled.ids))
-        weights = self.prior(recalled.before, recalled.time, values)
+        weights = self.prior(recalled.past_length, recalled.time, values)
         if self.transitions is not None:
             values = self.transitions(values)
             weights = (weights[..., None] + self.transitions.log_shares()).flatten(-2)
@@ -160,7 +160,7 @@ class LatentParents(LatentChoiceBackbone):
             captures["type shares"] = Capture(
                 values=self.transitions.log_shares().exp(),
                 axes=("choice",),
-                reading="P(type of transition), before anything is seen.",
+                caption="P(type of transition), before anything is seen.",
                 sums_to_one="choice",
             )
         return captures
@@ -171,7 +171,7 @@ class LatentParents(LatentChoiceBackbone):
             "posterior": Capture(
                 values=by_type.sum(-1),
                 axes=("batch", "time", "source"),
-                reading="For each predicted token, the posterior over the earlier token that it "
+                caption="For each predicted token, the posterior over the earlier token that it "
                 "follows from (its parent).",
                 sums_to_one="source",
             )
@@ -180,7 +180,7 @@ class LatentParents(LatentChoiceBackbone):
             captures["type posterior"] = Capture(
                 values=by_type.sum(-2),
                 axes=("batch", "time", "choice"),
-                reading="For each predicted token, P(type of transition | tokens), summed over its "
+                caption="For each predicted token, P(type of transition | tokens), summed over its "
                 "possible parents.",
                 sums_to_one="choice",
             )
@@ -191,12 +191,12 @@ def capture_prior(prior: ParentPrior, view: View, like: Tensor) -> Capture:
     """The prior over the view's places, or over all rows that are learned."""
     time = view.inputs.shape[1]
     if isinstance(prior, LearnedPrior):
-        assert prior.reach is not None
-        time = prior.reach
+        assert prior.max_distance is not None
+        time = prior.max_distance
     return Capture(
         values=prior(0, time, like).exp(),
         axes=("time", "source"),
-        reading="The prior over the parent of each position, before the token is seen: the "
+        caption="The prior over the parent of each position, before the token is seen: the "
         "diagonal is the previous token, input 0 the start symbol.",
         sums_to_one="source",
     )

@@ -32,15 +32,15 @@ class TokenPosterior(nn.Module):
         super().__init__()
         self.states = states
         self.prior = nn.Parameter(torch.zeros(states.count))
-        self.opening = nn.Parameter(torch.zeros(states.count))
+        self.unpredictable_logits = nn.Parameter(torch.zeros(states.count))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        unseen = self.states.never[tokens].isinf()
-        any_token = (self.states.never == 0).nonzero()[0, 0]
+        unseen = self.states.never_predicted[tokens].isinf()
+        any_token = (self.states.never_predicted == 0).nonzero()[0, 0]
         # Any token that can be predicted stands in, so that no gradient meets an infinity.
         likelihood = self.states.log_prob(torch.where(unseen, any_token, tokens))
         return torch.log_softmax(
-            torch.where(unseen[:, None], self.opening, self.prior + likelihood), dim=-1
+            torch.where(unseen[:, None], self.unpredictable_logits, self.prior + likelihood), dim=-1
         )
 
 
@@ -52,7 +52,7 @@ class LocalStates(Backbone):
     distinct token of the batch, and the table of states once.
     """
 
-    yields: ClassVar[str] = "states"
+    output_kind: ClassVar[str] = "states"
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
     def __init__(self, posterior: TokenPosterior, transition: StateTransition) -> None:
@@ -82,19 +82,19 @@ class LocalStates(Backbone):
             "state posterior": Capture(
                 values=here.exp(),
                 axes=("batch", "source", "state"),
-                reading="P(state | token) for each input token.",
+                caption="P(state | token) for each input token.",
                 sums_to_one="state",
             ),
             "state prior": Capture(
                 values=torch.softmax(self.posterior.prior, dim=0),
                 axes=("state",),
-                reading="P(state), before any token is seen.",
+                caption="P(state), before any token is seen.",
                 sums_to_one="state",
             ),
             "transitions": Capture(
                 values=self.transition.table(last),
                 axes=("state", "next state"),
-                reading="P(next state | state); where it depends on the token, after the last one "
+                caption="P(next state | state); where it depends on the token, after the last one "
                 "of the first sentence.",
                 sums_to_one="next state",
             ),

@@ -35,8 +35,9 @@ class MemoryTransformer(Transformer):
     """h^l = memory_l(block_l(h^{l-1})) after the layers that have a memory; all places at once.
 
     `memories` by the number of the layer that they stand after, counted from 1; 0 is the embedding.
-    What each of them found is in `HiddenStates.recalled`, by the same number; mentions that one of them
-    detects itself are those of the memories after it. A memory stands behind a silent layer too.
+    What each of them found is in `HiddenStates.recalled`, by the same number; mentions that one of
+    them detects itself are those of the memories after it. A memory stands behind a silent layer
+    too.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask, NoContextMask, ExplicitMask)
@@ -56,9 +57,9 @@ class MemoryTransformer(Transformer):
         assert state is None, "a memory between layers looks at whole texts"
         return self._recall(view, None)
 
-    def at(self, view: View, places: Tensor) -> Tensor:
+    def hidden_at(self, view: View, places: Tensor) -> Tensor:
         # Memories look at mentions, which stand anywhere: no layer can be made for some places.
-        return Backbone.at(self, view, places)
+        return Backbone.hidden_at(self, view, places)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention, its sublayers' outputs and its hidden states."""
@@ -73,13 +74,13 @@ class MemoryTransformer(Transformer):
         values, view = self._after(0, values, view, recalled)
         blocks = dict(self.stack.layers())
         for layer in range(1, self.stack.depth + 1):
-            inside = self.stack.within(scope, layer)
+            inside = self.stack.layer_context(scope, layer)
             if layer in blocks:
                 values = blocks[layer](values, inside)
             values, view = self._after(layer, values, view, recalled)
             if layer in blocks:
                 capture_hidden(inside, values)
-        return HiddenStates(values=self.stack.finish(values), recalled=recalled)
+        return HiddenStates(values=self.stack.finish(values), memory_outputs=recalled)
 
     def _after(
         self, layer: int, values: Tensor, view: View, recalled: dict[int, dict[str, Tensor]]
@@ -88,5 +89,5 @@ class MemoryTransformer(Transformer):
         if str(layer) not in self.memories:
             return values, view
         found: MemoryOutput = self.memories[str(layer)](values, view)
-        recalled[layer] = found.found
+        recalled[layer] = found.outputs
         return found.values, view if found.spans is None else replace(view, spans=found.spans)

@@ -24,7 +24,7 @@ class TwoOutputEncoderDecoder(TransformerEncoderDecoder):
     For objectives that predict at both (PALM); the source is read once.
     """
 
-    def both(self, view: View) -> tuple[HiddenStates, Tensor]:
+    def decoder_and_encoder_hidden(self, view: View) -> tuple[HiddenStates, Tensor]:
         """The decoder's hidden states (B, T, W), and the encoder's (B, S, W)."""
         assert view.decoder is not None
         source = self.encode(view)
@@ -35,31 +35,31 @@ class TwoOutputEncoderDecoder(TransformerEncoderDecoder):
 class PointerState:
     """A decoder's state with the source that it copies from."""
 
-    inner: State
+    decoder_state: State
     read: Tensor
     """(B, S, W) what the encoder made of the source."""
     source: Tensor
     """(B, S) its tokens."""
     copyable: Tensor
     """(B, S) bool: those that may be copied."""
-    copies: CopyDistribution
+    copy_distribution: CopyDistribution
     """What may be copied next; of no place before the first input."""
 
     def select(self, rows: Tensor) -> PointerState:
         return PointerState(
-            inner=self.inner.select(rows),
+            decoder_state=self.decoder_state.select(rows),
             read=self.read[rows],
             source=self.source[rows],
             copyable=self.copyable[rows],
-            copies=self.copies.select(rows),
+            copy_distribution=self.copy_distribution.select(rows),
         )
 
     def detach(self) -> PointerState:
         return replace(
             self,
-            inner=self.inner.detach(),
+            decoder_state=self.decoder_state.detach(),
             read=self.read.detach(),
-            copies=self.copies.detach(),
+            copy_distribution=self.copy_distribution.detach(),
         )
 
 
@@ -70,7 +70,7 @@ class PointerEncoderDecoder(TwoOutputEncoderDecoder):
     more.
     """
 
-    never: Tensor
+    never_copied: Tensor
 
     def __init__(
         self, encoder: Transformer, decoder: Transformer, pointer: Pointer, vocabulary: Vocabulary
@@ -78,47 +78,49 @@ class PointerEncoderDecoder(TwoOutputEncoderDecoder):
         super().__init__(encoder, decoder)
         self.pointer = pointer
         symbols = [*vocabulary.unpredictable, *([] if vocabulary.end is None else [vocabulary.end])]
-        self.register_buffer("never", torch.tensor(symbols), persistent=False)
+        self.register_buffer("never_copied", torch.tensor(symbols), persistent=False)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is None:
-            return self.both(view)[0]
+            return self.decoder_and_encoder_hidden(view)[0]
         assert isinstance(state, PointerState)
-        hidden = self.decoder(view, state.inner)
+        hidden = self.decoder(view, state.decoder_state)
         assert hidden.state is not None
         copies = self.pointer(hidden.values, state.read, state.source, state.copyable)
-        after = replace(state, inner=hidden.state, copies=copies)
-        return CopyHiddenStates(values=hidden.values, copies=copies, state=after)
+        after = replace(state, decoder_state=hidden.state, copy_distribution=copies)
+        return CopyHiddenStates(values=hidden.values, copy_distribution=copies, state=after)
 
-    def both(self, view: View) -> tuple[HiddenStates, Tensor]:
-        hidden, read = super().both(view)
+    def decoder_and_encoder_hidden(self, view: View) -> tuple[HiddenStates, Tensor]:
+        hidden, read = super().decoder_and_encoder_hidden(view)
         copies = self.pointer(hidden.values, read, view.inputs, self.copyable(view))
-        return CopyHiddenStates(values=hidden.values, copies=copies), read
+        return CopyHiddenStates(values=hidden.values, copy_distribution=copies), read
 
-    def begin(self, view: View) -> PointerState:  # type: ignore[override]
+    def init_decoder(self, view: View) -> PointerState:  # type: ignore[override]
         source = self.encode(view)
         inner = self.decoder.initial_state(len(view.inputs), source)
         copyable, nothing = self.copyable(view), source.values[:, :0]
         return PointerState(
-            inner=inner,
+            decoder_state=inner,
             read=source.values,
             source=view.inputs,
             copyable=copyable,
-            copies=self.pointer(nothing, source.values, view.inputs, copyable),
+            copy_distribution=self.pointer(nothing, source.values, view.inputs, copyable),
         )
 
     def copyable(self, view: View) -> Tensor:
         """(B, S) bool: the words of a source."""
         place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
-        return (place < view.lengths[:, None]) & ~torch.isin(view.inputs, self.never)
+        return (place < view.lengths[:, None]) & ~torch.isin(view.inputs, self.never_copied)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        hidden, _ = self.both(view)
-        assert isinstance(hidden, CopyHiddenStates) and isinstance(hidden.copies, CopyDistribution)
+        hidden, _ = self.decoder_and_encoder_hidden(view)
+        assert isinstance(hidden, CopyHiddenStates) and isinstance(
+            hidden.copy_distribution, CopyDistribution
+        )
         copied = Capture(
-            values=hidden.copies.copied.detach(),
+            values=hidden.copy_distribution.copy_probs.detach(),
             axes=("batch", "time", "source"),
-            reading="For each output token, the probability that it is a copy of each source "
+            caption="For each output token, the probability that it is a copy of each source "
             "token; what is missing to 1 is the probability that it was generated.",
             bounds=UNIT_INTERVAL,
         )

@@ -43,21 +43,25 @@ class Recurrent(Backbone):
 
     def initial_state(self, rows: int) -> TensorState:
         like = self.embedding.weight
-        return self.begin(
+        return self.state_from_free(
             {name: like.new_zeros(rows, width) for name, width in self.free_state_widths().items()}
         )
 
     def free_state_widths(self) -> dict[str, int]:
         """The tensors of a state that a start is free to choose, each with its width."""
         return {
-            f"{layer}.{name}": cell.width for layer, cell in self._layers() for name in cell.free
+            f"{layer}.{name}": cell.width
+            for layer, cell in self._layers()
+            for name in cell.free_state_names
         }
 
-    def begin(self, free: Mapping[str, Tensor]) -> TensorState:
+    def state_from_free(self, free: Mapping[str, Tensor]) -> TensorState:
         """The state that free numbers begin, a tensor (rows, W) for each of `free_state_widths`."""
         tensors: dict[str, Tensor] = {}
         for layer, cell in self._layers():
-            begun = cell.begin(tuple(free[f"{layer}.{name}"] for name in cell.free))
+            begun = cell.state_from_free(
+                tuple(free[f"{layer}.{name}"] for name in cell.free_state_names)
+            )
             tensors.update(zip(_names(layer, cell), begun, strict=True))
         return TensorState(tensors)
 
@@ -94,7 +98,7 @@ class Recurrent(Backbone):
                 captures[title] = Capture(
                     values=gate,
                     axes=("batch", "time", "unit"),
-                    reading=f"The {name} of every unit, at the step that predicts each token: "
+                    caption=f"The {name} of every unit, at the step that predicts each token: "
                     f"{cell.gate_captions[name]}.",
                     bounds=UNIT_INTERVAL,
                 )

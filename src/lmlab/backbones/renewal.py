@@ -24,7 +24,7 @@ class Renewal(LatentChoiceBackbone):
     Sources (B, 1 + S · R, W), q first; the cost is that of the parents.
     """
 
-    yields: ClassVar[str] = "sources"
+    output_kind: ClassVar[str] = "sources"
 
     def __init__(self, parents: LatentParents, *, learned: bool = False) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Renewal(LatentChoiceBackbone):
         captures["renewal weight"] = Capture(
             values=self.log_balance().exp(),
             axes=("choice",),
-            reading="Prior probability that a token starts afresh (0) or follows from an earlier "
+            caption="Prior probability that a token starts afresh (0) or follows from an earlier "
             "token (1).",
             sums_to_one="choice",
         )
@@ -71,7 +71,7 @@ class Renewal(LatentChoiceBackbone):
             "posterior": Capture(
                 values=torch.cat([posterior[..., :1], by_type], dim=-1),
                 axes=("batch", "time", "choice"),
-                reading="The posterior over what each token follows from: 0 is a fresh start, the "
+                caption="The posterior over what each token follows from: 0 is a fresh start, the "
                 "others are the types of transition from an earlier token.",
                 sums_to_one="choice",
             )

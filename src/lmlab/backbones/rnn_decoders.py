@@ -34,7 +34,7 @@ class RNNDecoder(nn.Module):
         self.embedding = embedding
         self.cells = nn.ModuleList(cells)
         self.dropout = nn.Dropout(dropout)
-        self.everywhere = everywhere
+        self.context_every_step = everywhere
         self.width = cells[-1].width
 
     def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
@@ -44,7 +44,7 @@ class RNNDecoder(nn.Module):
             for (layer, cell), state in zip(self._layers(), last, strict=True)
             for name, part in zip(_names(layer, cell), state, strict=True)
         }
-        if self.everywhere:
+        if self.context_every_step:
             tensors["summary"] = last[-1][0]
         return TensorState(tensors)
 
@@ -55,7 +55,7 @@ class RNNDecoder(nn.Module):
     def forward(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
         """Hidden states of some more tokens, and the state after them."""
         inputs = self.dropout(self.embedding(tokens))
-        if self.everywhere:
+        if self.context_every_step:
             summary = state["summary"][:, None].expand(-1, tokens.shape[1], -1)
             inputs = torch.cat([inputs, summary], -1)
         values, after = self._run(inputs, state)
@@ -93,7 +93,7 @@ class AttentionDecoder(RNNDecoder):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(embedding, cells, dropout=dropout)
-        self.glance = glance
+        self.attention = glance
         self.combine = nn.Linear(2 * self.width, self.width)
 
     def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
@@ -102,21 +102,23 @@ class AttentionDecoder(RNNDecoder):
             {
                 **super().begin(values, lengths, last).tensors,
                 "source": values,
-                "keys": self.glance.keys(values),
+                "keys": self.attention.keys(values),
                 "behind": place >= lengths[:, None],
             }
         )
 
     def forward(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
-        values, _, after = self.looking(tokens, state)
+        values, _, after = self.decode_with_attention(tokens, state)
         return values, after
 
-    def looking(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
+    def decode_with_attention(
+        self, tokens: Tensor, state: TensorState
+    ) -> tuple[Tensor, Tensor, TensorState]:
         """Hidden (B, T, W), the weights of the glances (B, T, S), and the state after them."""
         raise TypeError(f"{type(self).__name__} does not define looking")
 
     def _attend(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.glance(
+        found: tuple[Tensor, Tensor] = self.attention(
             queries, state["keys"], state["source"], state["behind"]
         )
         return found
@@ -133,7 +135,9 @@ class BahdanauDecoder(AttentionDecoder):
     p_i = softmax_i(score(h_{t-1}, k_i)) (Bahdanau et al. 2015). One step after another.
     """
 
-    def looking(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
+    def decode_with_attention(
+        self, tokens: Tensor, state: TensorState
+    ) -> tuple[Tensor, Tensor, TensorState]:
         top = _names(len(self.cells) - 1, self.cells[-1])[0]  # type: ignore[arg-type]
         inputs = self.dropout(self.embedding(tokens))
         hidden, contexts, weights = [], [], []
@@ -150,8 +154,9 @@ class BahdanauDecoder(AttentionDecoder):
 class LuongDecoder(AttentionDecoder):
     """Luong's: h_t = cell(e(s_{t-1}), h_{t-1}) asks, and the context meets it after the cell.
 
-    With `input_feeding` o_{t-1} joins the input too, so that it knows where it has looked (input feeding,
-    Luong et al. 2015), and steps go one after another; without, all glances are made at once.
+    With `input_feeding` o_{t-1} joins the input too, so that it knows where it has looked (input
+    feeding, Luong et al. 2015), and steps go one after another; without, all glances are made at
+    once.
     """
 
     def __init__(
@@ -172,7 +177,9 @@ class LuongDecoder(AttentionDecoder):
             return state
         return TensorState({**state.tensors, "fed": torch.zeros_like(last[-1][0])})
 
-    def looking(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, Tensor, TensorState]:
+    def decode_with_attention(
+        self, tokens: Tensor, state: TensorState
+    ) -> tuple[Tensor, Tensor, TensorState]:
         inputs = self.dropout(self.embedding(tokens))
         if not self.input_feeding:
             return self._decode_segment(inputs, state)

@@ -34,40 +34,42 @@ class RNNEncoderDecoder(EncoderDecoderBackbone):
     def __init__(self, reader: RNNEncoder, writer: RNNDecoder) -> None:
         super().__init__()
         assert reader.width == writer.width, "the writer begins where the reader ends"
-        self.reader = reader
-        self.writer = writer
+        self.encoder = reader
+        self.decoder = writer
         self.width = writer.width
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         if state is None:
             assert view.decoder is not None, "a reader and a writer need a view of both"
-            state, view = self.begin(view), view.decoder
+            state, view = self.init_decoder(view), view.decoder
         assert isinstance(state, TensorState)
-        values, after = self.writer(view.inputs, state)
+        values, after = self.decoder(view.inputs, state)
         return HiddenStates(values=values, state=after)
 
     def run_encoder(self, view: View) -> Tensor:
-        values: Tensor = self.reader(view.inputs, view.lengths)[0]
+        values: Tensor = self.encoder(view.inputs, view.lengths)[0]
         return values
 
-    def begin(self, view: View) -> TensorState:
-        values, last = self.reader(view.inputs, view.lengths)
-        return self.writer.begin(values, view.lengths, last)
+    def init_decoder(self, view: View) -> TensorState:
+        values, last = self.encoder(view.inputs, view.lengths)
+        return self.decoder.begin(values, view.lengths, last)
 
     def free_state_widths(self) -> dict[str, int]:
         """Tensors of the writer's first state that a latent variable may move, with widths."""
-        return self.writer.free_state_widths()
+        return self.decoder.free_state_widths()
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Where in the source the writer looks, where it looks at all."""
-        if not isinstance(self.writer, AttentionDecoder) or view.decoder is None:
+        if not isinstance(self.decoder, AttentionDecoder) or view.decoder is None:
             return {}
-        _, weights, _ = self.writer.looking(view.decoder.inputs, self.begin(view))
+        _, weights, _ = self.decoder.decode_with_attention(
+            view.decoder.inputs, self.init_decoder(view)
+        )
         return {
             "attention": Capture(
                 values=weights,
                 axes=("batch", "time", "source"),
-                reading="How each output token divides its attention over the source tokens.",
+                caption="How each output token divides its attention over the source tokens.",
                 sums_to_one="source",
             )
         }

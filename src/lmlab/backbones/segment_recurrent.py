@@ -35,11 +35,11 @@ class SegmentRecurrentTransformer(Backbone):
 
     - in training a place sees the places of its segment up to its own and the whole memory, which
       is of the last `memory` places before the segment;
-    - in evaluation it sees itself and, in each layer, the `memory_evaluation` places before it,
+    - in evaluation it sees itself and, in each layer, the `eval_memory_length` places before it,
       wherever segments begin (`same_length` in the authors' code). So what a text scores does not
       depend on how it is cut: at once, block after block and token by token are the same. A text
-      of at most memory_evaluation + 1 places is seen whole; of a longer one a prediction knows at
-      most layers · memory_evaluation places back, by way of the hidden states between.
+      of at most eval_memory_length + 1 places is seen whole; of a longer one a prediction knows at
+      most layers · eval_memory_length places back, by way of the hidden states between.
 
     Inputs (B, T), hidden (B, T, W); cost O(T (S + M) W + T W² (1 + M / S)) a layer, for segments of
     S and a memory of M. The state after a text is the memory. To step, from `initial_state`, keys
@@ -57,7 +57,7 @@ class SegmentRecurrentTransformer(Backbone):
         width: int,
         segment: int,
         memory: int,
-        memory_evaluation: int,
+        eval_memory_length: int,
     ) -> None:
         super().__init__()
         self.embedding = embedding
@@ -65,7 +65,7 @@ class SegmentRecurrentTransformer(Backbone):
         self.width = width
         self.segment = segment
         self.memory = memory
-        self.memory_evaluation = memory_evaluation
+        self.eval_memory_length = eval_memory_length
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view that goes on from a memory, or from a state of stepping."""
@@ -73,7 +73,7 @@ class SegmentRecurrentTransformer(Backbone):
             return self._step(view, state)
         assert state is None or isinstance(state, TensorState)
         # In evaluation any size gives the same; with smaller ones the memory is read more often.
-        size = self.segment if self.training else max(self.segment, self.memory_evaluation)
+        size = self.segment if self.training else max(self.segment, self.eval_memory_length)
         memory, read = state, []
         for part in split_segments(view, size):
             values, memory = self._read(part, memory)
@@ -91,7 +91,7 @@ class SegmentRecurrentTransformer(Backbone):
             scope = scope.with_captures(record)
         scope, below = self.stack.biased(scope), {}
         for layer, block in self.stack.layers():
-            inside = self.stack.within(scope, layer)
+            inside = self.stack.layer_context(scope, layer)
             below[_name(layer)] = values.detach()
             joined = None if memory is None else torch.cat([memory[_name(layer)], values], 1)
             values = block(values, inside, content=joined)
@@ -112,7 +112,7 @@ class SegmentRecurrentTransformer(Backbone):
             past, rows = memory["positions"], len(view.inputs)
             keys = torch.cat([past, places.expand(rows, -1)], 1)
             known = torch.cat([past < 0, known.expand(rows, -1)], 1)
-        reach = None if self.training else self.memory_evaluation
+        reach = None if self.training else self.eval_memory_length
         return AttentionContext(
             mask=_looking_back(places, keys, known, _shorter(reach, view)),
             query_positions=places,
@@ -136,7 +136,7 @@ class SegmentRecurrentTransformer(Backbone):
             positions = torch.cat([moved, positions], 1)
             below = {name: torch.cat([before[name], new], 1) for name, new in below.items()}
         real = positions < 0
-        most = self.memory if self.training else self.memory_evaluation
+        most = self.memory if self.training else self.eval_memory_length
         count = min(most, int(real.sum(1).max()))
         # What is not there first, what is behind it in its order; the last of it is kept.
         kept = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
@@ -147,20 +147,20 @@ class SegmentRecurrentTransformer(Backbone):
     # Token by token -----------------------------------------------------------------------------
 
     def initial_state(self, rows: int) -> TransformerState:
-        layers = tuple(block.begin(rows) for _, block in self.stack.layers())
+        layers = tuple(block.initial_cache(rows) for _, block in self.stack.layers())
         device = next(self.parameters()).device
         nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
         return TransformerState(layers, nothing, nothing.bool())
 
     def _step(self, view: View, state: TransformerState) -> HiddenStates:
         """New places (B, new), all of them real, by the sight of evaluation in either mode."""
-        if state.positions.shape[1] >= self.memory_evaluation + MAX_STALE_POSITIONS:
-            state = _shortened(state, self.memory_evaluation)
+        if state.positions.shape[1] >= self.eval_memory_length + MAX_STALE_POSITIONS:
+            state = _shortened(state, self.eval_memory_length)
         places = _next_places(view, state)
         keys = torch.cat([state.positions, places], 1)
         known = torch.ones_like(keys, dtype=torch.bool)
         scope = AttentionContext(
-            mask=_looking_back(places, keys, known, _shorter(self.memory_evaluation, view)),
+            mask=_looking_back(places, keys, known, _shorter(self.eval_memory_length, view)),
             query_positions=places,
             key_positions=keys,
         )
@@ -218,8 +218,15 @@ def _shortened(state: TransformerState, memory: int) -> TransformerState:
     """The last `memory` places alone."""
     first = state.positions.shape[1] - memory
     layers = tuple(
-        BlockCache(KVCache.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
+        BlockCache(
+            KVCache.of(
+                layer.self_attention_cache.keys[:, :, first:],
+                layer.self_attention_cache.values[:, :, first:],
+            )
+        )
         for layer in state.layers
     )
-    kept = replace(state, positions=state.positions[:, first:], seen=state.seen[:, first:])
+    kept = replace(
+        state, positions=state.positions[:, first:], non_padding=state.non_padding[:, first:]
+    )
     return replace(kept, layers=layers)

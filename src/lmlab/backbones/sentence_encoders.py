@@ -29,13 +29,15 @@ class ReverseRNNEncoder(SentenceEncoder):
         self.cell = cell
         self.dropout = nn.Dropout(dropout)
         self.width = cell.width
-        learned = None if cell.can_leave_zero else torch.randn(len(cell.free), cell.width)
+        learned = (
+            None if cell.can_leave_zero else torch.randn(len(cell.free_state_names), cell.width)
+        )
         self.first = None if learned is None else nn.Parameter(learned)
 
     def _start(self, rows: int, like: Tensor) -> CellState:
         if self.first is None:
             return self.cell.start(rows, like)
-        return self.cell.begin(tuple(part.expand(rows, -1) for part in self.first))
+        return self.cell.state_from_free(tuple(part.expand(rows, -1) for part in self.first))
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(tokens.shape[1], device=tokens.device)

@@ -36,12 +36,12 @@ class Slots(LatentChoiceBackbone):
         self, embedding: nn.Embedding, priors: Sequence[ParentPrior], *, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        assert len({prior.reach for prior in priors}) == 1, "all slots look back equally far"
+        assert len({prior.max_distance for prior in priors}) == 1, "all slots look back equally far"
         self.embedding = embedding
         self.priors = nn.ModuleList(priors)
         self.dropout = nn.Dropout(dropout)
         self.width = embedding.embedding_dim
-        self.liking = nn.Linear(self.width, len(priors), bias=False)
+        self.token_scores = nn.Linear(self.width, len(priors), bias=False)
         # Column block m is W_m.
         self.mix = nn.Linear(len(priors) * self.width, self.width, bias=False)
 
@@ -57,16 +57,16 @@ class Slots(LatentChoiceBackbone):
         return F.softmax(log_choices, dim=-1)
 
     def _recall(self, view: View, state: State | None) -> tuple[TokenContext, Tensor]:
-        keep = self.priors[0].keep
+        keep = self.priors[0].memory_length
         assert keep is None or isinstance(keep, int)
         recalled = token_context(view, state, keep=keep)
         return recalled, self.dropout(self.embedding(recalled.ids))
 
     def _log_choices(self, recalled: TokenContext, vectors: Tensor) -> Tensor:
         """(B, N, T, S) log P_m(j | i) + u_m · e(s_j), not normalised."""
-        before, time = recalled.before, recalled.time
+        before, time = recalled.past_length, recalled.time
         priors = torch.stack([prior(before, time, vectors) for prior in self.priors])
-        return priors + self.liking(vectors).transpose(1, 2)[:, :, None]
+        return priors + self.token_scores(vectors).transpose(1, 2)[:, :, None]
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         recalled, vectors = self._recall(view, None)
@@ -75,14 +75,14 @@ class Slots(LatentChoiceBackbone):
             "slot prior": Capture(
                 values=torch.stack([prior.values for prior in priors]),
                 axes=("slot", *priors[0].axes),
-                reading="For each slot, the prior over the position that it attends to, before the "
+                caption="For each slot, the prior over the position that it attends to, before the "
                 "tokens are seen: a line parallel to the diagonal is a fixed offset.",
                 sums_to_one=priors[0].sums_to_one,
             ),
             "slot attention": Capture(
                 values=self.marginals(self._log_choices(recalled, vectors)),
                 axes=("batch", "slot", "time", "source"),
-                reading="For each slot, which earlier token it holds when each token is predicted.",
+                caption="For each slot, which earlier token it holds when each token is predicted.",
                 sums_to_one="source",
             ),
         }
@@ -126,7 +126,7 @@ class ChainedSlots(Slots):
         captures["slot moves"] = Capture(
             values=F.softmax(self.log_moves, dim=0),
             axes=("move",),
-            reading="Weight of each offset from one slot's token to the next slot's: 0 is the same "
+            caption="Weight of each offset from one slot's token to the next slot's: 0 is the same "
             "token, negative offsets are earlier tokens.",
             sums_to_one="move",
         )

@@ -77,7 +77,7 @@ class StarTransformer(Backbone):
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
-        self.reach = max(layer.ring.reach for layer in layers)
+        self.reach = max(layer.ring.neighbour_radius for layer in layers)
         self.width = width
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:

@@ -39,7 +39,7 @@ class TransformerState:
     layers: tuple[BlockCache, ...]
     positions: Tensor
     """(B, T) or (B, T, 2) positions of the inputs so far."""
-    seen: Tensor
+    non_padding: Tensor
     """(B, T) bool: false where the inputs so far were padding."""
     source: Tensor | None = None
     """(B, S) bool: the real places of the source, where there is one."""
@@ -48,21 +48,21 @@ class TransformerState:
         return TransformerState(
             tuple(layer.select(rows) for layer in self.layers),
             self.positions[rows],
-            self.seen[rows],
+            self.non_padding[rows],
             None if self.source is None else self.source[rows],
         )
 
     def detach(self) -> TransformerState:
         layers = tuple(layer.detach() for layer in self.layers)
-        return TransformerState(layers, self.positions, self.seen, self.source)
+        return TransformerState(layers, self.positions, self.non_padding, self.source)
 
 
 class TransformerStack(nn.Module):
     """Blocks on each other; `times` over, where layers share their parameters (ALBERT).
 
     `bias` is added to the scores of all layers; `norm` stands after the last one. Layers count from
-    1: those in `disabled_layers` are passed by, and of those in `disabled_heads` (layer, head) a head's
-    output counts as zero, heads counted from 1 as well.
+    1: those in `disabled_layers` are passed by, and of those in `disabled_heads` (layer, head) a
+    head's output counts as zero, heads counted from 1 as well.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class TransformerStack(nn.Module):
         """(B, T, W) what comes out of the last layer."""
         scope = self.biased(scope)
         for layer, block in self.layers():
-            inside = self.within(scope, layer)
+            inside = self.layer_context(scope, layer)
             values = block(values, inside, source=source)
             capture_hidden(inside, values)
         return self.finish(values)
 
-    def at(
+    def at_positions(
         self,
         values: Tensor,
         scope: AttentionContext,
@@ -122,13 +122,13 @@ class TransformerStack(nn.Module):
         scope, projected = self.biased(scope), None
         *below, (last, top) = self.layers()
         if same is not None:
-            projected = same.spread(below[0][1].project(values)) if below else None
-            values = same.spread(values)
+            projected = same.expand(below[0][1].project(values)) if below else None
+            values = same.expand(values)
         for layer, block in below:
-            values = block(values, self.within(scope, layer), projected=projected)
+            values = block(values, self.layer_context(scope, layer), projected=projected)
             projected = None
-        inside = self.within(scope.at(asked.places), last)
-        return self.finish(top(asked.rows_of(values), inside, content=values))
+        inside = self.layer_context(scope.at_positions(asked.positions), last)
+        return self.finish(top(asked.gather(values), inside, content=values))
 
     def step(
         self,
@@ -141,7 +141,7 @@ class TransformerStack(nn.Module):
         """The same for new places, and what is remembered after them."""
         scope, after = self.biased(scope), []
         for cache, (layer, block) in zip(before, self.layers(), strict=True):
-            inside = self.within(scope, layer)
+            inside = self.layer_context(scope, layer)
             values, kept = block.step(values, inside, cache, positions, source_scope)
             after.append(kept)
         return self.finish(values), tuple(after)
@@ -150,12 +150,12 @@ class TransformerStack(nn.Module):
         """With the bias of all layers in the mask."""
         if self.bias is None:
             return scope
-        return scope.biased(self.bias(scope.query_positions, scope.key_positions))
+        return scope.with_bias(self.bias(scope.query_positions, scope.key_positions))
 
-    def within(self, scope: AttentionContext, layer: int) -> AttentionContext:
+    def layer_context(self, scope: AttentionContext, layer: int) -> AttentionContext:
         """The scope of one layer, by its number."""
         silent = {head - 1 for each, head in self.disabled_heads if each == layer}
-        return scope.named(f"layer {layer}", frozenset(silent))
+        return scope.for_layer(f"layer {layer}", frozenset(silent))
 
     def finish(self, values: Tensor) -> Tensor:
         return values if self.norm is None else self.norm(values)
@@ -164,7 +164,7 @@ class TransformerStack(nn.Module):
 def capture_hidden(scope: AttentionContext, values: Tensor) -> None:
     """Keep a layer's output, if anybody asked."""
     reading = "The vector of each place after the layer, unit by unit."
-    scope.note("hidden", values, ("batch", "time", "unit"), reading)
+    scope.capture("hidden", values, ("batch", "time", "unit"), reading)
 
 
 class Transformer(Backbone):
@@ -192,8 +192,10 @@ class Transformer(Backbone):
         self, rows: int, source: CrossAttentionSource | None = None
     ) -> TransformerState:
         device = next(self.parameters()).device
-        owners = SourceAssignment.of(rows, device)
-        layers = tuple(block.begin(rows, source, owners) for _, block in self.stack.layers())
+        owners = SourceAssignment.one_to_one(rows, device)
+        layers = tuple(
+            block.initial_cache(rows, source, owners) for _, block in self.stack.layers()
+        )
         nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
         real = None
         if source is not None:
@@ -220,9 +222,11 @@ class Transformer(Backbone):
         apart = self.training or source is not None or record is not None
         alike = None if apart else build_prefix_index(view)
         if alike is not None:
-            return alike.spread(self._encode_unique_prefixes(view, replace(scope, alike=alike)))
+            return alike.expand(
+                self._encode_unique_prefixes(view, replace(scope, shared_prefixes=alike))
+            )
         values = self.embedding(view.inputs, position_ids(view), view.segments)
-        scope.note(
+        scope.capture(
             "input",
             values,
             ("batch", "time", "unit"),
@@ -233,36 +237,44 @@ class Transformer(Backbone):
 
     def _encode_unique_prefixes(self, view: View, scope: AttentionContext) -> Tensor:
         """(1, U, W) the same for the different beginnings of the rows, each read once."""
-        assert scope.alike is not None
+        assert scope.shared_prefixes is not None
         positions = position_ids(view).expand(view.inputs.shape)
-        values = self.embedding(scope.alike.gather(view.inputs), scope.alike.gather(positions))
+        values = self.embedding(
+            scope.shared_prefixes.gather(view.inputs), scope.shared_prefixes.gather(positions)
+        )
         hidden: Tensor = self.stack(values, scope)
         return hidden
 
-    def at(self, view: View, places: Tensor) -> Tensor:
+    def hidden_at(self, view: View, places: Tensor) -> Tensor:
         """(N, W) hidden states at `places` (B, T), the only ones that the last layer is made for.
 
         And what is the same in many rows, as in copies of a text that hide one place each, goes
         once through what comes before places look at each other.
         """
         if not bool(places.any()) or not any(True for _ in self.stack.layers()):
-            return super().at(view, places)
-        positions, asked = position_ids(view), PositionSubset.of(places)
+            return super().hidden_at(view, places)
+        positions, asked = position_ids(view), PositionSubset.from_mask(places)
         # Not in training: what is dropped must differ.
-        same = None if self.training else UniqueInputs.of(view.inputs, positions, view.segments)
+        same = (
+            None
+            if self.training
+            else UniqueInputs.from_inputs(view.inputs, positions, view.segments)
+        )
         if same is None:
             values = self.embedding(view.inputs, positions, view.segments)
         else:
             values = self.embedding(same.inputs, same.positions, same.segments)
-        found: Tensor = self.stack.at(values, full_attention_context(view), asked, same=same)
-        return found[asked.real]
+        found: Tensor = self.stack.at_positions(
+            values, full_attention_context(view), asked, same=same
+        )
+        return found[asked.is_real]
 
     def _step(self, view: View, state: TransformerState) -> HiddenStates:
         rows, new = view.inputs.shape[:2]
         positions = self._next_positions(view, state)
         keys = torch.cat([state.positions.view(rows, -1, *positions.shape[2:]), positions], 1)
         real = torch.arange(new, device=positions.device) < view.lengths[:, None]
-        seen = torch.cat([state.seen, real], 1)
+        seen = torch.cat([state.non_padding, real], 1)
         scope = AttentionContext(
             mask=_stepping_mask(view, state, seen),
             query_positions=positions,
@@ -319,7 +331,7 @@ def _stepping_mask(view: View, state: TransformerState, seen: Tensor) -> Tensor 
     if new == 1 and bool(seen.all()):
         return None
     among = view.attention_mask.mask(view.lengths, new)
-    past = state.seen[:, None].expand(rows, new, -1)
+    past = state.non_padding[:, None].expand(rows, new, -1)
     return torch.cat([past, among], dim=-1)[:, None]
 
 

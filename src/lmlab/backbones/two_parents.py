@@ -31,7 +31,7 @@ class TwoLatentParents(LatentChoiceBackbone):
     (2n - 1) S; without a reach all S² pairs.
     """
 
-    yields: ClassVar[str] = "sources"
+    output_kind: ClassVar[str] = "sources"
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class TwoLatentParents(LatentChoiceBackbone):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        assert first.reach == second.reach, "both parents look back equally far"
+        assert first.max_distance == second.max_distance, "both parents look back equally far"
         self.embedding = embedding
         self.first = first
         self.second = second
@@ -53,14 +53,14 @@ class TwoLatentParents(LatentChoiceBackbone):
 
     def pairs(self, count: int) -> tuple[Tensor, Tensor]:
         """(P,), (P,) the tokens a and b of every pair of S that some place can see."""
-        return pairs_within(self.first.reach, count, self.embedding.weight.device)
+        return pairs_within(self.first.max_distance, count, self.embedding.weight.device)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        recalled = token_context(view, state, keep=self.first.keep)
+        recalled = token_context(view, state, keep=self.first.memory_length)
         vectors = self.dropout(self.embedding(recalled.ids))
         a, b = self.pairs(recalled.ids.shape[1])
-        first = self.first(recalled.before, recalled.time, vectors)
-        second = self.second(recalled.before, recalled.time, vectors)
+        first = self.first(recalled.past_length, recalled.time, vectors)
+        second = self.second(recalled.past_length, recalled.time, vectors)
         weights = first[:, a] + second[:, b]
         return HiddenStates(
             values=self.combine(self.turn_first(vectors), self.turn_second(vectors)),
@@ -89,7 +89,7 @@ class TwoLatentParents(LatentChoiceBackbone):
                     -1, places, posterior
                 ),
                 axes=("batch", "time", "source"),
-                reading=f"For each predicted token, the posterior over its {name} parent, an "
+                caption=f"For each predicted token, the posterior over its {name} parent, an "
                 "earlier token.",
                 sums_to_one="source",
             )
@@ -98,7 +98,8 @@ class TwoLatentParents(LatentChoiceBackbone):
 
 
 class FactoredParents(TwoLatentParents):
-    """`TwoLatentParents` for `PairSoftmax`, which adds the halves up itself and normalises them faster.
+    """`TwoLatentParents` for `PairSoftmax`, which adds the halves up itself and normalises them
+    faster.
 
     Values (B, S, 2 W): what each token is as the first parent, and what it is as the second.
     """

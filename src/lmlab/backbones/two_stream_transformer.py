@@ -70,12 +70,12 @@ class TwoStreamTransformer(TwoStreamBackbone):
         h_i ← Layer(query = h_i, keys and values = h_j that `attention_mask` shows to i)
         g_i ← Layer(query = g_i, keys and values = h_j that `query_attention_mask` shows to i)
 
-    Where the view has a `query_attention_mask`, hidden states are those of the queries at the targets;
-    else those of the content, as in fine-tuning. Queries start as `start`, or, where it is None,
-    as the inputs at their places, which then hide the token (MPNet). `memory` is how many places
-    of the text before are remembered for text that goes on: their hidden states below each layer,
-    which all places see; None carries nothing. Inputs (B, T), hidden (B, T, W); cost
-    O((T + M) T W + (T + M) W²) a layer, for M queries.
+    Where the view has a `query_attention_mask`, hidden states are those of the queries at the
+    targets; else those of the content, as in fine-tuning. Queries start as `start`, or, where it is
+    None, as the inputs at their places, which then hide the token (MPNet). `memory` is how many
+    places of the text before are remembered for text that goes on: their hidden states below each
+    layer, which all places see; None carries nothing. Inputs (B, T), hidden (B, T, W); cost O((T +
+    M) T W + (T + M) W²) a layer, for M queries.
 
     To step, `step` adds content and `ask` looks from a query at the next place. After every
     `stretch` places it forgets all but the memory, as text that is read in such stretches does.
@@ -104,7 +104,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         self.width = width
         self.start = start
         self.memory = memory
-        self.stretch = stretch
+        self.segment_length = stretch
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view; `state` is the memory of the text before, if there is any."""
@@ -115,7 +115,9 @@ class TwoStreamTransformer(TwoStreamBackbone):
         self, view: View, memory: TensorState | None, record: dict[str, Capture] | None = None
     ) -> HiddenStates:
         asked = (
-            None if view.query_attention_mask is None else PositionSubset.of(prediction_mask(view))
+            None
+            if view.query_attention_mask is None
+            else PositionSubset.from_mask(prediction_mask(view))
         )
         scope = self._scope(view, asked, memory)
         values = self.embedding(view.inputs, position_ids(view), view.segments)
@@ -126,14 +128,14 @@ class TwoStreamTransformer(TwoStreamBackbone):
         if record is not None:
             scope = scope.with_captures(record)
         values, below = self._through(values, scope, time, memory)
-        found = values if asked is None else asked.put_back(values[:, time:], time)
+        found = values if asked is None else asked.scatter_back(values[:, time:], time)
         return HiddenStates(values=found, state=self._remember(view, below, memory))
 
     def _first(self, content: Tensor, asked: PositionSubset) -> Tensor:
         """(B, M, W) what the queries start as."""
         if self.start is None:
-            return asked.rows_of(content)
-        vectors: Tensor = self.start(*asked.places.shape)
+            return asked.gather(content)
+        vectors: Tensor = self.start(*asked.positions.shape)
         return vectors
 
     def _through(
@@ -142,7 +144,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         """(B, T + M, W) both streams after the last layer, and the content (B, T, W) below each."""
         scope, below = self.stack.biased(scope), {}
         for layer, block in self.stack.layers():
-            inside, content = self.stack.within(scope, layer), values[:, :time]
+            inside, content = self.stack.layer_context(scope, layer), values[:, :time]
             below[_name(layer)] = content
             if memory is not None:
                 content = torch.cat([memory[_name(layer)], content], 1)
@@ -162,7 +164,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         query_segments = key_segments = view.segments
         if asked is not None:
             queries = torch.cat(
-                [queries.expand(len(asked.places), -1), asked.gather_entries(queries)], 1
+                [queries.expand(len(asked.positions), -1), asked.gather_entries(queries)], 1
             )
             if query_segments is not None:
                 beside = asked.gather_entries(query_segments)
@@ -213,7 +215,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
     # Token by token -----------------------------------------------------------------------------
 
     def initial_state(self, rows: int) -> TwoStreamCache:
-        layers = tuple(block.begin(rows) for _, block in self.stack.layers())
+        layers = tuple(block.initial_cache(rows) for _, block in self.stack.layers())
         device = next(self.parameters()).device
         nothing = torch.zeros(rows, 0, dtype=torch.long, device=device)
         return TwoStreamCache(layers, nothing, nothing)
@@ -221,7 +223,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
     def step(self, state: State, tokens: Tensor, segments: Tensor) -> TwoStreamCache:
         """The state after one more token of content in each row; both are (B,)."""
         assert isinstance(state, TwoStreamCache)
-        if self.stretch and state.count and state.count % self.stretch == 0:
+        if self.segment_length and state.count and state.count % self.segment_length == 0:
             state = _shortened(state, self.memory or 0)
         here = torch.full_like(tokens, state.count)[:, None]
         positions = torch.cat([state.positions, here], 1)
@@ -236,7 +238,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         _, layers = self.stack.step(values, scope, state.layers, here)
         return TwoStreamCache(layers, positions, kinds, state.count + 1)
 
-    def ask(self, state: State, segments: Tensor) -> Tensor:
+    def query_next(self, state: State, segments: Tensor) -> Tensor:
         """(B, W) the query at the next place, which is of the given segment (B,)."""
         assert isinstance(state, TwoStreamCache)
         assert self.start is not None, "queries that start as inputs have none at the next place"
@@ -249,7 +251,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         )
         scope, values = self.stack.biased(scope), self.start(len(segments), 1)
         for cache, (layer, block) in zip(state.layers, self.stack.layers(), strict=True):
-            values = _look(block, values, self.stack.within(scope, layer), cache)
+            values = _look(block, values, self.stack.layer_context(scope, layer), cache)
         return self.stack.finish(values)[:, 0]
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
@@ -258,7 +260,9 @@ class TwoStreamTransformer(TwoStreamBackbone):
         self._read(view, None, record)
         if view.query_attention_mask is None:
             return record
-        return _by_stream(record, view.inputs.shape[1], PositionSubset.of(prediction_mask(view)))
+        return _by_stream(
+            record, view.inputs.shape[1], PositionSubset.from_mask(prediction_mask(view))
+        )
 
 
 def _name(layer: int) -> str:
@@ -274,7 +278,7 @@ def _mask(view: View, asked: PositionSubset | None, memory: TensorState | None) 
     if asked is not None:
         assert view.query_attention_mask is not None
         queries = view.query_attention_mask.mask(view.lengths, time)
-        mask = torch.cat([mask, asked.rows_of(queries)], 1)
+        mask = torch.cat([mask, asked.gather(queries)], 1)
     if memory is not None:
         past = (memory["positions"] < 0)[:, None].expand(-1, mask.shape[1], -1)
         mask = torch.cat([past, mask], 2)
@@ -285,7 +289,12 @@ def _shortened(state: TwoStreamCache, memory: int) -> TwoStreamCache:
     """The last places alone, as a memory: of the first segment, like the text before."""
     first = max(0, state.positions.shape[1] - memory)
     layers = tuple(
-        BlockCache(KVCache.of(layer.own.keys[:, :, first:], layer.own.values[:, :, first:]))
+        BlockCache(
+            KVCache.of(
+                layer.self_attention_cache.keys[:, :, first:],
+                layer.self_attention_cache.values[:, :, first:],
+            )
+        )
         for layer in state.layers
     )
     segments = torch.zeros_like(state.segments[:, first:])
@@ -297,10 +306,12 @@ def _look(
 ) -> Tensor:
     """(B, 1, W) one layer of a query that reads what is remembered and leaves nothing there."""
     around = block.self_attention_residual
-    output = block.attention.look(around.enter(values), scope, cache.own)
+    output = block.attention.attend_to_cache(
+        around.sublayer_input(values), scope, cache.self_attention_cache
+    )
     values = around.sublayer_output(values, output)
     around = block.feed_forward_residual
-    return around.sublayer_output(values, block.feed_forward(around.enter(values)))
+    return around.sublayer_output(values, block.feed_forward(around.sublayer_input(values)))
 
 
 def _by_stream(record: dict[str, Capture], time: int, asked: PositionSubset) -> dict[str, Capture]:
@@ -310,7 +321,7 @@ def _by_stream(record: dict[str, Capture], time: int, asked: PositionSubset) -> 
         axis = capture.axes.index("time")
         both = capture.values.movedim(axis, 1)
         content, queries = both[:, :time], both[:, time:]
-        spread = asked.put_back(queries.flatten(2), time).view_as(content)
+        spread = asked.scatter_back(queries.flatten(2), time).view_as(content)
         found[name] = replace(capture, values=content.movedim(1, axis))
         found[f"query {name}"] = replace(capture, values=spread.movedim(1, axis))
     return found

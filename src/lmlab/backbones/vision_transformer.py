@@ -48,13 +48,13 @@ class VisionTransformer(ImageTextBackbone):
                 replace(view, inputs=self.tokens(view.inputs)), state
             )
             return further
-        values = self.transformer.read(self.joined(view))
+        values = self.transformer.read(self.image_text_view(view))
         # The first place of the text stands before the patches, the others after them.
         return HiddenStates(
             values=torch.cat([values[:, :1], values[:, 1 + view.inputs.shape[1] :]], 1)
         )
 
-    def opened(self, view: View) -> HiddenStates:
+    def encode_image(self, view: View) -> HiddenStates:
         rows = len(view.inputs)
         first = torch.full((rows, 1), self.start, device=view.inputs.device)
         inputs = self.vectors(view.inputs, first)
@@ -62,7 +62,7 @@ class VisionTransformer(ImageTextBackbone):
         hidden: HiddenStates = self.transformer(image, self.transformer.initial_state(rows))
         return HiddenStates(values=hidden.values[:, :1], state=hidden.state)
 
-    def joined(self, view: View) -> View:
+    def image_text_view(self, view: View) -> View:
         """Image and text in one row: <s>, the patches, the words."""
         text, (rows, count, _) = view.decoder, view.inputs.shape
         assert text is not None, "a text is predicted beside an image"
@@ -82,4 +82,4 @@ class VisionTransformer(ImageTextBackbone):
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
         """Every layer's attention and hidden states over <s>, the patches and the words."""
-        return self.transformer.capture_internals(self.joined(view))
+        return self.transformer.capture_internals(self.image_text_view(view))

@@ -20,7 +20,7 @@ class NgramContext(Backbone):
     Inputs (B, T), values (B, T, n - 1) int64; `NO_TOKEN` before the first input.
     """
 
-    yields: ClassVar[str] = "contexts"
+    output_kind: ClassVar[str] = "contexts"
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
     def __init__(self, size: int) -> None:
@@ -73,7 +73,7 @@ class LinearWindow(Backbone):
 class NoContext(Backbone):
     """Sees nothing: the emission alone is the model. Values (B, T, 0)."""
 
-    yields: ClassVar[str] = "nothing"
+    output_kind: ClassVar[str] = "nothing"
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
     width = 0
 

@@ -27,7 +27,7 @@ class WindowMixture(LatentChoiceBackbone):
     K normalisers a place, because no two components say the same.
     """
 
-    yields: ClassVar[str] = "components"
+    output_kind: ClassVar[str] = "components"
 
     def __init__(
         self, embedding: nn.Embedding, size: int, count: int, *, dropout: float = 0.0
@@ -59,7 +59,7 @@ class WindowMixture(LatentChoiceBackbone):
             "window shares": Capture(
                 values=F.softmax(self.shares, dim=0),
                 axes=("choice",),
-                reading="P(window), the prior over window sizes before the token is seen.",
+                caption="P(window), the prior over window sizes before the token is seen.",
                 sums_to_one="choice",
             )
         }
@@ -74,7 +74,7 @@ class PermutedWindow(LatentChoiceBackbone):
     Inputs (B, T), components (B, T, n!, W).
     """
 
-    yields: ClassVar[str] = "components"
+    output_kind: ClassVar[str] = "components"
     picks: Tensor
 
     def __init__(self, embedding: nn.Embedding, size: int, *, dropout: float = 0.0) -> None:
@@ -108,7 +108,7 @@ class PermutedWindow(LatentChoiceBackbone):
             "ordering prior": Capture(
                 values=F.softmax(self.orders, dim=0),
                 axes=("choice",),
-                reading="P(ordering of the window); 0 is the order of the text, the others follow "
+                caption="P(ordering of the window); 0 is the order of the text, the others follow "
                 "in lexicographic order.",
                 sums_to_one="choice",
             )
@@ -117,4 +117,4 @@ class PermutedWindow(LatentChoiceBackbone):
 
 def _from_full_window(vectors: Tensor, recalled: TokenContext, size: int) -> Tensor:
     """(B, n - 1 + T, W): zeros before the first token, so that every place has a window of n."""
-    return F.pad(vectors, (0, 0, size - 1 - recalled.before, 0))
+    return F.pad(vectors, (0, 0, size - 1 - recalled.past_length, 0))

@@ -143,28 +143,13 @@ def _record(line: Example, asked: AnsweredQuestion | None) -> dict[str, object]:
 def _answers(
     run: str, given: Iterable[list[str]], memory: dict[str, Any], **options: Any
 ) -> Iterator[AnsweredQuestion]:
-    """Of a run that answers over hops by its own paragraphs, of any other by `load`."""
-    from lmlab.tasks.multihop.multihop_model import (
-        is_hops,
-        load_hops,
-    )
+    from lmlab.api import load_answerer
+    from lmlab.language_model import LanguageModel
 
-    if not is_hops(run):
-        from lmlab.api import load
-
-        asked, index = load(run), memory.pop("index")
-        if index is not None:
-            memory["documents"] = _opened(index, asked)
-        return asked.ask_stream(given, **memory, **options)
-    from lmlab.sampling.question_answering import QuestionAnswerer
-
-    for name in (name for name, value in memory.items() if value):
-        raise UserError(
-            f"a run of the task hops reads its own paragraphs, and takes no {name}; lmlab predict "
-            "takes rows with others."
-        )
-    model = load_hops(run)
-    return QuestionAnswerer(system=model, tokenizer=model.tokenizer, **options).ask(given)
+    model, index = load_answerer(run), memory.pop("index")
+    if index is not None:
+        memory["documents"] = _opened(index, model) if isinstance(model, LanguageModel) else index
+    return model.ask_stream(given, **memory, **options)
 
 
 def _opened(index: str, model: LanguageModel) -> StoredIndex:

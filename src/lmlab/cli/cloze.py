@@ -49,7 +49,7 @@ def cloze(
     given = read_texts(file, chosen, errors, instead="--text") if some else None
     model = load(run)
     if given is not None:
-        given.watch(model.tokenizer)
+        given.count_unknown_words(model.tokenizer)
     asked: Iterator[str]
     if given is not None:
         asked, where = given.texts, given.name
@@ -67,7 +67,7 @@ def cloze(
     if as_json:
         print_json({**found.as_dict(), "where": where})
         return
-    print(f"asked for {METHOD_DESCRIPTIONS[found.how]}")
+    print(f"asked for {METHOD_DESCRIPTIONS[found.method]}")
     print(
         f"accuracy {found.accuracy:.3f} ± {found.standard_error:.3f}, {found.nats:.3f} nats a "
         f"hidden token, on {found.texts:,} texts of {where}"

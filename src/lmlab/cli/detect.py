@@ -53,7 +53,7 @@ def detect(
 
     given = read_text_arguments(texts or [], text or [], file, errors)
     model = load(run)
-    given.watch(model.tokenizer)
+    given.count_unknown_words(model.tokenizer)
 
     def detected(examples: Iterator[Example]) -> Iterator[DetectedText]:
         return model.detect_stream(require_single_text(example, given.name) for example in examples)

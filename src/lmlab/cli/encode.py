@@ -67,7 +67,7 @@ def encode(
     texts = read_texts(file, given, errors, instead="--text")
     model = load(run)
     about = {"system": model.card.name, "run": str(model.path), "layer": layer, "pooling": pooling}
-    texts.watch(model.tokenizer)
+    texts.count_unknown_words(model.tokenizer)
     options: dict[str, Any] = {"per_token": per_token, "layer": layer, "pooling": pooling}
     with text_progress_bar(
         f"encoding {texts.name}", texts.report, texts.size, results_follow=True

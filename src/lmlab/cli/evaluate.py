@@ -126,7 +126,7 @@ def evaluate(
 
 def print_evaluation(found: TranslationEvaluation) -> None:
     """A row for each system and metric, and the signatures that belong to them."""
-    print(f"{found.corpus}, {found.split} split: {found.judged[0].texts:,} texts, {found.method}")
+    print(f"{found.corpus}, {found.split} split: {found.scores[0].texts:,} texts, {found.method}")
     rows = [
         (
             each.system,
@@ -135,10 +135,10 @@ def print_evaluation(found: TranslationEvaluation) -> None:
             f"{each.mean:.2f} ± {each.interval:.2f}",
             "" if each.p_value is None else f"{each.p_value:.4f}",
         )
-        for each in found.judged
+        for each in found.scores
     ]
     print_table(("run", "metric", "score", "95 % by bootstrap", "p against the first"), rows)
-    for signature in dict.fromkeys(each.signature for each in found.judged):
+    for signature in dict.fromkeys(each.signature for each in found.scores):
         print(signature)
 
 

@@ -113,7 +113,7 @@ def print_filled(found: Iterable[FilledText | None]) -> None:
             told.add(each.note)
             print(f"note: {each.note}", file=sys.stderr)
         print("\n" * (number > 0) + one_line(each.text))
-        if each.fillings:
+        if each.candidates:
             _print_fillings(each)
         else:
             _print_gaps(each)
@@ -121,7 +121,7 @@ def print_filled(found: Iterable[FilledText | None]) -> None:
 
 def _print_gaps(filled: FilledText) -> None:
     """Pieces have a column where texts do not show all of them: what begins a word, say."""
-    options = [(number, each) for number, gap in enumerate(filled.gaps, 1) for each in gap.options]
+    options = [(number, each) for number, gap in enumerate(filled.masks, 1) for each in gap.options]
     marked = any(option.pieces != (option.text,) for _, option in options)
     shared = any(option.share is not None for _, option in options)
     rows = [
@@ -140,15 +140,15 @@ def _print_gaps(filled: FilledText) -> None:
 
 
 def _print_fillings(filled: FilledText) -> None:
-    several = len(filled.fillings[0].answers) > 1
-    names = [f"gap {n}" for n, _ in enumerate(filled.fillings[0].answers, 1)]
+    several = len(filled.candidates[0].answers) > 1
+    names = [f"gap {n}" for n, _ in enumerate(filled.candidates[0].answers, 1)]
     rows = [
         (
             f"{each.log_prob:.4f}",
             *map(_shown, each.answers),
             each.text + ("" if each.finished else " …"),
         )
-        for each in filled.fillings
+        for each in filled.candidates
     ]
     print_table(("nats", *(names if several else ["gap"]), "text"), rows)
     if filled.kind is not None:

@@ -34,8 +34,7 @@ from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.tasks.finetuned_model import FinetunedModel
-    from lmlab.tasks.input_pipeline import TaskAnswer
+    from lmlab.tasks.finetuned_model import FinetunedModel, TaskAnswer
 
 CHUNK_ROWS = 256
 """Rows that are answered together, so that answers come while a long file is read."""
@@ -135,19 +134,20 @@ def finetune(
         return
     counts = ", ".join(f"{count:,} {split}" for split, count in found.rows.items())
     print(f"{task} on {data}: {counts} rows")
-    if found.skipped or found.uneven:
+    if found.skipped or found.dropped_by_length_ratio:
         print(
             f"{found.skipped:,} training rows were skipped, empty or not to be understood, and "
-            f"{found.uneven:,} left out, whose sides are of too uneven lengths.",
+            f"{found.dropped_by_length_ratio:,} left out, whose sides are of too uneven lengths.",
             file=sys.stderr,
         )
-    if found.cut or found.dropped:
+    if found.truncated or found.dropped:
         print(
-            f"{found.cut:,} texts were cut to what the system takes, and {found.dropped:,} rows "
+            f"{found.truncated:,} texts were cut to what the system takes, and "
+            f"{found.dropped:,} rows "
             "left out, whose answer was cut away.",
             file=sys.stderr,
         )
-    _tell_questions_cut(found.questions_cut)
+    _tell_questions_cut(found.truncated_questions)
     print_metrics(found, f"on the {found.split} split")
     print(f"{found.path}: answers in predictions.jsonl; ask it more by lmlab predict")
 
@@ -194,27 +194,25 @@ def predict(
     Where it reads long texts by blocks, those that were kept stand under the answer with the
     judge's scores.
     """
-    from lmlab.tasks.finetuned_model import load_task_model
-    from lmlab.tasks.multihop.multihop_model import is_hops
+    from lmlab.tasks.loading import load_task
 
     file, texts = file_or_texts(arguments, text, named_file)
-    if is_hops(run):
-        lines = read_input_rows("hops", file, texts, errors)
-        return _predict_hops(run, lines, graph, as_json=as_json)
-    if graph is not None:
-        raise UserError("only a run of the task hops has a graph to draw; leave --graph out.")
-    model = load_task_model(run)
-    lines = read_input_rows(model.task.name, file, texts, errors)
-    answers: list[Any] = []
+    model = load_task(run)
+    if graph is not None and not model.has_graph:
+        raise UserError(f"--graph does not apply to the task {model.task.name}; remove it.")
+    lines = read_input_rows(model.task, file, texts, errors)
+    answers: list[TaskAnswer] = []
     with text_progress_bar("answering", unit="rows") as done:
         found = with_progress(_answered(model, lines, answers), done)
         if as_json:
             print_json_list(_answer_record(*each) for each in found)
         else:
             _print_answers(found)
+    if graph is not None:
+        _write_graphs(answers, graph, quiet=as_json)
     rows = [row for _, row in lines if row is not None]
-    _tell_questions_cut(model.reading.questions_cut(rows))
-    measured = model.measure(rows, answers)
+    _tell_questions_cut(model.questions_cut(rows))
+    measured = model.metrics(rows, [each.answer for each in answers])
     if measured is not None:
         print_metrics(measured, f"on {len(rows):,} rows", file=sys.stderr)
     if sentence := unknown_words_warning(model, rows):
@@ -222,17 +220,17 @@ def predict(
 
 
 def _answered(
-    model: FinetunedModel, lines: list[NumberedRow], answers: list[Any]
+    model: FinetunedModel, lines: list[NumberedRow], answers: list[TaskAnswer]
 ) -> Iterator[tuple[int, TaskRow | None, TaskAnswer | None]]:
     """Number, row and answer of each line; no answer where there is no row.
 
-    The bare answers are also appended to `answers`, to be measured when all are there.
+    The answers are also appended to `answers`, for metrics and figures over all of them.
     """
     model.check([row for _, row in lines if row is not None])
     for first in range(0, len(lines), CHUNK_ROWS):
         some = lines[first : first + CHUNK_ROWS]
-        answered = model.answer([row for _, row in some if row is not None])
-        answers += [each.answer for each in answered]
+        answered = model.predict_with_details([row for _, row in some if row is not None])
+        answers += answered
         following = iter(answered)
         for number, row in some:
             yield number, row, None if row is None else next(following)
@@ -258,34 +256,17 @@ def _print_answers(found: Iterable[tuple[int, TaskRow | None, TaskAnswer | None]
             continue
         answer = " ".join(each.answer) if isinstance(each.answer, list) else str(each.answer)
         print(one_line(answer) if answer.strip() else NO_ANSWER)
-        for block in each.kept or ():
-            print(f"    {block.score:.2f}  {one_line(block.text)}")
+        for line in each.details():
+            print(f"    {one_line(line)}")
 
 
-def _predict_hops(run: str, lines: list[NumberedRow], graph: Path | None, *, as_json: bool) -> None:
-    """Answers with the way that led to each, and their graphs drawn."""
-    from lmlab.tasks.multihop.multihop_model import load_hops
+def _write_graphs(answers: list[Any], graph: Path, *, quiet: bool) -> None:
+    """Plot the graph of each answer, and print the files."""
+    from lmlab.inspection.cognitive_graph_figure import write_cognitive_graphs
 
-    answers = load_hops(run).predict([row for _, row in lines if row is not None])
-    drawn: list[Path] = []
-    if graph is not None:
-        from lmlab.inspection.cognitive_graph_figure import write_cognitive_graphs
-
-        drawn = write_cognitive_graphs(answers, graph)
-    waiting = iter(answers)
-    found = [(number, row, None if row is None else next(waiting)) for number, row in lines]
-    if as_json:
-        print_json_list(_answer_record(*each) for each in found)
-        return
-    for _, _, each in found:
-        if each is None:
-            print()
-            continue
-        print(one_line(each.answer) if each.answer.strip() else NO_ANSWER)
-        for (origin, target), (_, clue) in zip(each.path, each.evidence, strict=True):
-            print(f"    {origin} → {target}: {clue}")
-    for file in drawn:
-        print(file)
+    for file in write_cognitive_graphs(answers, graph):
+        if not quiet:
+            print(file)
 
 
 def prompt(

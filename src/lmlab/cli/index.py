@@ -74,7 +74,7 @@ def build(
     report = ReadingReport()
     opened = load_documents(documents, errors=check_errors(errors), report=report)
     if report.bad_rows or report.replaced_bytes:
-        print(f"lmlab: {documents}: {report.odd()}.", file=sys.stderr)
+        print(f"lmlab: {documents}: {report.oddities()}.", file=sys.stderr)
     with index_progress_bar() as progress:
         built = build_index(
             opened,
@@ -199,9 +199,10 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
         print(f"encoder: {about.encoder.name}{where}, vectors of width {about.width}")
         if about.kind != "flat" and about.recall is not None:
             print(f"recall: {about.recall:.1%} of the ten nearest, tried when it was built")
-        if about.cut:
+        if about.truncated:
             print(
-                f"cut to what the encoder reads: {about.cut:,} of {about.documents:,} documents; "
+                f"cut to what the encoder reads: {about.truncated:,} of {about.documents:,} "
+                f"documents; "
                 "divide them if their ends should be found."
             )
     print(f"written by lmlab {about.lmlab}, format {about.format}")

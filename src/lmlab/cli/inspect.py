@@ -56,10 +56,10 @@ def inspect(
     if as_json:
         print_json(found.as_dict())
         return
-    for shot in found.shots:
+    for shot in found.figures:
         svg, png = found.files(shot)
         about = f" “{shot.text}”" if shot.text else ""
-        print(f"{svg} and {png.suffix}: {shot.title}{about}. {shot.reading}")
+        print(f"{svg} and {png.suffix}: {shot.title}{about}. {shot.caption}")
     print(f"{found.page}: all of them on a page.")
-    for remark in found.remarks:
+    for remark in found.notes:
         print(remark, file=sys.stderr)

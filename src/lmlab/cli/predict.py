@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmlab.cli.text_inputs import read_texts
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import parse_json
 from lmlab.data.readers import Example
 
-SINGLE_FIELD_TASKS = {"classify": "text", "tag": "words", "generate": "source", "hops": "question"}
-"""Tasks whose rows have one text, and the field that it is."""
+if TYPE_CHECKING:
+    from lmlab.tasks.task import Task
+
 TaskRow = dict[str, Any]
 NumberedRow = tuple[int, TaskRow | None]
 """A line's number and its row; None of a line without text."""
 
 
 def read_input_rows(
-    task: str, file: str | None, texts: list[str], errors: str
+    task: Task, file: str | None, texts: list[str], errors: str
 ) -> list[NumberedRow]:
     """The rows of a file, of standard input (also where nothing is given) or of `--text`.
 
@@ -30,11 +31,13 @@ def read_input_rows(
     first = next((line.text for line in lines if line.text), "")
     if not texts and first.startswith("{"):
         return [(line.line or 0, _json_row(line, found.name)) for line in lines]
-    if task not in SINGLE_FIELD_TASKS:
+    if task.text_field is None:
         raise UserError(
-            f"a row of {task} has several texts; give JSON objects, one a line, in a file."
+            f"a row of {task.name} has several texts; give JSON objects, one per line, in a file."
         )
-    return [(line.line or 0, _text_row(line.text, task)) for line in lines]
+    return [
+        (line.line or 0, task.row_from_text(line.text) if line.text else None) for line in lines
+    ]
 
 
 def _json_row(line: Example, name: str) -> TaskRow | None:
@@ -52,9 +55,3 @@ def _json_row(line: Example, name: str) -> TaskRow | None:
             f"{name}, line {line.line}: expected a JSON object, got {type(row).__name__}."
         )
     return row
-
-
-def _text_row(text: str, task: str) -> TaskRow | None:
-    if not text:
-        return None
-    return {SINGLE_FIELD_TASKS[task]: text.split() if task == "tag" else text}

@@ -63,7 +63,7 @@ def sample_by_mcmc(model: LanguageModel, as_json: bool, **options: Any) -> int:
 
 def print_mcmc_summary(found: McmcResult) -> None:
     """A line of figures, and the warnings, on standard error."""
-    mixing = found.mixing
+    mixing = found.diagnostics
     read = "no energy was read after the burn-in"
     if not math.isnan(mixing.energy_mean):
         read = (
@@ -72,7 +72,7 @@ def print_mcmc_summary(found: McmcResult) -> None:
         )
     print(
         f"{found.chains} chains of {found.steps} steps in {found.seconds:.1f} s: accepted "
-        f"{mixing.acceptance_rate:.3f}, changed {mixing.changed:.3f}; {read}.",
+        f"{mixing.acceptance_rate:.3f}, changed {mixing.change_rate:.3f}; {read}.",
         file=sys.stderr,
     )
     for warning in found.warnings:
@@ -81,9 +81,9 @@ def print_mcmc_summary(found: McmcResult) -> None:
 
 def _mixed(mixing: ConvergenceDiagnostics) -> str:
     """R-hat and effective size, or that they are unknown."""
-    if math.isnan(mixing.r_hat) or math.isnan(mixing.effective_size):
-        return f"R-hat unknown after {mixing.readings} readings"
-    size = f"effective size {mixing.effective_size:.0f} of {mixing.readings} readings"
+    if math.isnan(mixing.r_hat) or math.isnan(mixing.effective_sample_size):
+        return f"R-hat unknown after {mixing.recorded} readings"
+    size = f"effective size {mixing.effective_sample_size:.0f} of {mixing.recorded} readings"
     return f"R-hat {mixing.r_hat:.3f}, {size}"
 
 

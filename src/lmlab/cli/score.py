@@ -137,7 +137,7 @@ def score(
     if continuing:
         texts = read_continuations(file, given_texts, given, errors)
         model = load(run)
-        texts.watch(model.tokenizer)
+        texts.count_unknown_words(model.tokenizer)
         found = score_continuations(model, texts, end=end, separator=separator, **options)
         print_continuations(found, as_json=as_json, per_token=per_token, mean=mean)
         texts.warn_empty_lines()
@@ -147,7 +147,7 @@ def score(
     if source:
         add_sources(texts, given_texts, source)
     model = load(run)
-    texts.watch(model.tokenizer, model.model.reads_by)
+    texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
     with text_progress_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
         # Texts given one by one belong to no stream: each starts by itself.

@@ -1,8 +1,8 @@
 """Texts that a verb works on: a FILE of any format, `-` for standard input, or texts themselves.
 
 Every line has its number, also where lines before it are empty. Verbs that print a line for each
-line of a file take `lines`; verbs that print a table take `examples`, and `warn_empty_lines` says what
-has no row.
+line of a file take `lines`; verbs that print a table take `examples`, and `warn_empty_lines` says
+what has no row.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class TextInput:
         """The texts of `examples` alone; a UserError where they are pairs."""
         return (require_single_text(example, self.name) for example in self.examples)
 
-    def watch(self, tokenizer: Any, source_tokenizer: Any = None) -> None:
+    def count_unknown_words(self, tokenizer: Any, source_tokenizer: Any = None) -> None:
         """Count unknown words from now on: of the texts, and of their sources."""
         self.unknown = tuple(
             UnknownWords(each or tokenizer) for each in (tokenizer, source_tokenizer)

@@ -96,7 +96,7 @@ def translate(
     from lmlab.api import load
 
     model = load(run)
-    texts.watch(model.model.reads_by)
+    texts.count_unknown_words(model.model.effective_source_tokenizer)
     lines: deque[Example] = deque()
     found = model.translate_stream(
         _sources(texts, lines),
@@ -159,9 +159,9 @@ def print_translations(found: Iterator[Translation], *, several: bool) -> None:
     for number, each in enumerate(found):
         if several and number:
             print()
-        for one in each.written:
+        for one in each.candidates:
             text = one_line(one.text)
             print(f"{one.log_prob:.4f}\t{text}" if several else text)
-        if not each.written:
+        if not each.candidates:
             print()
         sys.stdout.flush()  # whoever waits at the other end of a pipe has waited long enough

@@ -101,7 +101,7 @@ def _show_similarity(vectors: WordVectors, given: list[str], as_json: bool) -> N
         from lmlab.data.wordnet.noun_similarity import similar_nouns
 
         pairs, name = list(similar_nouns()), "nouns of WordNet by path similarity"
-    found = vectors.agreement(pairs)
+    found = vectors.similarity_correlation(pairs)
     if as_json:
         print_json({"pairs of": name, **found.as_dict()})
         return

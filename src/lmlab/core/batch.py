@@ -26,7 +26,7 @@ class Batch:
     """(B, …) what is to be told of each sequence, where a task asks for more than its tokens."""
     entities: Tensor | None = None
     """(B, T) the entity that covers each place, -1 where none does, where a corpus tells."""
-    carries: bool = False
+    continues_previous: bool = False
     """Whether each row goes on where the same row of the batch before it stopped."""
 
     def __post_init__(self) -> None:
@@ -101,5 +101,5 @@ class Batch:
             lengths=torch.from_numpy(lengths),
             rows=torch.from_numpy(places),
             condition=condition,
-            carries=carries,
+            continues_previous=carries,
         )

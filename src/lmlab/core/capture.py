@@ -39,7 +39,7 @@ class Capture:
     values: Tensor
     axes: tuple[str, ...]
     """The meaning of each dimension, names of `AXES`; no batch where it belongs to the model."""
-    reading: str
+    caption: str
     """One sentence on how to read it; which axis is drawn as rows is for the figure to say."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What the entries of an axis are called, where the capture itself must tell."""

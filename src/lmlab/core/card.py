@@ -43,13 +43,13 @@ class Card:
     uses_annotated_mentions: bool = False
     """Whether it has a use for mentions that a corpus tells though it has no knowledge of
     entities."""
-    tries: Mapping[str, str] = field(default_factory=dict)
+    default_memories: Mapping[str, str] = field(default_factory=dict)
     """What it looks things up in unless told otherwise: built-in documents, built-in knowledge."""
     conditional: bool = False
     """Whether it is a distribution given another text (a translator)."""
     corpus: str = "grammar"
     """A built-in corpus to try it on, which its page of the atlas trains it on."""
-    then: tuple[str, ...] = ()
+    example_commands: tuple[str, ...] = ()
     """Lines of the shell that put a run of it to its use, `RUN` for the run, for its page."""
     baseline: str = "unigram"
     """The trivial model that it must beat after a short training: unigram or uniform; chance, where

@@ -143,7 +143,7 @@ def mention_capture(
     return Capture(
         values=values,
         axes=("batch", "time", axis),
-        reading=reading,
+        caption=reading,
         names={axis: tuple(names[number] for number in kept.tolist())},
         bounds=UNIT_INTERVAL,
     )

@@ -1,4 +1,5 @@
-"""What memories between layers find (`MemoryOutput.found`), by name, so that objectives learn from it.
+"""What memories between layers find (`MemoryOutput.found`), by name, so that objectives learn from
+it.
 
 Of a view with M mentions and N entities known:
 """
@@ -34,7 +35,7 @@ class MemoryOutput:
 
     values: Tensor
     """(B, T, W) the hidden states with what was remembered."""
-    found: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
     """What it looked up and how sure it was, by name: an objective learns from it, a picture shows
     it. The memory says what its names mean."""
     spans: MentionSpans | None = None

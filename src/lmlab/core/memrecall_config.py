@@ -14,9 +14,9 @@ BLOCKS_PER_WINDOW = 8
 class MemRecallConfig:
     """Settings of MemRecall and of how its judge is taught (Ding et al. 2020)."""
 
-    block: int = field(default=0, metadata={"at_least": 0})
+    block_size: int = field(default=0, metadata={"at_least": 0})
     """Tokens of a block at most; 0 for an eighth of the window less one: the paper's 63 of 512."""
-    keep: tuple[int, ...] = (3, 5)
+    retained_blocks: tuple[int, ...] = (3, 5)
     """Blocks that stay in the working memory after each step; 0 for all that fit. As many steps as
     numbers."""
     grouped: bool = True
@@ -37,15 +37,15 @@ class MemRecallConfig:
 
     def block_length(self, longest: int) -> int:
         """Tokens of a block at most, in a system that takes `longest` tokens, <s> counted."""
-        return self.block or max(1, (longest + 1) // BLOCKS_PER_WINDOW - 1)
+        return self.block_size or max(1, (longest + 1) // BLOCKS_PER_WINDOW - 1)
 
 
 def check_memrecall_config(settings: MemRecallConfig) -> None:
     """A UserError where settings do not go together."""
-    if not settings.keep or min(settings.keep) < 0:
+    if not settings.retained_blocks or min(settings.retained_blocks) < 0:
         raise UserError(
-            f"keep tells for each step how many blocks stay, 3,5 say, and it is "
-            f"{','.join(map(str, settings.keep)) or 'empty'}."
+            f"retained_blocks must be one number per step, such as 3,5, got "
+            f"{','.join(map(str, settings.retained_blocks)) or 'empty'}."
         )
     if settings.t_down > settings.t_up:
         raise UserError(

@@ -36,14 +36,14 @@ class HiddenStates:
     not look."""
     state: State | None = None
     """After the last input; None where the backbone carries nothing on."""
-    recalled: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    memory_outputs: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
     """What the memories between layers found, by the layer that each stands after."""
 
 
 class Backbone(nn.Module):
     """Tokens to hidden states."""
 
-    yields: ClassVar[str] = "vectors"
+    output_kind: ClassVar[str] = "vectors"
     """vectors, components, sources, states, contexts or nothing: see `HiddenStates.values`."""
     supported_masks: ClassVar[tuple[type, ...]] = ()
     """The kinds of Visibility that it can keep to."""
@@ -60,7 +60,7 @@ class Backbone(nn.Module):
         """Hidden states for every place of the view, going on from `state` where it is given."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
-    def at(self, view: View, places: Tensor) -> Tensor:
+    def hidden_at(self, view: View, places: Tensor) -> Tensor:
         """(N, …) hidden states at the true entries of `places` (B, T), in reading order.
 
         The clear version; a fast one leaves out what no such place needs.
@@ -157,7 +157,8 @@ class Network(Protocol):
     def scores(
         self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
     ) -> Tensor:
-        """Scores of a few tokens at the N true entries of `places`: see `CandidateLogits.scores`."""
+        """Scores of a few tokens at the N true entries of `places`: see
+        `CandidateLogits.scores`."""
         ...
 
     def initialise_logits(self, log_probs: Tensor) -> None:
@@ -171,14 +172,14 @@ class Predictions:
 
     log_probs: Tensor
     """(N,)"""
-    places: Tensor
+    target_mask: Tensor
     """(B, T) bool, true at those N places."""
     state: State | None = None
 
-    def spread(self) -> Tensor:
+    def to_dense(self) -> Tensor:
         """(B, T) the log-probabilities back at their places, 0 elsewhere."""
-        spread = torch.zeros(self.places.shape, dtype=self.log_probs.dtype)
-        return spread.to(self.log_probs.device).masked_scatter(self.places, self.log_probs)
+        spread = torch.zeros(self.target_mask.shape, dtype=self.log_probs.dtype)
+        return spread.to(self.log_probs.device).masked_scatter(self.target_mask, self.log_probs)
 
 
 class Objective(nn.Module):
@@ -251,12 +252,12 @@ class Objective(nn.Module):
 def weighted_cross_entropy(view: View, predictions: Predictions) -> Loss:
     """Minus the log-probabilities of a view's targets under its weights, and how many they are."""
     lost = -predictions.log_probs
-    if view.asked.weights is not None:
-        lost = lost * view.asked.weights[predictions.places]
+    if view.prediction_view.weights is not None:
+        lost = lost * view.prediction_view.weights[predictions.target_mask]
     return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device))
 
 
 def prediction_mask(view: View) -> Tensor:
     """(B, T) bool: the places where something is predicted, the decoder's where there is one."""
-    assert view.asked.targets is not None, "this view has no targets"
-    return view.asked.targets != NO_TARGET
+    assert view.prediction_view.targets is not None, "this view has no targets"
+    return view.prediction_view.targets != NO_TARGET

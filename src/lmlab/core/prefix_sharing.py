@@ -24,11 +24,11 @@ class PrefixIndex:
 
     index: Tensor
     """(B, T) the number of the beginning that ends at each place; any number at padding."""
-    firsts: Tensor
+    first_positions: Tensor
     """(U,) one place where each ends, as a number b · T + t."""
 
     @classmethod
-    def of(cls, tokens: Tensor, lengths: Tensor) -> PrefixIndex | None:
+    def from_tokens(cls, tokens: Tensor, lengths: Tensor) -> PrefixIndex | None:
         """Those of rows (B, T) of `lengths` (B,); None where few are alike. Cost O(B T log B)."""
         if tokens.ndim != 2 or not tokens.numel() or torch.is_grad_enabled():
             return None
@@ -51,19 +51,19 @@ class PrefixIndex:
 
     def gather(self, values: Tensor) -> Tensor:
         """(1, U, …) of each beginning what stands where it ends, of values (B, T, …)."""
-        return values.flatten(0, 1)[self.firsts][None]
+        return values.flatten(0, 1)[self.first_positions][None]
 
-    def spread(self, values: Tensor) -> Tensor:
+    def expand(self, values: Tensor) -> Tensor:
         """(B, T, …) what was computed of the beginnings, (1, U, …), wherever they stand."""
         return values[0][self.index]
 
-    def ends_of(self, places: Tensor) -> tuple[Tensor, Tensor]:
+    def unique_prefixes(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """The M different beginnings that end at the N true entries of `places` (B, T).
 
         (M,) one place where each ends, as a number b · T + t, and (N,) which of them each is.
         """
         numbers, which = torch.unique(self.index[places], return_inverse=True)
-        return self.firsts[numbers], which
+        return self.first_positions[numbers], which
 
     def unique_queries(self, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Which of the N true entries of `places` (B, T) need be asked for their `targets` (B, T).
@@ -89,4 +89,4 @@ def build_prefix_index(view: View) -> PrefixIndex | None:
     plain = view.positions is None and view.segments is None and view.spans is None
     if not causal or not plain or view.decoder is not None:
         return None
-    return PrefixIndex.of(view.inputs, view.lengths)
+    return PrefixIndex.from_tokens(view.inputs, view.lengths)

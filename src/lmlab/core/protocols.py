@@ -43,7 +43,7 @@ class LogProbs:
     """(B,) upper end, where only an interval is known."""
     state: State | None = None
     """Where to go on from, for text that continues in the next batch."""
-    whole: bool = False
+    whole_text_only: bool = False
     """Whether texts are scored as a whole: `per_token` is 0 everywhere, and says nothing."""
 
     @property
@@ -252,7 +252,7 @@ class InfillDecoder(Step, Protocol):
     """
 
     vocabulary: Vocabulary
-    ordinary: Tensor
+    answer_tokens: Tensor
     """(V,) bool: the tokens of its vocabulary that may stand in an answer."""
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
@@ -262,7 +262,7 @@ class InfillDecoder(Step, Protocol):
         """
         ...
 
-    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+    def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         """The other way: what is written where these are the answers, its end left out."""
         ...
 
@@ -296,6 +296,16 @@ class RetrievedDocuments:
     """(B, K) by their place in the documents; -1 is the null document."""
     log_probs: Tensor
     """(B, K) log p(document | question), normalised over these K."""
+
+    def select(self, rows: Tensor) -> RetrievedDocuments:
+        return RetrievedDocuments(numbers=self.numbers[rows], log_probs=self.log_probs[rows])
+
+    def ranked(self) -> RetrievedDocuments:
+        """The most probable first."""
+        order = self.log_probs.argsort(dim=1, descending=True, stable=True)
+        return RetrievedDocuments(
+            numbers=self.numbers.gather(1, order), log_probs=self.log_probs.gather(1, order)
+        )
 
 
 @runtime_checkable

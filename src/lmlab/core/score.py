@@ -32,21 +32,21 @@ class Convention:
     """Tokens of context beyond which the rest is cut off; None where all of it is seen."""
     stride: int | None = None
     """Tokens newly scored in each window of a rolling score."""
-    ahead: int = 0
+    lookahead: int = 0
     """Of a rolling score by a model that reads both ways: tokens of each window behind those that
     it counts, so that these stand in its middle. The first and the last window count to the ends of
     the text."""
-    stretch: int | None = None
+    segment_length: int | None = None
     """Tokens that are read at once, where a longer text is read so, stretch after stretch, each
     with what is remembered of those before it; None where texts are read as one."""
     memory: int | None = None
     """Places before a stretch (without stretches: before each token) that are remembered; None
     where nothing is forgotten."""
-    carried: bool = False
+    state_carried: bool = False
     """Whether the state goes on from one line to the next (contiguous text)."""
     source: bool = False
     """Whether each text is given another: log p(text | source)."""
-    cut: int | None = None
+    max_length: int | None = None
     """Length at which sequences are cut, symbols included."""
     order: str = LEFT_TO_RIGHT
     """The order in which the tokens are predicted."""
@@ -107,7 +107,7 @@ class Score:
         return self.total / max(self.tokens, 1)
 
     @property
-    def by_token(self) -> bool:
+    def has_token_scores(self) -> bool:
         """Whether the scores of the tokens are known and add up to the total."""
         return len(self.per_token) == self.tokens and self.per_sequence == 0
 

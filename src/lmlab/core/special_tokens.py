@@ -37,7 +37,7 @@ def add_special_tokens(
     """Texts (M, L) of `lengths` (M,) between a start and, where there is one, an end symbol."""
     ends = int(vocabulary.end is not None)
     padded = F.pad(tokens, (1, ends), value=vocabulary.pad)
-    padded[:, 0] = vocabulary.opening
+    padded[:, 0] = vocabulary.bos
     if vocabulary.end is not None:
         padded.scatter_(1, (lengths + 1)[:, None], vocabulary.end)
     if rows is None:
@@ -59,7 +59,7 @@ class SentinelTokens:
     """What ends all writing."""
 
     @classmethod
-    def of(
+    def allocate(
         cls, vocabulary: Vocabulary, count: int, *, first: int = -1, step: int = 1
     ) -> tuple[SentinelTokens, Vocabulary]:
         """`count` sentinels, and the vocabulary that they are in.

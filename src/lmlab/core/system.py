@@ -46,7 +46,7 @@ class System(nn.Module):
     vocabulary: Vocabulary
     window: int | None = None
     """The longest input it can take at once; None where there is no limit."""
-    stretch: int | None = None
+    segment_length: int | None = None
     """Tokens that it reads at once of a text of any length, before it forgets all but what it
     `memory_length`; None where it reads texts as one."""
     memory_length: int | None = None
@@ -57,21 +57,21 @@ class System(nn.Module):
     fitting: str = "gradient"
     """gradient, counting, em or words: which fitter trains it."""
 
-    watched: str = "log_prob"
+    validation_metric: str = "log_prob"
     """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
     cheaper and the usual one (masked models); or the part of its loss that has this name."""
     fill_score_kind: ScoreKind = "pseudo"
     """What Σ_i log p(a_i | text, a_<i) over gaps is, each term as it fills in (`Fill`): exact where
     all terms come from one distribution, so that their order changes nothing (an HMM)."""
-    recall: MemRecallConfig | None = None
+    memrecall: MemRecallConfig | None = None
     """How it reads texts longer than its window when it is put to a task, where it has a way of its
     own (CogLTX)."""
 
     @property
-    def unit(self) -> str:
+    def loss_unit(self) -> str:
         """What its losses are counted in: a loss that is not its log_prob has targets of its own
         (hidden tokens, whole texts told from made-up ones), and no token's share of a text."""
-        return NATS_PER_TOKEN if self.watched == "log_prob" else "nats for each target"
+        return NATS_PER_TOKEN if self.validation_metric == "log_prob" else "nats for each target"
 
     @property
     def loss_is_comparable(self) -> bool:
@@ -88,7 +88,7 @@ class System(nn.Module):
         return
 
     @contextmanager
-    def settled(self) -> Iterator[None]:
+    def refreshed(self) -> Iterator[None]:
         """While it is measured or saved amid training: what it derives from its weights now and
         then (an index) is made of them as they are; after it, all is as it was."""
         yield
@@ -181,37 +181,29 @@ class Assembly(System):
         fitting: str = "gradient",
     ) -> None:
         super().__init__()
-        if backbone.yields not in emission.input_kinds:
+        if backbone.output_kind not in emission.input_kinds:
             raise UserError(
                 f"{type(emission).__name__} reads {' or '.join(sorted(emission.input_kinds))}, and "
-                f"{type(backbone).__name__} yields {backbone.yields}; choose another emission."
+                f"{type(backbone).__name__} yields {backbone.output_kind}; choose another emission."
             )
         objective.check_parts(backbone, emission)
         self.vocabulary = vocabulary
         self.backbone = backbone
         self.emission = emission
         self.objective = objective
-        self.contrast: SampledLoss | None = None
+        self.sampled_loss: SampledLoss | None = None
         self.fitting = fitting
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # Runs of before have the contrast's own within the objective.
-        for name in () if self.contrast is None else self.contrast.state_dict():
-            before = f"{prefix}objective.{name}"
-            if before in state_dict:
-                state_dict[f"{prefix}contrast.{name}"] = state_dict.pop(before)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def set_sampled_loss(self, contrast: SampledLoss) -> None:
         """Let a contrast stand for the log-probabilities in the objective's loss; its log_prob
         stays what it is. A UserError where these parts can't be trained so."""
         self.objective.check_sampled_loss()
         contrast.check_parts(self.backbone, self.emission)
-        self.contrast = contrast
+        self.sampled_loss = contrast
 
     @property
     def loss_is_comparable(self) -> bool:
-        return self.contrast is None and self.objective.loss_is_comparable
+        return self.sampled_loss is None and self.objective.loss_is_comparable
 
     @property
     def needs_mixed_lengths(self) -> bool:
@@ -222,8 +214,8 @@ class Assembly(System):
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         self.objective.setup_data(self, tokens, offsets)
-        if self.contrast is not None:
-            self.contrast.setup_data(self, tokens, offsets)
+        if self.sampled_loss is not None:
+            self.sampled_loss.setup_data(self, tokens, offsets)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets; the emission is asked only where there is one,
@@ -237,12 +229,12 @@ class Assembly(System):
         once, which = alike.unique_queries(view.targets, places)
         targets = view.targets[once]
         if hidden.log_weights is None:
-            ends, beginning = alike.ends_of(once)
+            ends, beginning = alike.unique_prefixes(once)
             values = hidden.values.flatten(0, 1)[ends]
             found = self.emission.log_prob_by_index(values, beginning, targets)
         else:
             found = self._log_prob_at(hidden, once, targets)
-        return Predictions(log_probs=found[which], places=places, state=hidden.state)
+        return Predictions(log_probs=found[which], target_mask=places, state=hidden.state)
 
     def hidden(self, view: View, state: State | None = None) -> HiddenStates:
         """Hidden states of a view, whose visibility the backbone must be able to keep to."""
@@ -253,10 +245,10 @@ class Assembly(System):
     def hidden_at(self, view: View, places: Tensor) -> Tensor:
         """(N, …) hidden states at the true entries of `places` (B, T) alone, in reading order."""
         self._check_visibility(view)
-        return self.backbone.at(view, places)
+        return self.backbone.hidden_at(view, places)
 
     def _check_visibility(self, view: View) -> None:
-        for each in (view, view.asked):
+        for each in (view, view.prediction_view):
             if not isinstance(each.attention_mask, self.backbone.supported_masks):
                 able = " or ".join(kind.__name__ for kind in self.backbone.supported_masks)
                 raise UserError(
@@ -267,9 +259,9 @@ class Assembly(System):
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         """Log-probabilities of a view's targets, given its hidden states."""
         places = prediction_mask(view)
-        assert view.asked.targets is not None
-        log_probs = self._log_prob_at(hidden, places, view.asked.targets[places])
-        return Predictions(log_probs=log_probs, places=places, state=hidden.state)
+        assert view.prediction_view.targets is not None
+        log_probs = self._log_prob_at(hidden, places, view.prediction_view.targets[places])
+        return Predictions(log_probs=log_probs, target_mask=places, state=hidden.state)
 
     def scores(
         self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
@@ -292,7 +284,7 @@ class Assembly(System):
         """(N, M) log w_m + log p(target | component m) at the N places."""
         assert hidden.log_weights is not None
         weights = hidden.log_weights[places]
-        if self.backbone.yields == "sources":
+        if self.backbone.output_kind == "sources":
             # Where nothing is predicted any token that can be will do, the first target say.
             filler = int(targets[0]) if len(targets) else self.vocabulary.pad
             asked = torch.full_like(places, filler, dtype=torch.long)
@@ -312,21 +304,23 @@ class Assembly(System):
         captures = {
             **self.backbone.capture_internals(view),
             **self.emission.capture_internals(hidden),
-            **({} if self.contrast is None else self.contrast.capture_internals(self, view)),
+            **(
+                {} if self.sampled_loss is None else self.sampled_loss.capture_internals(self, view)
+            ),
             **self.objective.capture_internals(self, batch),
         }
         if hidden.log_weights is None:
             return captures
         places = prediction_mask(view)
-        assert view.asked.targets is not None
-        joint = self._component_log_probs(hidden, places, view.asked.targets[places])
+        assert view.prediction_view.targets is not None
+        joint = self._component_log_probs(hidden, places, view.prediction_view.targets[places])
         posterior = torch.zeros_like(hidden.log_weights)
         posterior[places] = torch.softmax(joint, dim=-1).to(posterior.dtype)
-        sources = self.backbone.yields == "sources"
+        sources = self.backbone.output_kind == "sources"
         captures["posterior"] = Capture(
             values=posterior,
             axes=("batch", "time", "source" if sources else "choice"),
-            reading="For each predicted token, the posterior over the mixture's components.",
+            caption="For each predicted token, the posterior over the mixture's components.",
             bounds=UNIT_INTERVAL,
         )
         return captures
@@ -338,7 +332,7 @@ class Assembly(System):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        contrast = self.contrast
+        contrast = self.sampled_loss
         network = self if contrast is None else SampledLossNetwork(self, contrast, generator)
         return self.objective.loss(network, batch, state=state, generator=generator)
 
@@ -346,7 +340,7 @@ class Assembly(System):
         self, batch: Batch, *, state: State | None, generator: torch.Generator | None
     ) -> tuple[Loss, State | None]:
         """By the softmax itself, whatever trained it, so that it compares with others'."""
-        if self.contrast is None:
+        if self.sampled_loss is None:
             return self.loss(batch, state=state, generator=generator)
         return self.objective.loss(self, batch, state=state, generator=generator)
 

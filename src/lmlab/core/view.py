@@ -58,7 +58,7 @@ class View:
     """The decoder's own view, in an encoder-decoder; the encoder's is then this one."""
 
     @property
-    def asked(self) -> View:
+    def prediction_view(self) -> View:
         """The view that has the targets: the decoder's, where there is one."""
         return self if self.decoder is None else self.decoder
 

@@ -30,7 +30,7 @@ class Vocabulary:
     the line before."""
 
     @property
-    def opening(self) -> int:
+    def bos(self) -> int:
         """The token that a sequence starts after."""
         for token in (self.first, self.start, self.end):
             if token is not None:

@@ -26,8 +26,9 @@ class LengthBatches:
     than the budget is a batch of its own. Every sequence comes once in an epoch. The order is a
     function of seed and epoch only. For pairs T is the longer of the two sides.
 
-    Up to `SHUFFLE_SHARD` sequences are sorted by length, equal lengths in random order, cut into batches,
-    and the batches shuffled; a larger dataset does so shard by shard, the shards in random order.
+    Up to `SHUFFLE_SHARD` sequences are sorted by length, equal lengths in random order, cut into
+    batches, and the batches shuffled; a larger dataset does so shard by shard, the shards in random
+    order.
     """
 
     def __init__(
@@ -147,30 +148,31 @@ def _cuts(lengths: NDArray[np.int64], budget: int) -> list[int]:
 
 
 class StreamBatches:
-    """Contiguous text as parallel lanes, read in spans, each going on where it stopped.
+    """Contiguous text for truncated backpropagation through time (BPTT): parallel streams in
+    segments.
 
-    The M predicted tokens of the stream are divided among `lanes` that differ by at most one token
-    in length; batch k holds for each lane its predicted tokens k·span to (k+1)·span - 1 and before
-    them one token of context. Every token is predicted exactly once an epoch. The state is carried
-    from batch to batch, but for the first; with one lane nothing of the text's order is lost.
+    The M predicted tokens are divided among `batch_size` streams whose lengths differ by at most
+    one; batch k holds tokens k·bptt to (k+1)·bptt - 1 of each stream, after one token of context.
+    Every token is predicted exactly once per epoch. The state is carried from batch to batch.
     """
 
-    def __init__(self, dataset: TokenDataset, *, lanes: int, span: int) -> None:
+    def __init__(self, dataset: TokenDataset, *, batch_size: int, bptt: int) -> None:
         if dataset.layout.kind != "contiguous":
             raise UserError(
-                "only contiguous text can be read in lanes, and this corpus holds "
-                f"{dataset.layout.kind}."
+                f"streams need a contiguous corpus, got {dataset.layout.kind}; use contiguous:PATH."
             )
-        if lanes < 1 or span < 1:
-            raise UserError(f"lanes and span must be at least 1, not {lanes} and {span}.")
+        if batch_size < 1 or bptt < 1:
+            raise UserError(
+                f"stream_batch_size and bptt must be at least 1, got {batch_size} and {bptt}."
+            )
         self.dataset = dataset
-        self.lanes = min(lanes, dataset.total_tokens)
-        self.span = span
-        self._starts = np.arange(self.lanes + 1) * dataset.total_tokens // self.lanes
+        self.batch_size = min(batch_size, dataset.total_tokens)
+        self.bptt = bptt
+        self._starts = np.arange(self.batch_size + 1) * dataset.total_tokens // self.batch_size
 
     def batches_per_epoch(self, number: int = 0) -> int:
         """Batches of an epoch: the spans of the longest lane."""
-        return int(-(-np.diff(self._starts).max() // self.span))
+        return int(-(-np.diff(self._starts).max() // self.bptt))
 
     def epoch(self, number: int = 0, start: int = 0) -> Iterator[Batch]:
         """The batches from batch `start` on; a stream has one order, so all epochs are alike."""
@@ -182,8 +184,8 @@ class StreamBatches:
         return shard_rows(batch, rank, world)
 
     def _batch(self, place: int) -> Batch:
-        lows = np.minimum(self._starts[:-1] + place * self.span, self._starts[1:])
-        highs = np.minimum(lows + self.span, self._starts[1:])
+        lows = np.minimum(self._starts[:-1] + place * self.bptt, self._starts[1:])
+        highs = np.minimum(lows + self.bptt, self._starts[1:])
         # Predicted token i stands at i + 1 of the stream, its context at i.
         sequences = [
             self.dataset.stream[low : high + 1] for low, high in zip(lows, highs, strict=True)

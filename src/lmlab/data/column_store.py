@@ -95,17 +95,17 @@ class ColumnWriter:
     """
 
     def __init__(self, place: Path) -> None:
-        self.place = place
+        self.folder = place
         self._files: dict[str, BinaryIO] = {}
         self._about: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> ColumnWriter:
         try:
-            self.place.parent.mkdir(parents=True, exist_ok=True)
-            clear_leftovers(self.place.parent)
-            self._folder = Path(tempfile.mkdtemp(prefix="building-", dir=self.place.parent))
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            clear_leftovers(self.folder.parent)
+            self._folder = Path(tempfile.mkdtemp(prefix="building-", dir=self.folder.parent))
         except OSError as error:
-            raise _cannot_write(self.place.parent, error) from error
+            raise _cannot_write(self.folder.parent, error) from error
         return self
 
     def append(self, chunk: Columns) -> None:
@@ -121,7 +121,7 @@ class ColumnWriter:
                 about["crc32"] = zlib.crc32(content, about["crc32"])
                 about["count"] += len(values)
         except OSError as error:
-            raise _cannot_write(self.place.parent, error) from error
+            raise _cannot_write(self.folder.parent, error) from error
 
     def finish(self, report: ReadingReport) -> None:
         """Make sure that all is on the disk, then put it in its place."""
@@ -133,11 +133,11 @@ class ColumnWriter:
             with (self._folder / "meta.json").open("wb") as file:
                 file.write(json.dumps(meta).encode())
                 _sync_and_close(file)
-            if open_columns(self.place) is None:  # else another process was quicker
-                shutil.rmtree(self.place, ignore_errors=True)
-                os.rename(self._folder, self.place)
+            if open_columns(self.folder) is None:  # else another process was quicker
+                shutil.rmtree(self.folder, ignore_errors=True)
+                os.rename(self._folder, self.folder)
         except OSError as error:
-            raise _cannot_write(self.place.parent, error) from error
+            raise _cannot_write(self.folder.parent, error) from error
 
     def __exit__(
         self,

@@ -45,7 +45,7 @@ class Split:
         """What the latest pass met; complete when that pass is."""
 
     @classmethod
-    def listed(cls, examples: Iterable[Example | str], *, identity: str, name: str) -> Split:
+    def from_list(cls, examples: Iterable[Example | str], *, identity: str, name: str) -> Split:
         """A split of given examples; `identity` is name, version and seed of what made them."""
         kept = tuple(Example(item) if isinstance(item, str) else item for item in examples)
         return cls(GeneratedExamples(lambda: kept, identity), name=name)
@@ -78,7 +78,7 @@ class Split:
                 yield example.condition
             yield example.text
 
-    def sides(self, *, source: bool) -> Iterator[str]:
+    def texts_of_side(self, *, source: bool) -> Iterator[str]:
         """The texts alone, or what they are given alone: what separate vocabularies are made of."""
         for example in self:
             yield (example.condition or "") if source else example.text
@@ -137,7 +137,7 @@ class Corpus:
         """The texts a tokeniser is trained on; of pairs both sides, the source's or the other's."""
         for name in self.vocabulary_from:
             split = self.splits[name]
-            yield from split.texts() if source is None else split.sides(source=source)
+            yield from split.texts() if source is None else split.texts_of_side(source=source)
 
     def fingerprint(self) -> str:
         """Hash of all content and of the layout; files are streamed."""

@@ -90,7 +90,7 @@ def _entity_column(
     head, tail = special_tokens_around(side.tokenizer.vocabulary, side.layout)
     for number, example in examples:
         if strange := [m.entity for m in example.mentions if m.entity not in entities.numbers]:
-            where = example.place or f"text {number:,} of {split}"
+            where = example.location or f"text {number:,} of {split}"
             raise UserError(
                 f"{where} ({example.text[:40]!r}) names the entity "
                 f"{strange[0]!r}, which the knowledge does not have; add it, or give the knowledge "
@@ -140,7 +140,7 @@ class _Side:
             offsets.append(self.place)
             dropped = len(head) + len(ids) > len(sequence)
             kept = len(sequence) - len(head)
-            characters.append(self.tokenizer.reach(text, kept) if dropped else len(text))
+            characters.append(self.tokenizer.characters_of(text, kept) if dropped else len(text))
             # Of the text's own tokens: a frame of GPT-2's end of text, which is its unknown token
             # too, holds no unknown word.
             unknown.append(ids[:kept].count(missing))
@@ -178,7 +178,7 @@ def encode_with_special_tokens(tokenizer: Tokenizer, text: str) -> tuple[int, ..
     """
     vocabulary = tokenizer.vocabulary
     end = () if vocabulary.end is None else (vocabulary.end,)
-    return (vocabulary.opening, *tokenizer.encode(text), *end)
+    return (vocabulary.bos, *tokenizer.encode(text), *end)
 
 
 def _chunks(split: Iterable[Example]) -> Iterator[list[Example]]:

@@ -33,7 +33,8 @@ def country_table() -> tuple[Country, ...]:
 
 
 def country_distribution(*, flatness: float = 10.0) -> tuple[float, ...]:
-    """The probability of each country in `country_table()`: Zipf-Mandelbrot, p(r) ∝ 1 / (r + flatness).
+    """The probability of each country in `country_table()`: Zipf-Mandelbrot, p(r) ∝ 1 / (r +
+    flatness).
 
     With ten, the first country comes twenty times as often as the last, so that a corpus of a few
     thousand sentences still mentions every one of them.

@@ -17,17 +17,17 @@ class LengthRatioFilter:
     """The pairs of a reader of which neither side has more than `most` times the other's words."""
 
     reader: ExampleReader
-    most: float
+    max_ratio: float
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for example in self.reader.read(report):
-            if within_length_ratio(example.text, example.condition or "", self.most):
+            if within_length_ratio(example.text, example.condition or "", self.max_ratio):
                 yield example
             else:
                 report.uneven_pairs += 1
 
     def identity(self) -> str:
-        return f"{self.reader.identity()}:ratio={self.most:g}"
+        return f"{self.reader.identity()}:ratio={self.max_ratio:g}"
 
     def files(self) -> Sequence[Path]:
         return self.reader.files()
@@ -50,5 +50,5 @@ def filter_by_length_ratio(corpus: Corpus, most: float) -> Corpus:
             "most_ratio out."
         )
     train = corpus.splits["train"]
-    kept = Split(LengthRatioFilter(reader=train.reader, most=most), name=train.name)
+    kept = Split(LengthRatioFilter(reader=train.reader, max_ratio=most), name=train.name)
     return replace(corpus, splits={**corpus.splits, "train": kept})

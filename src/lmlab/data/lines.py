@@ -54,9 +54,9 @@ class ReadingReport:
     def summary(self) -> str:
         """One line for the user: the sizes, and of the oddities those that occurred."""
         parts = [f"{self.examples:,} examples", f"{self.lines:,} lines", f"{self.files:,} files"]
-        return ", ".join(filter(None, [*parts, self.odd()]))
+        return ", ".join(filter(None, [*parts, self.oddities()]))
 
-    def odd(self) -> str:
+    def oddities(self) -> str:
         """The oddities that occurred, with their numbers."""
         oddities = {
             "empty lines skipped": self.empty_lines,

@@ -146,7 +146,10 @@ def _split_file(
         how = ": the first 90 % train, the next 5 % validation, the last 5 % test"
     else:
         selected = {part: split_by_block(reader, part, seed) for part in FOLDER_PATTERNS}
-        how = f", split 90/5/5 by seed {seed}: of each {SPLIT_BLOCK} examples 18 train, 1 and 1 held out"
+        how = (
+            f", split 90/5/5 by seed {seed}: of each {SPLIT_BLOCK} examples 18 train, 1 and 1 "
+            f"held out"
+        )
     splits = {part: Split(inner, name=part) for part, inner in selected.items()}
     return splits, f"{name}{how}"
 

@@ -69,7 +69,7 @@ class HashSet:
         """Memory that the set takes."""
         return self._remainders.nbytes + self._starts.nbytes
 
-    def holds(self, hashes: Hashes) -> NDArray[np.bool_]:
+    def contains(self, hashes: Hashes) -> NDArray[np.bool_]:
         """(N,) whether each hash is in the set."""
         found = np.zeros(len(hashes), dtype=bool)
         if not len(self):
@@ -96,14 +96,14 @@ class TextSet:
     def __init__(
         self, tokens: NDArray[np.generic], offsets: NDArray[np.int64], *, bits: int = 32
     ) -> None:
-        self.held = HashSet(text_hashes(tokens, offsets), bits=bits)
+        self.hashes = HashSet(text_hashes(tokens, offsets), bits=bits)
 
     def __call__(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         place = np.arange(tokens.shape[1])
         each = np.where(place < lengths[:, None], position_hashes(tokens, place), np.uint64(0))
-        return self.held.holds(splitmix64(each.sum(1, dtype=np.uint64)))
+        return self.hashes.contains(splitmix64(each.sum(1, dtype=np.uint64)))
 
 
 class NgramSet:
@@ -122,7 +122,7 @@ class NgramSet:
     ) -> None:
         self.size = size
         parts = [sorted_unique(part) for part in ngram_hashes(tokens, offsets, size)]
-        self.held = HashSet(np.concatenate([np.zeros(0, np.uint64), *parts]), bits=bits)
+        self.hashes = HashSet(np.concatenate([np.zeros(0, np.uint64), *parts]), bits=bits)
 
     def __call__(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
@@ -131,7 +131,7 @@ class NgramSet:
             return np.zeros(len(tokens), dtype=bool)
         windows = np.lib.stride_tricks.sliding_window_view(tokens, self.size, axis=1)
         sums = position_hashes(windows, np.arange(self.size)).sum(-1, dtype=np.uint64)
-        seen = self.held.holds(splitmix64(sums).ravel()).reshape(sums.shape)
+        seen = self.hashes.contains(splitmix64(sums).ravel()).reshape(sums.shape)
         first = np.arange(sums.shape[1])
         inside = first + self.size <= lengths[:, None]
         covers = inside & (first <= places[:, None]) & (places[:, None] < first + self.size)

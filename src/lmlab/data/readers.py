@@ -45,7 +45,7 @@ class Example:
     """Where it has one: a FASTA identifier."""
     mentions: tuple[Mention, ...] = ()
     """What it names, where the corpus tells, from left to right and none over another."""
-    place: str | None = field(default=None, compare=False)
+    location: str | None = field(default=None, compare=False)
     """The file and the line of a text with mentions, where it has any, for errors to name."""
     line: int | None = field(default=None, compare=False)
     """Line of the file, from 1; of a FASTA sequence that of its name. None where there is no file.
@@ -114,7 +114,7 @@ class JsonLines:
         try:
             example = _json_example(line)
             place = f"{self.path}, line {number}" if example.mentions else None
-            return replace(example, place=place, line=number)
+            return replace(example, location=place, line=number)
         except ValueError as error:
             if self.errors == "strict":
                 raise UserError(f"{self.path}, line {number}: {error}.") from None

@@ -21,13 +21,13 @@ class SelectedExamples:
     """The examples whose index (from 0) a rule keeps, in the order of the file."""
 
     reader: ExampleReader
-    keeps: Callable[[int], bool]
+    predicate: Callable[[int], bool]
     rule: str
     """The rule in words; it is part of the identity, so it must say all that decides it."""
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for index, example in enumerate(self.reader.read(report)):
-            if self.keeps(index):
+            if self.predicate(index):
                 yield example
 
     def identity(self) -> str:

@@ -103,7 +103,7 @@ class Tokenizer:
             found = self._inner.encode(text, add_special_tokens=False).word_ids
         return [-1 - place if word is None else word for place, word in enumerate(found)]
 
-    def reach(self, text: str, count: int) -> int:
+    def characters_of(self, text: str, count: int) -> int:
         """How many characters of a text its first `count` tokens stand for, to their end."""
         if self._lookup is not None and self.kind == "char" and UNKNOWN not in text:
             return min(count, len(text))

@@ -44,7 +44,7 @@ class UnknownWords:
                 if word in self.words or len(self.words) < MAX_DIFFERENT:
                     self.words[word] += 1
 
-    def watch(self, texts: Iterable[str]) -> Iterator[str]:
+    def counting(self, texts: Iterable[str]) -> Iterator[str]:
         """The texts as they come, each counted."""
         for text in texts:
             self.add(text)

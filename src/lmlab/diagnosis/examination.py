@@ -37,7 +37,8 @@ def all_checks() -> dict[str, Check]:
     """Every public function of every file in `checks/`, by its name in words.
 
     The function is its registration: it takes an `RunEvidence` and gives a `Finding`, or None where
-    all is well. It raises `MissingEvidence` where it can't tell, `NotApplicable` where it has no meaning.
+    all is well. It raises `MissingEvidence` where it can't tell, `NotApplicable` where it has no
+    meaning.
     """
     found: dict[str, Check] = {}
     for module_info in sorted(pkgutil.iter_modules(room.__path__), key=lambda info: info.name):
@@ -81,16 +82,16 @@ def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> 
         corpus=str(evidence.config["corpus"]["spec"]),
         kind=evidence.card.kind,
         unit=evidence.unit,
-        losses_compare=evidence.losses_compare,
-        reached=reached,
+        losses_comparable=evidence.losses_comparable,
+        outcome=reached,
         verdict=f"{reached}. {summarise_checks(findings, len(made), skipped, inapplicable)}",
-        vitals=compute_key_figures(evidence),
+        key_figures=compute_key_figures(evidence),
         history=_history(evidence),
         levels=tuple(_levels(evidence)),
-        band=evidence.band,
+        reference_band=evidence.reference_band,
         findings=tuple(findings),
         skipped=tuple(skipped),
-        inapplicable=tuple(inapplicable),
+        not_applicable=tuple(inapplicable),
         checks=tuple(made),
     )
 

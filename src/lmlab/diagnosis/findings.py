@@ -18,11 +18,11 @@ class Finding:
     name: str
     severity: Severity
     """serious: the run's figures mean little until it is mended; mild: they could be better."""
-    seen: str
+    observed: str
     """What was seen, with its number."""
     why: str
     """Why it matters."""
-    tries: tuple[str, ...]
+    suggestions: tuple[str, ...]
     """What to try, the likeliest first."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """The numbers behind it, by name."""
@@ -83,22 +83,22 @@ class Examination:
     """What its scores are: see `lmlab.core.score_kind`."""
     unit: str
     """What the losses are counted in."""
-    losses_compare: bool
+    losses_comparable: bool
     """Whether training losses are of the same sort as held-out ones; else they are a contrast."""
-    reached: str
+    outcome: str
     """The system, its corpus and the loss it reached beside the levels."""
     verdict: str
     """The same, with what came of the checks."""
-    vitals: Mapping[str, float]
+    key_figures: Mapping[str, float]
     """Numbers by name, healthy or not."""
     history: TrainingHistory
     levels: tuple[Baseline, ...]
-    band: ReferenceBand | None
+    reference_band: ReferenceBand | None
     findings: tuple[Finding, ...]
     """Serious ones first."""
     skipped: tuple[SkippedCheck, ...]
     """Checks that could not be made, for want of something."""
-    inapplicable: tuple[SkippedCheck, ...]
+    not_applicable: tuple[SkippedCheck, ...]
     """Checks that have no meaning for such a system or corpus."""
     checks: tuple[str, ...]
     """The checks that were made."""

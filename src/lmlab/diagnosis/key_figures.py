@@ -31,7 +31,7 @@ def compute_key_figures(evidence: RunEvidence) -> dict[str, float]:
         "steps": lambda e: float(e.history.steps),
         "training tokens": lambda e: float(e.texts.train.total_tokens),
         "parameters": lambda e: float(e.system.parameter_count),
-        "learning rate": lambda e: _middle([w.rate for w in e.history.train]),
+        "learning rate": lambda e: _middle([w.learning_rate for w in e.history.train]),
         "gradient norm": lambda e: _middle([w.gradient_norm for w in e.history.train]),
         "update ratio": lambda e: _middle([w.update_ratio for w in e.history.train]),
         "gradient kept a word further back": lambda e: e.distance_gradients.factor,

@@ -42,7 +42,7 @@ def loss_figure(examination: Examination) -> FigureSpec:
     return FigureSpec(
         name="doctor",
         title="The curve beside what it can be held against",
-        reading=CAPTION,
+        caption=CAPTION,
         draw=lambda figure: _draw(figure, examination),
         height=3.8,
     )
@@ -65,12 +65,12 @@ def _draw(figure: Figure, examination: Examination) -> None:
     axes = figure.subplots()
     history = examination.history
     longest = max(history.tokens, 1.0)
-    if examination.band is not None:
-        _draw_band(axes, examination.band, longest)
+    if examination.reference_band is not None:
+        _draw_band(axes, examination.reference_band, longest)
     look: dict[str, Any] = {"color": colour(0)}
     if history.train:
         points = [(window.tokens, window.loss) for window in history.train]
-        name = "training" if examination.losses_compare else "training, a contrast"
+        name = "training" if examination.losses_comparable else "training, a contrast"
         axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **look)
     if history.held_out:
         points = [(each.tokens, each.loss) for each in history.held_out]

@@ -38,7 +38,7 @@ def trigram_gain(evidence: RunEvidence) -> float:
     """Nats that a counted model gains on held-out text by two words of context over one."""
     if evidence.normalised:
         return evidence.levels[BIGRAM].value - evidence.levels[TRIGRAM].value
-    one, two = (ngram_loss(evidence, evidence.watched, order) for order in (2, 3))
+    one, two = (ngram_loss(evidence, evidence.validation_batches, order) for order in (2, 3))
     return one - two
 
 

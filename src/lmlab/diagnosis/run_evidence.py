@@ -1,7 +1,8 @@
 """What the doctor looks at: the run's files, its model, its corpus, each read when first asked for.
 
-A check takes an `RunEvidence` and uses what it needs. What is not to be had (a corpus that has moved,
-weights that were never saved) raises `MissingEvidence`, and the check is told as skipped, with the reason.
+A check takes an `RunEvidence` and uses what it needs. What is not to be had (a corpus that has
+moved, weights that were never saved) raises `MissingEvidence`, and the check is told as skipped,
+with the reason.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class RunEvidence:
     def unit(self) -> str:
         """What the losses are counted in, as far as is known."""
         try:
-            return self.system.unit
+            return self.system.loss_unit
         except MissingEvidence:
             return NATS_PER_TOKEN
 
@@ -135,7 +136,7 @@ class RunEvidence:
         return self.model.system
 
     @property
-    def losses_compare(self) -> bool:
+    def losses_comparable(self) -> bool:
         """Whether training losses are of the same sort as held-out ones, as far as is known."""
         try:
             return self.system.loss_is_comparable
@@ -191,25 +192,25 @@ class RunEvidence:
         dataset = texts.train if texts.held_out is None else texts.held_out
         source: LengthBatches | StreamBatches
         if dataset.layout.kind == "contiguous":
-            source = StreamBatches(dataset, lanes=SAMPLE_STREAMS, span=SAMPLE_BPTT)
+            source = StreamBatches(dataset, batch_size=SAMPLE_STREAMS, bptt=SAMPLE_BPTT)
         else:
             source = LengthBatches(dataset, tokens_per_batch=SAMPLE_BATCH, seed=0)
         chosen: list[Batch] = []
         tokens = 0
         for batch in source.epoch(0):
-            chosen.append(replace(batch, carries=False))
+            chosen.append(replace(batch, continues_previous=False))
             tokens += batch.count
             if tokens >= SAMPLE_TOKENS:
                 break
         return chosen
 
     @cached_property
-    def watched(self) -> list[Batch]:
+    def validation_batches(self) -> list[Batch]:
         """All of the split that was watched in training (of train where nothing is held out)."""
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
         if dataset.layout.kind == "contiguous":
-            return list(StreamBatches(dataset, lanes=1, span=4096).epoch(0))
+            return list(StreamBatches(dataset, batch_size=1, bptt=4096).epoch(0))
         return list(LengthBatches(dataset, tokens_per_batch=8192, shuffle=False).epoch(0))
 
     @property
@@ -225,12 +226,12 @@ class RunEvidence:
         dataset = texts.train if texts.held_out is None else texts.held_out
         split = texts.split or "train"
         found = compute_baselines(
-            texts.corpus, split, texts.train, dataset, self.watched, self.vocabulary
+            texts.corpus, split, texts.train, dataset, self.validation_batches, self.vocabulary
         )
         return {level.name: level for level in found}
 
     @cached_property
-    def band(self) -> ReferenceBand | None:
+    def reference_band(self) -> ReferenceBand | None:
         """Where healthy runs are, for built-in corpora."""
         return find_reference_band(self.config, self.card.family) if self.normalised else None
 

@@ -13,16 +13,16 @@ from lmlab.diagnosis.key_figures import summarise_checks
 
 def report_lines(examination: Examination) -> Iterator[tuple[str, str]]:
     """The lines of a report on the screen, each with the style it is printed in ('' for none)."""
-    yield f"{examination.reached}.", "bold"
+    yield f"{examination.outcome}.", "bold"
     yield from _beside(examination)
     for finding in examination.findings:
         yield "", ""
         yield from _finding(finding)
-    if examination.skipped or examination.inapplicable:
+    if examination.skipped or examination.not_applicable:
         yield "", ""
     for each in examination.skipped:
         yield f"not checked: {each.check} ({each.reason})", "dim"
-    for each in examination.inapplicable:
+    for each in examination.not_applicable:
         yield f"does not apply: {each.check} ({each.reason})", "dim"
     yield "", ""
     yield checks_line(examination), "bold"
@@ -34,7 +34,7 @@ def checks_line(examination: Examination) -> str:
         examination.findings,
         len(examination.checks),
         examination.skipped,
-        examination.inapplicable,
+        examination.not_applicable,
     )
 
 
@@ -48,7 +48,7 @@ def _beside(examination: Examination) -> Iterator[tuple[str, str]]:
             rows.append(("this run", best.loss, f"at its best, step {best.step:,}"))
         for name, value, meaning in sorted(rows, key=lambda row: -row[1]):
             yield f"  {value:8.3f}  {name:<9} {meaning}", "bold" if name == "this run" else ""
-    band, history = examination.band, examination.history
+    band, history = examination.reference_band, examination.history
     expected = band.at(history.tokens) if band is not None else None
     if band is not None and expected is not None:
         low, high = expected
@@ -59,7 +59,7 @@ def _beside(examination: Examination) -> Iterator[tuple[str, str]]:
 def _finding(finding: Finding) -> Iterator[tuple[str, str]]:
     style = "bold red" if finding.severity == "serious" else "bold yellow"
     yield f"{finding.severity}: {finding.name}", style
-    yield f"  seen  {finding.seen}", ""
+    yield f"  seen  {finding.observed}", ""
     yield f"  why   {finding.why}", ""
-    for place, attempt in enumerate(finding.tries):
+    for place, attempt in enumerate(finding.suggestions):
         yield f"  {'try ' if place == 0 else '    '}  {attempt}", ""

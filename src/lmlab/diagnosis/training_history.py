@@ -23,13 +23,13 @@ class TrainingWindow:
     """Mean over the window, in nats per token, dropout included."""
     count: float
     """Predictions in the window."""
-    rate: float | None = None
+    learning_rate: float | None = None
     """Learning rate of its last step …"""
     gradient_norm: float | None = None
     """… norm of its gradient before clipping …"""
     update_ratio: float | None = None
     """… and ‖change‖ / ‖weights‖; older runs don't tell."""
-    vector_norms: Mapping[str, float] = field(default_factory=dict)
+    embedding_norms: Mapping[str, float] = field(default_factory=dict)
     """Mean length of the tokens' vectors, by table."""
 
 
@@ -108,10 +108,10 @@ def _window(line: Mapping[str, Any], loss: float, count: float, seen: float) -> 
         tokens=seen,
         loss=loss,
         count=count,
-        rate=_number(line.get("learning_rate")),
+        learning_rate=_number(line.get("learning_rate")),
         gradient_norm=_number(line.get("gradient_norm")),
         update_ratio=_number(line.get("update_ratio")),
-        vector_norms=dict(norms) if isinstance(norms, Mapping) else {},
+        embedding_norms=dict(norms) if isinstance(norms, Mapping) else {},
     )
 
 

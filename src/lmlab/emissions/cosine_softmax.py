@@ -29,7 +29,7 @@ class CosineSoftmax(Emission):
     √(1 - dropout), and the model in use would be too sure of itself.
     """
 
-    never: Tensor
+    never_predicted: Tensor
     weight: Tensor
 
     def __init__(
@@ -45,7 +45,7 @@ class CosineSoftmax(Emission):
         self.weight = output_embedding(width, vocabulary, tied)
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale or width**0.5)))
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def _directions(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.dropout(scale_to_radius(hidden)) * self.log_scale.exp(), scale_to_radius(
@@ -54,8 +54,8 @@ class CosineSoftmax(Emission):
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         scaled, outputs = self._directions(hidden)
-        return linear_log_prob(scaled, outputs, self.never, targets)
+        return linear_log_prob(scaled, outputs, self.never_predicted, targets)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         scaled, outputs = self._directions(hidden)
-        return F.log_softmax(F.linear(scaled, outputs, self.never), dim=-1)
+        return F.log_softmax(F.linear(scaled, outputs, self.never_predicted), dim=-1)

@@ -31,7 +31,7 @@ class LogitEmission(Protocol):
 
     weight: Tensor
     """(V, W) the token vectors."""
-    never: Tensor
+    never_predicted: Tensor
     """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
 
     def logits(self, hidden: Tensor) -> Tensor:

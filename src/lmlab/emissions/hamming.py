@@ -99,7 +99,7 @@ class Hamming(Emission):
     sigmoids. Hidden (…, W), log-probabilities (…, V).
     """
 
-    never: Tensor
+    never_predicted: Tensor
     weight: Tensor
 
     def __init__(
@@ -126,7 +126,7 @@ class Hamming(Emission):
         self.bias = nn.Parameter(torch.zeros(vocabulary.size))
         self.log_scale = nn.Parameter(torch.tensor(self.initial_log_scale(vocabulary.size)))
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def initial_log_scale(self, size: int) -> float:
         """Such that agreement in all parts, against half of it, weighs about what log V does."""
@@ -134,15 +134,15 @@ class Hamming(Emission):
 
     def agreement(self, hidden: Tensor) -> Tensor:
         """(N, V) how far each token agrees with each hidden state (N, W)."""
-        return sum_of_sigmoids(*self._cut(hidden))
+        return sum_of_sigmoids(*self._split_parts(hidden))
 
-    def _cut(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _split_parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         shape = (self.parts, -1)
         return self.dropout(hidden).unflatten(-1, shape), self.weight.unflatten(-1, shape)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         agreement = self.agreement(hidden.flatten(0, -2))
-        scores = torch.addcmul(self.bias + self.never, agreement, self.log_scale.exp())
+        scores = torch.addcmul(self.bias + self.never_predicted, agreement, self.log_scale.exp())
         return F.log_softmax(scores, dim=-1).view(*hidden.shape[:-1], -1)
 
 
@@ -156,4 +156,4 @@ class HammingLowest(Hamming):
         return math.log(2 * math.log(size))
 
     def agreement(self, hidden: Tensor) -> Tensor:
-        return torch.sigmoid(lowest_product(*self._cut(hidden)))
+        return torch.sigmoid(lowest_product(*self._split_parts(hidden)))

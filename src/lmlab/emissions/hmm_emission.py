@@ -28,13 +28,15 @@ class HMMEmission(Emission):
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         tables = self.markov.tables()
         every = torch.arange(len(targets), device=targets.device)
-        weights = hidden.view(len(targets), -1, tables.inside)[every, tables.block[targets]]
+        weights = hidden.view(len(targets), -1, tables.states_per_block)[
+            every, tables.block[targets]
+        ]
         return torch.logsumexp(weights + F.embedding(targets, tables.emission), dim=-1)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         tables = self.markov.tables()
         # As products of probabilities, in double so that the faintest do not vanish.
-        weights = hidden.double().exp().view(*hidden.shape[:-1], -1, tables.inside)
+        weights = hidden.double().exp().view(*hidden.shape[:-1], -1, tables.states_per_block)
         emission = tables.emission.double().exp()
         parts, places = [], []
         for number in range(weights.shape[-2]):
@@ -49,7 +51,7 @@ class HMMEmission(Emission):
             "state use": Capture(
                 values=hidden.values.exp().flatten(0, -2).mean(0),
                 axes=("state",),
-                reading="Share of all predictions that each state carries; a state near zero is "
+                caption="Share of all predictions that each state carries; a state near zero is "
                 "unused.",
                 sums_to_one="state",
             )

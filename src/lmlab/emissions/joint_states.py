@@ -66,18 +66,18 @@ class JointStates(JointEmission):
         return self.unary.weight
 
     @property
-    def never(self) -> Tensor:
+    def never_predicted(self) -> Tensor:
         """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
-        return self.unary.never
+        return self.unary.never_predicted
 
     def affinities(self) -> Tensor:
         """(K, V) g, how much each state likes each token."""
         liked = self._units() @ self.tokens.T * AFFINITY_SCALE
-        whole = torch.logsumexp(liked + self.never, -1, keepdim=True)
+        whole = torch.logsumexp(liked + self.never_predicted, -1, keepdim=True)
         return liked - whole
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        return F.log_softmax(self.logits(hidden) + self.never, dim=-1)
+        return F.log_softmax(self.logits(hidden) + self.never_predicted, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, V) scores of one blank alone, the states summed out."""
@@ -101,7 +101,7 @@ class JointStates(JointEmission):
             links = self.links(hidden[row, parents[:, 1:]], later, self._units())
             links = links * strengths[..., None, None]
         return StateJoint(
-            scores=self.unary.logits(hidden) + self.never,
+            scores=self.unary.logits(hidden) + self.never_predicted,
             affinities=self.affinities(),
             states=self._states(hidden),
             links=F.log_softmax(links, -1),

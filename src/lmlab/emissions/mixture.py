@@ -29,7 +29,7 @@ class MixtureStates(nn.Module):
     `tied` shares the input embedding as e; without it the output vectors are free (003, DLM21).
     """
 
-    never: Tensor
+    never_predicted: Tensor
     weight: Tensor
 
     def __init__(
@@ -40,7 +40,7 @@ class MixtureStates(nn.Module):
         self.weight = output_embedding(width, vocabulary, tied)
         # Different starts, or every state would stay the same for ever.
         self.vectors = nn.Parameter(torch.randn(count, width))
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """(V, W) and (K, W), whose inner products are the scores of tokens under states."""
@@ -48,11 +48,11 @@ class MixtureStates(nn.Module):
 
     def log_table(self) -> Tensor:
         """(V, K) log P(s | z), tokens first, so that those of the targets are whole rows."""
-        return log_table(*self.factors(), self.never)
+        return log_table(*self.factors(), self.never_predicted)
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(…, K) log P(s | z) of some tokens (…): rows of the table, which is made once a call."""
-        rows = table_log_prob(*self.factors(), self.never, tokens.flatten())
+        rows = table_log_prob(*self.factors(), self.never_predicted, tokens.flatten())
         return rows.view(*tokens.shape, self.count)
 
     def capture_internals(self) -> dict[str, Capture]:
@@ -82,7 +82,7 @@ class CosineMixtureStates(MixtureStates):
             "scales": Capture(
                 values=self.log_scales.exp(),
                 axes=("state",),
-                reading="β of each state: the higher, the fewer tokens the state gives mass to.",
+                caption="β of each state: the higher, the fewer tokens the state gives mass to.",
                 bounds=NON_NEGATIVE,
             )
         }
@@ -113,7 +113,7 @@ class WeightedStates(Emission):
         weights = self.log_weights(hidden).double().exp()
         mixed = weights @ self.states.log_table().double().exp().t()
         # log 0 has no gradient, so what is never predicted is put in after it.
-        never = self.states.never
+        never = self.states.never_predicted
         return mixed.masked_fill(never.isinf(), 1.0).log().to(hidden.dtype) + never
 
     def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class WeightedStates(Emission):
             "mixture use": Capture(
                 values=weights.flatten(0, -2).mean(0),
                 axes=("state",),
-                reading="Share of all predictions that each state carries; a state near zero is "
+                caption="Share of all predictions that each state carries; a state near zero is "
                 "unused.",
                 sums_to_one="state",
             ),

@@ -60,7 +60,7 @@ class MixtureOfSoftmaxes(Emission):
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         log_weights, views = self._parts(hidden)
-        never = self.softmax.never
+        never = self.softmax.never_predicted
         # A sum of zeros has no gradient in logs, so what is never predicted is put in after it.
         each = self.softmax.log_probs(views).masked_fill(never.isinf(), 0.0)
         return torch.logsumexp(log_weights[..., None] + each, dim=-2) + never
@@ -71,7 +71,7 @@ class MixtureOfSoftmaxes(Emission):
             "mixture use": Capture(
                 values=log_weights.exp().flatten(0, -2).mean(0),
                 axes=("choice",),
-                reading="Share of all predictions that each softmax carries; one near 1 means "
+                caption="Share of all predictions that each softmax carries; one near 1 means "
                 "that a single softmax would do.",
                 sums_to_one="choice",
                 titles={"choice": "softmax"},

@@ -23,9 +23,9 @@ class NgramTable(Emission):
 
     The hidden state is the context itself: ids (…, n - 1), newest last, -1 where there is no word.
     Log-probabilities are natural and in double precision; those of padding, start and mask are
-    -inf. The tables are buffers, so that a run saves them like weights; before `fit_kneser_ney` they hold the
-    uniform distribution. Rows in reading order are quickest (several million a second, as each row
-    goes on from the one above), rows in any order are right.
+    -inf. The tables are buffers, so that a run saves them like weights; before `fit_kneser_ney`
+    they hold the uniform distribution. Rows in reading order are quickest (several million a
+    second, as each row goes on from the one above), rows in any order are right.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"contexts"})

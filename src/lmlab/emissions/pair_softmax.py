@@ -33,7 +33,7 @@ class PairSoftmax(Softmax):
         tied: nn.Embedding | None = None,
     ) -> None:
         super().__init__(width, vocabulary, tied=tied)
-        self.reach = reach
+        self.max_distance = reach
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         raise TypeError("PairSoftmax predicts from pairs of sources; ask for pair_log_prob")
@@ -41,14 +41,14 @@ class PairSoftmax(Softmax):
     def log_probs(self, hidden: Tensor) -> Tensor:
         """(…, P, V) from (…, S, 2 W)."""
         first, second = hidden.chunk(2, dim=-1)
-        a, b = pairs_within(self.reach, hidden.shape[-2], hidden.device)
+        a, b = pairs_within(self.max_distance, hidden.shape[-2], hidden.device)
         return super().log_probs(first[..., a, :] + second[..., b, :])
 
     def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """(B, T, P) from (B, S, 2 W) and targets (B, T)."""
         first, second = sources.chunk(2, dim=-1)
-        a, b = pairs_within(self.reach, sources.shape[1], sources.device)
-        outputs, offsets = self.weight[targets], self._offsets()
+        a, b = pairs_within(self.max_distance, sources.shape[1], sources.device)
+        outputs, offsets = self.weight[targets], self._biases()
         left = outputs @ first.transpose(1, 2) + offsets[targets][..., None]
         right = outputs @ second.transpose(1, 2)
         normalisers = pair_log_normalisers(first, second, self.weight, offsets)

@@ -31,14 +31,14 @@ class PairwiseGaussian(JointEmission):
     Gaussian is trained by its density alone. Hidden (B, n, W); cost n³ R³ and n V R.
     """
 
-    never: Tensor
+    never_predicted: Tensor
     vectors: Tensor
 
     def __init__(self, width: int, rank: int, factors: int, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.rank, self.factors = rank, factors
         self.register_buffer("vectors", torch.randn(vocabulary.size, rank))
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
         self.mean = nn.Linear(width, rank)
         self.spread = nn.Linear(width, rank)
         self.common = nn.Linear(width, rank * factors)
@@ -98,7 +98,7 @@ class PairwiseGaussian(JointEmission):
         pull = (precision @ mean.reshape(rows, -1, 1)).view(rows, count, rank)
         own = blocks.diagonal(dim1=1, dim2=2).permute(0, 3, 1, 2)
         squares = torch.einsum("vr,bnrs,vs->bnv", self.vectors, own, self.vectors)
-        scores = sharp * (pull @ self.vectors.T - squares / 2) + self.bias + self.never
+        scores = sharp * (pull @ self.vectors.T - squares / 2) + self.bias + self.never_predicted
         return PottsJoint(
             scores=scores, ties=-sharp * blocks, vectors=self.vectors, lengths=lengths
         )

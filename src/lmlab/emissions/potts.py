@@ -20,8 +20,8 @@ class PottsEmission(JointEmission):
     """p(x) ∝ exp(Σ_i φ_i(x_i) + Σ_{i<j} (Q_i f(x_i)) · (K_j f(x_j))), by pseudo-likelihood (000).
 
     The energy as 000 writes it, with all pairs and no states. It can't be summed in general, so
-    training maximises Σ_i log p(x_i | the others) (Besag 1975), which costs n V R; `PottsJoint` says
-    what is exact then and what is not. Hidden (B, n, W).
+    training maximises Σ_i log p(x_i | the others) (Besag 1975), which costs n V R; `PottsJoint`
+    says what is exact then and what is not. Hidden (B, n, W).
     """
 
     def __init__(self, width: int, rank: int, vocabulary: Vocabulary, *, unary: Softmax) -> None:
@@ -36,12 +36,12 @@ class PottsEmission(JointEmission):
         return self.unary.weight
 
     @property
-    def never(self) -> Tensor:
+    def never_predicted(self) -> Tensor:
         """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
-        return self.unary.never
+        return self.unary.never_predicted
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        return F.log_softmax(self.logits(hidden) + self.never, dim=-1)
+        return F.log_softmax(self.logits(hidden) + self.never_predicted, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, V) scores of one blank alone."""
@@ -56,7 +56,7 @@ class PottsEmission(JointEmission):
     ) -> PottsJoint:
         queries, keys = self.links.matrices(hidden)
         return PottsJoint(
-            scores=self.logits(hidden) + self.never,
+            scores=self.logits(hidden) + self.never_predicted,
             # Q_iᵀ K_j for every i and j.
             ties=queries.mT[:, :, None] @ keys[:, None],
             vectors=self.vectors,

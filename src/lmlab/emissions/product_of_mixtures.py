@@ -60,7 +60,7 @@ class ProductOfMixtures(Emission):
             "mixture use": Capture(
                 values=torch.stack(use),
                 axes=("choice", "state"),
-                reading="For each factor of the product, the share of all predictions that each of "
+                caption="For each factor of the product, the share of all predictions that each of "
                 "its states carries.",
                 sums_to_one="state",
                 titles={"choice": "factor"},
@@ -68,7 +68,7 @@ class ProductOfMixtures(Emission):
             "looseness": Capture(
                 values=-torch.logsumexp(self.log_products(hidden.values), dim=-1),
                 axes=("batch", "time"),
-                reading="Nats by which the bound lies below the log-probability of each token.",
+                caption="Nats by which the bound lies below the log-probability of each token.",
                 unit="nats",
             ),
         }

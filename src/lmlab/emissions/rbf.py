@@ -25,7 +25,7 @@ class RadialBasis(Emission):
     log-probabilities (…, V).
     """
 
-    never: Tensor
+    never_predicted: Tensor
     weight: Tensor
 
     def __init__(
@@ -40,12 +40,12 @@ class RadialBasis(Emission):
         self.weight = output_embedding(width, vocabulary, tied)
         self.log_scale = nn.Parameter(torch.tensor(math.log(0.5)))
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def _linear(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """2β h and the bias -β |e_k|², which a softmax over e makes the distribution."""
         scale = self.log_scale.exp()
-        bias = self.never - scale * self.weight.square().sum(-1)
+        bias = self.never_predicted - scale * self.weight.square().sum(-1)
         return 2 * scale * self.dropout(hidden), bias
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -39,14 +39,14 @@ class RotatedMixture(Emission):
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         log_weights, turned = self._parts(hidden)
-        outputs, never = self.states.factors()[0], self.states.never
+        outputs, never = self.states.factors()[0], self.states.never_predicted
         moving = linear_log_prob(turned, outputs, never, targets)
         each = torch.cat([self.states.log_prob(targets), moving[:, None]], dim=1)
         return torch.logsumexp(log_weights + each, dim=1)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         log_weights, turned = self._parts(hidden)
-        outputs, never = self.states.factors()[0], self.states.never
+        outputs, never = self.states.factors()[0], self.states.never_predicted
         moving = torch.softmax(F.linear(turned, outputs, never).double(), dim=-1)
         weights = log_weights.double().exp()
         mixed = weights[..., :-1] @ self.states.log_table().double().exp().t()
@@ -60,14 +60,14 @@ class RotatedMixture(Emission):
             "mixture use": Capture(
                 values=weights.flatten(0, -2).mean(0),
                 axes=("state",),
-                reading="Share of all predictions that each state carries; the last is the "
+                caption="Share of all predictions that each state carries; the last is the "
                 "rotation, and a state near zero is unused.",
                 sums_to_one="state",
             ),
             "share of the rotation": Capture(
                 values=weights[..., -1],
                 axes=("batch", "time"),
-                reading="The probability that each prediction rotates the previous word's vector "
+                caption="The probability that each prediction rotates the previous word's vector "
                 "instead of choosing a fixed state.",
                 bounds=UNIT_INTERVAL,
             ),

@@ -25,7 +25,7 @@ class Softmax(Emission):
     width, and `width` is the one after it. Hidden (…, W), log-probabilities (…, V).
     """
 
-    never: Tensor
+    never_predicted: Tensor
     weight: Tensor
 
     def __init__(
@@ -43,29 +43,29 @@ class Softmax(Emission):
         self.bias = nn.Parameter(torch.zeros(vocabulary.size)) if bias else None
         self.dropout = nn.Dropout(dropout)
         self.transform = transform
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return linear_log_prob(self._transformed(hidden), self.weight, self._offsets(), targets)
+        return linear_log_prob(self._transformed(hidden), self.weight, self._biases(), targets)
 
     def log_prob_by_index(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with their hidden states, less each one's own normaliser."""
         heard = self._transformed(hidden)
-        scores = (heard[which] * self.weight[targets]).sum(-1) + self._offsets()[targets]
+        scores = (heard[which] * self.weight[targets]).sum(-1) + self._biases()[targets]
         return scores - self._log_normaliser(heard)[which]
 
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of all scores is the score of the mean vector, so it costs no second product."""
-        heard, offsets = self._transformed(hidden), self._offsets()
+        heard, offsets = self._transformed(hidden), self._biases()
         exact = linear_log_prob(heard, self.weight, offsets, targets)
         score = (heard * F.embedding(targets, self.weight)).sum(-1) + offsets[targets]
-        possible = self.never == 0
+        possible = self.never_predicted == 0
         mean = heard @ self.weight[possible].mean(0) + offsets[possible].mean()
         # The normaliser is what a score has beyond its log-probability.
         return exact, mean - (score - exact)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        scores = F.linear(self._transformed(hidden), self.weight, self._offsets())
+        scores = F.linear(self._transformed(hidden), self.weight, self._biases())
         return F.log_softmax(scores, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Softmax(Emission):
     @torch.no_grad()
     def initialise_logits(self, log_probs: Tensor) -> None:
         if self.bias is not None:
-            self.bias.copy_(torch.where(self.never == 0, log_probs, 0.0))
+            self.bias.copy_(torch.where(self.never_predicted == 0, log_probs, 0.0))
 
     def _bias_of(self, tokens: Tensor) -> Tensor | float:
         """b of each token; gathered as an embedding, whose gradient is the cheaper one."""
@@ -98,7 +98,7 @@ class Softmax(Emission):
     def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """Inner products of targets with sources, less each source's own normaliser."""
         sources = self._transformed(sources)
-        offsets = self._offsets()
+        offsets = self._biases()
         scores = self.weight[targets] @ sources.transpose(1, 2) + offsets[targets][..., None]
         return scores - self._log_normaliser(sources.flatten(0, 1)).view(len(sources), 1, -1)
 
@@ -108,13 +108,13 @@ class Softmax(Emission):
         dropped: Tensor = self.dropout(transformed)
         return dropped
 
-    def _offsets(self) -> Tensor:
+    def _biases(self) -> Tensor:
         """(V,) b_k, and -inf at tokens that are never predicted."""
-        return self.never if self.bias is None else self.bias + self.never
+        return self.never_predicted if self.bias is None else self.bias + self.never_predicted
 
     def _log_normaliser(self, hidden: Tensor) -> Tensor:
         """(N,) log Σ_k exp(e_k · h + b_k): a score less its log-probability."""
-        any_token, offsets = int((self.never == 0).nonzero()[0]), self._offsets()
+        any_token, offsets = int((self.never_predicted == 0).nonzero()[0]), self._biases()
         targets = torch.full((len(hidden),), any_token, device=hidden.device)
         score = hidden @ self.weight[any_token] + offsets[any_token]
         return score - linear_log_prob(hidden, self.weight, offsets, targets)

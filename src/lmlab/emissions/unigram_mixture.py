@@ -21,18 +21,20 @@ class UnigramMixture(Emission):
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"nothing"})
-    never: Tensor
+    never_predicted: Tensor
 
     def __init__(self, states: int, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(states))
         # Different starts, or every state would stay the same for ever.
         self.table = nn.Parameter(torch.randn(states, vocabulary.size) * 0.1)
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def joint(self) -> Tensor:
         """(K, V) log π_z + log P(s | z)."""
-        return F.log_softmax(self.weights, 0)[:, None] + F.log_softmax(self.table + self.never, 1)
+        return F.log_softmax(self.weights, 0)[:, None] + F.log_softmax(
+            self.table + self.never_predicted, 1
+        )
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         # Gathered before the sum: a column of -inf has no gradient.

@@ -114,13 +114,13 @@ class Word2VecEmission(Emission):
     ) -> None:
         super().__init__()
         self.negatives = negatives
-        self.law = law
+        self.unigram = law
         self.combination = combination
         size = law.vocabulary.size
         self.inputs = nn.Parameter((torch.rand(size, width) - 0.5) / width)
         self.outputs = nn.Parameter(torch.zeros(size, width))
 
-    def joined(self, contexts: Tensor, candidates: Tensor | None = None) -> CombinedScores:
+    def combined_scores(self, contexts: Tensor, candidates: Tensor | None = None) -> CombinedScores:
         """Scores of the candidates (N, C), all tokens unless given, by contexts (N, M)."""
         present = contexts != NO_TOKEN
         around = F.embedding(contexts.clamp(min=0), self.inputs)
@@ -136,10 +136,10 @@ class Word2VecEmission(Emission):
         return log_probs.view(*hidden.shape[:-1], len(self.outputs))
 
     def _log_probs(self, contexts: Tensor) -> Tensor:
-        prior = self.law.log_prior().to(self.outputs)
-        scores, present = self.joined(contexts)
-        if self.law.vocabulary.unknown is not None:
-            scores[..., self.law.vocabulary.unknown] = -math.log(max(self.negatives, 1))
+        prior = self.unigram.log_prior().to(self.outputs)
+        scores, present = self.combined_scores(contexts)
+        if self.unigram.vocabulary.unknown is not None:
+            scores[..., self.unigram.vocabulary.unknown] = -math.log(max(self.negatives, 1))
         # With nothing around, one reading of score 0 leaves the prior.
         empty = ~present.any(1, keepdim=True)
         scores = scores.masked_fill(empty[..., None], 0.0)

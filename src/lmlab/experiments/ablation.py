@@ -31,7 +31,7 @@ RECORD_FORMAT = 1
 class AblationTrial:
     """One training: a set of switches that are off, and a seed."""
 
-    off: DisabledTerms
+    disabled: DisabledTerms
     seed: int
     run: str
     """Its folder, seen from the ablation's."""
@@ -53,7 +53,7 @@ class SeedMean:
     """A mean over seeds, with the standard deviation where there are several."""
 
     mean: float
-    spread: float | None
+    standard_deviation: float | None
     seeds: int
 
 
@@ -61,7 +61,7 @@ class SeedMean:
 class AblationRow:
     """What a set of switches leads to."""
 
-    off: DisabledTerms
+    disabled: DisabledTerms
     terms: str
     """The set in words."""
     intact: bool
@@ -87,16 +87,16 @@ class AblationPlan:
     tokenizer: str | None
     given: Mapping[str, Any]
     """The settings as they were given, without the switches."""
-    sets: tuple[DisabledTerms, ...]
+    ablated_sets: tuple[DisabledTerms, ...]
     """The intact system's own first."""
     seeds: int
-    at: tuple[int, ...]
+    report_epochs: tuple[int, ...]
     """Epochs at which losses are told."""
     notes: tuple[str, ...] = ()
 
     @property
     def intact(self) -> DisabledTerms:
-        return self.sets[0]
+        return self.ablated_sets[0]
 
     def record(self) -> dict[str, Any]:
         """What must stay the same when an ablation goes on."""
@@ -123,7 +123,7 @@ class Ablation:
     split: str
     """The split of the losses."""
     switches: tuple[str, ...]
-    at: tuple[int, ...]
+    report_epochs: tuple[int, ...]
     seeds: int
     rows: tuple[AblationRow, ...]
     """Best first, by the loss at the last asked epoch."""
@@ -177,9 +177,9 @@ def plan_ablation(
         data=data,
         tokenizer=tokenizer,
         given=given,
-        sets=sets,
+        ablated_sets=sets,
         seeds=seeds,
-        at=_epochs(at, plan.training),
+        report_epochs=_epochs(at, plan.training),
         notes=notes,
     )
 
@@ -254,11 +254,11 @@ def summarise_trials(
     question: AblationPlan, trials: Sequence[AblationTrial], *, path: Path, split: str
 ) -> Ablation:
     """The table of what has been trained so far."""
-    found = {(trial.off, trial.seed): trial for trial in trials}
-    wanted = [(off, seed) for seed in range(question.seeds) for off in question.sets]
+    found = {(trial.disabled, trial.seed): trial for trial in trials}
+    wanted = [(off, seed) for seed in range(question.seeds) for off in question.ablated_sets]
     asked = [found[key] for key in wanted if key in found]
-    rows = [_row(question, off, asked) for off in question.sets]
-    last = question.at[-1]
+    rows = [_row(question, off, asked) for off in question.ablated_sets]
+    last = question.report_epochs[-1]
 
     def rank(row: AblationRow) -> float:
         return row.losses[last].mean if last in row.losses else float("inf")
@@ -269,7 +269,7 @@ def summarise_trials(
         corpus=question.data,
         split=split,
         switches=question.card.switches,
-        at=question.at,
+        report_epochs=question.report_epochs,
         seeds=question.seeds,
         rows=tuple(sorted((row for row in rows if row is not None), key=rank)),
         trials=tuple(asked),
@@ -281,12 +281,12 @@ def summarise_trials(
 def _row(
     question: AblationPlan, off: DisabledTerms, trials: Sequence[AblationTrial]
 ) -> AblationRow | None:
-    own = [trial for trial in trials if trial.off == off]
+    own = [trial for trial in trials if trial.disabled == off]
     if not own:
         return None
-    intact = {trial.seed: trial for trial in trials if trial.off == question.intact}
+    intact = {trial.seed: trial for trial in trials if trial.disabled == question.intact}
     losses, differences = {}, {}
-    for epoch in question.at:
+    for epoch in question.report_epochs:
         by_seed = {t.seed: loss for t in own if (loss := t.loss_at(epoch)) is not None}
         whole = {seed: trial.loss_at(epoch) for seed, trial in intact.items()}
         paired = [loss - b for seed, loss in by_seed.items() if (b := whole.get(seed)) is not None]
@@ -295,7 +295,7 @@ def _row(
         if paired and off != question.intact:
             differences[epoch] = _figure(paired)
     return AblationRow(
-        off=off,
+        disabled=off,
         terms=describe_switches(off, question.card.switches),
         intact=off == question.intact,
         parameters=own[0].parameters,
@@ -308,4 +308,4 @@ def _row(
 
 def _figure(values: Sequence[float]) -> SeedMean:
     spread = stdev(values) if len(values) > 1 else None
-    return SeedMean(mean=mean(values), spread=spread, seeds=len(values))
+    return SeedMean(mean=mean(values), standard_deviation=spread, seeds=len(values))

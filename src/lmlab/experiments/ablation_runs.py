@@ -21,6 +21,7 @@ from lmlab.core.child_processes import (
     GRACE_SECONDS,
     start_child,
 )
+from lmlab.core.dataclass_parsing import parse_dataclass
 from lmlab.core.errors import UserError
 from lmlab.core.json_text import read_json_object
 from lmlab.core.switches import describe_switches
@@ -53,14 +54,14 @@ ReportProgress = Callable[[str], None]
 class TrialTask:
     """One training that is asked for."""
 
-    off: DisabledTerms
+    disabled: DisabledTerms
     seed: int
     folder: str
 
     def name(self, question: AblationPlan) -> str:
         """In words."""
-        words = describe_switches(self.off, question.card.switches)
-        return f"{question.card.name}, {words}{' off' if self.off else ''}, seed {self.seed}"
+        words = describe_switches(self.disabled, question.card.switches)
+        return f"{question.card.name}, {words}{' off' if self.disabled else ''}, seed {self.seed}"
 
 
 def run_ablation(
@@ -68,7 +69,7 @@ def run_ablation(
 ) -> Ablation:
     """Train what is missing; after each training the record is written anew."""
     book = AblationRecord(question, out)
-    missing = [task for task in _tasks(question) if not book.has(task)]
+    missing = [task for task in _tasks(question) if not book.is_finished(task)]
     done = len(_tasks(question)) - len(missing)
     if done:
         tell(f"{done} of {len(_tasks(question))} trainings were done before")
@@ -84,9 +85,9 @@ def run_ablation(
 def _tasks(question: AblationPlan) -> list[TrialTask]:
     """One seed of everything first, so that an unfinished table says something."""
     return [
-        TrialTask(off=off, seed=seed, folder=f"{_folder(off)}-seed{seed}")
+        TrialTask(disabled=off, seed=seed, folder=f"{_folder(off)}-seed{seed}")
         for seed in range(question.seeds)
-        for off in question.sets
+        for off in question.ablated_sets
     ]
 
 
@@ -113,8 +114,10 @@ class AblationRecord:
             self._split = str(before["split"])
             for trial in trials:
                 losses = tuple((int(epoch), float(loss)) for epoch, loss in trial["losses"])
-                again = {**trial, "off": tuple(trial["off"]), "losses": losses}
-                self._trials[again["off"], again["seed"]] = AblationTrial(**again)
+                again = {**trial, "disabled": tuple(trial["disabled"]), "losses": losses}
+                self._trials[again["disabled"], again["seed"]] = parse_dataclass(
+                    AblationTrial, again
+                )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(
                 f"{path} is not the record of an ablation; choose another --out."
@@ -127,15 +130,15 @@ class AblationRecord:
                     f"it is {now.get(name)}; go on unchanged, or choose another --out."
                 )
 
-    def has(self, task: TrialTask) -> bool:
+    def is_finished(self, task: TrialTask) -> bool:
         """Whether that training is finished."""
-        return (task.off, task.seed) in self._trials
+        return (task.disabled, task.seed) in self._trials
 
-    def enter(self, task: TrialTask, *, failed: str = "") -> AblationTrial:
+    def add_trial(self, task: TrialTask, *, failed: str = "") -> AblationTrial:
         """Take a finished training into the record."""
         run = RunFolder(self.runs / task.folder)
         trial, self._split = _read_trial(task, run, failed)
-        self._trials[task.off, task.seed] = trial
+        self._trials[task.disabled, task.seed] = trial
         self.write()
         return trial
 
@@ -167,7 +170,7 @@ def _read_trial(task: TrialTask, run: RunFolder, failed: str) -> tuple[AblationT
     vocabulary = Vocabulary(**config["vocabulary"])
     system = build_system(config["system"], config["system_config"], vocabulary, seed=0)
     trial = AblationTrial(
-        off=task.off,
+        disabled=task.disabled,
         seed=task.seed,
         run=f"runs/{task.folder}",
         parameters=system.parameter_count,
@@ -198,7 +201,7 @@ def _in_turn(
         else:
             if result.reason == "interrupted":
                 return
-        book.enter(task, failed=failed)
+        book.add_trial(task, failed=failed)
         if failed:
             tell(failed)
 
@@ -215,7 +218,7 @@ def _arguments(question: AblationPlan, task: TrialTask, book: AblationRecord) ->
         "data": question.data,
         "out": out,
         "size": question.plan.size,
-        "settings": {**question.given, "off": ",".join(map(str, task.off))},
+        "settings": {**question.given, "off": ",".join(map(str, task.disabled))},
         "tokenizer": question.tokenizer,
         "recipe": question.plan.recipe,
         "epochs": question.plan.training.epochs,
@@ -235,13 +238,14 @@ def _failure(book: AblationRecord, task: TrialTask, error: UserError) -> str:
 def _finished(
     question: AblationPlan, book: AblationRecord, task: TrialTask, failed: str, tell: ReportProgress
 ) -> None:
-    trial = book.enter(task, failed=failed)
+    trial = book.add_trial(task, failed=failed)
     if failed:
         tell(f"{task.name(question)}: {failed}")
     else:
         loss = trial.losses[-1][1]
         tell(
-            f"{task.name(question)}: {loss:.4f} nats a token after {format_exact_duration(trial.seconds)}"
+            f"{task.name(question)}: {loss:.4f} nats a token after "
+            f"{format_exact_duration(trial.seconds)}"
         )
 
 
@@ -261,13 +265,13 @@ def _at_once(
         book.runs.mkdir(parents=True, exist_ok=True)
     with StopSignals() as signals:
         try:
-            while running or (waiting and not signals.asked):
-                while waiting and len(running) < jobs and not signals.asked:
+            while running or (waiting and not signals.stop_requested):
+                while waiting and len(running) < jobs and not signals.stop_requested:
                     task = waiting.pop(0)
                     tell(f"[{len(tasks) - len(waiting)}/{len(tasks)}] {task.name(question)}")
                     _await_writer(book, task)
                     begun[task] = running[task] = _begin(question, book, task, environment)
-                if signals.asked:
+                if signals.stop_requested:
                     _ask_to_stop(running)
                     break
                 time.sleep(0.05)

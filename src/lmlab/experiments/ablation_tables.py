@@ -53,10 +53,12 @@ class AblationColumn:
 def ablation_columns(ablation: Ablation) -> tuple[AblationColumn, ...]:
     """003's columns: what is off, losses and differences at the asked epochs, size, time."""
     shown = [
-        AblationColumn("off", lambda row: ",".join(map(str, row.off)) or "intact", number=False),
+        AblationColumn(
+            "off", lambda row: ",".join(map(str, row.disabled)) or "intact", number=False
+        ),
         AblationColumn("terms", lambda row: _terms(row, ablation.switches), number=False),
     ]
-    for epoch in ablation.at:
+    for epoch in ablation.report_epochs:
         shown += [
             AblationColumn(f"loss E{epoch}", partial(_loss, epoch=epoch)),
             AblationColumn(f"difference E{epoch}", partial(_difference, epoch=epoch)),
@@ -69,7 +71,7 @@ def ablation_columns(ablation: Ablation) -> tuple[AblationColumn, ...]:
 
 
 def _terms(row: AblationRow, switches: Sequence[str]) -> str:
-    return ", ".join(switches[number] for number in row.off)
+    return ", ".join(switches[number] for number in row.disabled)
 
 
 def _loss(row: AblationRow, epoch: int) -> str:
@@ -85,7 +87,7 @@ def _difference(row: AblationRow, epoch: int) -> str:
 def _number(figure: SeedMean | None, form: str) -> str:
     if figure is None:
         return MISSING
-    spread = "" if figure.spread is None else f" ± {figure.spread:.4f}"
+    spread = "" if figure.standard_deviation is None else f" ± {figure.standard_deviation:.4f}"
     return form.format(figure.mean) + spread
 
 
@@ -94,7 +96,7 @@ def ablation_caption(ablation: Ablation) -> str:
     seeds = "one seed" if ablation.seeds == 1 else f"{ablation.seeds} seeds"
     spread = "" if ablation.seeds == 1 else ", ± the standard deviation over them"
     whole = next((row for row in ablation.rows if row.intact), None)
-    against = "the intact system" if whole is None or not whole.off else f"{whole.terms} off"
+    against = "the intact system" if whole is None or not whole.disabled else f"{whole.terms} off"
     text = (
         f"{ablation.system} on {ablation.corpus}, {ablation.split} split: nats a token after the "
         f"epochs E, {seeds}{spread}; differences to {against} with the same seed."
@@ -166,7 +168,7 @@ def ablation_figure(ablation: Ablation) -> FigureSpec:
     return FigureSpec(
         name="ablation",
         title=f"Terms of {ablation.system} switched off",
-        reading="Each point is the loss without those terms less the intact system's; left of the "
+        caption="Each point is the loss without those terms less the intact system's; left of the "
         "line the system is better off without them. Bars are the standard deviation over seeds, "
         "small points the seeds.",
         draw=partial(_draw, ablation=ablation, rows=rows),
@@ -177,8 +179,8 @@ def ablation_figure(ablation: Ablation) -> FigureSpec:
 def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> None:
     axes = canvas.subplots()
     axes.axvline(0, color=FOREGROUND_COLOUR, linewidth=1)
-    for look, epoch in enumerate(ablation.at):
-        shift = 0.25 * (look - (len(ablation.at) - 1) / 2)
+    for look, epoch in enumerate(ablation.report_epochs):
+        shift = 0.25 * (look - (len(ablation.report_epochs) - 1) / 2)
         for place, row in enumerate(rows):
             figure = row.differences.get(epoch)
             if figure is None:
@@ -189,7 +191,7 @@ def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> No
             axes.errorbar(
                 figure.mean,
                 at,
-                xerr=figure.spread,
+                xerr=figure.standard_deviation,
                 fmt="o",
                 color=colour(look),
                 markersize=5,
@@ -200,15 +202,15 @@ def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> No
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("loss less the intact system's, nats per token")
-    if len(ablation.at) > 1:
+    if len(ablation.report_epochs) > 1:
         add_legend(axes)
 
 
 def _by_seed(ablation: Ablation, row: AblationRow, epoch: int) -> list[float]:
     """The row's differences seed by seed."""
-    whole = next(each.off for each in ablation.rows if each.intact)
-    loss = {(trial.off, trial.seed): trial.loss_at(epoch) for trial in ablation.trials}
-    pairs = [(loss.get((row.off, s)), loss.get((whole, s))) for s in range(ablation.seeds)]
+    whole = next(each.disabled for each in ablation.rows if each.intact)
+    loss = {(trial.disabled, trial.seed): trial.loss_at(epoch) for trial in ablation.trials}
+    pairs = [(loss.get((row.disabled, s)), loss.get((whole, s))) for s in range(ablation.seeds)]
     return [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
 
 

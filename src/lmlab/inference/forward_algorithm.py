@@ -5,8 +5,8 @@
 
 The K states stand in C blocks of K / C (one block: no constraint), and a token can only come from
 the states of its own block (Chiu and Rush 2020), so that a step costs K² / C instead of K².
-`forward_filter_clear` computes with logarithms; `forward_filter` with matrix products of probabilities that
-are normalised at every step, which is as exact and far faster.
+`forward_filter_clear` computes with logarithms; `forward_filter` with matrix products of
+probabilities that are normalised at every step, which is as exact and far faster.
 """
 
 from __future__ import annotations

@@ -34,13 +34,13 @@ class Rules:
     """(N, S, S) A → B C."""
 
     @property
-    def trees(self) -> int:
+    def nonterminal_count(self) -> int:
         """N."""
         return len(self.binary)
 
     def children(self, left: bool, right: bool) -> Tensor:
         """(N, L, R) the rules whose left and right child are trees (true) or words (false)."""
-        n = self.trees
+        n = self.nonterminal_count
         rows = self.binary[:, :n] if left else self.binary[:, n:]
         return rows[:, :, :n] if right else rows[:, :, n:]
 
@@ -51,7 +51,7 @@ class Chart:
 
     words: Tensor
     """(…, T, P) single words."""
-    trees: dict[int, Tensor]
+    nonterminals: dict[int, Tensor]
     """By width w: (…, T - w + 1, N), entry i is the span of w words that begins at i."""
 
 
@@ -84,18 +84,20 @@ def pairings(width: int, left: Chart, right: Chart) -> Iterator[Pairing]:
     first, last = left.words[..., :spans, :], right.words[..., width - 1 :, :]
     if width == 2:
         yield Pairing((False, False), stack([first]), stack([last]))
-    if width - 1 in right.trees:
-        rest = right.trees[width - 1][..., 1 : 1 + spans, :]
+    if width - 1 in right.nonterminals:
+        rest = right.nonterminals[width - 1][..., 1 : 1 + spans, :]
         yield Pairing((False, True), stack([first]), stack([rest]))
-    if width - 1 in left.trees:
-        rest = left.trees[width - 1][..., :spans, :]
+    if width - 1 in left.nonterminals:
+        rest = left.nonterminals[width - 1][..., :spans, :]
         yield Pairing((True, False), stack([rest]), stack([last]))
-    inner = [k for k in range(2, width) if k in left.trees and width - k in right.trees]
+    inner = [
+        k for k in range(2, width) if k in left.nonterminals and width - k in right.nonterminals
+    ]
     if inner:
         yield Pairing(
             (True, True),
-            stack([left.trees[k][..., :spans, :] for k in inner]),
-            stack([right.trees[width - k][..., k : k + spans, :] for k in inner]),
+            stack([left.nonterminals[k][..., :spans, :] for k in inner]),
+            stack([right.nonterminals[width - k][..., k : k + spans, :] for k in inner]),
         )
 
 
@@ -145,15 +147,15 @@ def inside(words: Tensor, rules: Rules, grow: Grow, spans: Tensor | None = None)
         grown = grow(list(pairings(width, chart, chart)), rules)
         if spans is not None:
             grown = grown + spans[..., : grown.shape[-2], width - 1, :]
-        chart.trees[width] = grown
+        chart.nonterminals[width] = grown
     return chart
 
 
 def at_root(chart: Chart, rules: Rules, semiring: Semiring = LOG) -> Tensor:
     """(…, T) the element of the first w words as a whole sentence, for w from 1 to T."""
-    n, found = rules.trees, []
+    n, found = rules.nonterminal_count, []
     for width in range(1, chart.words.shape[-2] + 1):
-        parts = [(chart.trees[width], rules.root[:n])] if width in chart.trees else []
+        parts = [(chart.nonterminals[width], rules.root[:n])] if width in chart.nonterminals else []
         parts += [(chart.words, rules.root[n:])] if width == 1 else []
         values = torch.cat([values[..., 0, :] for values, _ in parts], dim=-1)
         root = torch.cat([root for _, root in parts])
@@ -241,6 +243,6 @@ def _parts(
     program: Callable[[Tensor, Tensor], Tensor], words: Tensor, rules: Rules
 ) -> tuple[Tensor, Tensor]:
     time = words.shape[-2]
-    spans = words.new_zeros(*words.shape[:-2], time, time, rules.trees)
+    spans = words.new_zeros(*words.shape[:-2], time, time, rules.nonterminal_count)
     of_words, of_spans = structure_marginals(program, words, spans)
     return of_words, of_spans

@@ -90,7 +90,8 @@ def fit_kneser_ney(
 def _count_ngrams(
     tokens: np.ndarray, offsets: np.ndarray, *, order: int, vocabulary: Vocabulary
 ) -> NgramCounts:
-    """Count the n-grams of up to `order` words that do not cross a beginning; see `fit_kneser_ney`."""
+    """Count the n-grams of up to `order` words that do not cross a beginning; see
+    `fit_kneser_ney`."""
     return _count(*_checked(tokens, offsets, order, vocabulary), order, vocabulary)
 
 

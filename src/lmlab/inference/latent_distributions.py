@@ -31,11 +31,11 @@ class LatentPosterior(Protocol):
         ...
 
     @property
-    def spread(self) -> Tensor:
+    def std(self) -> Tensor:
         """(B, L) standard deviation of each number."""
         ...
 
-    def draw(self, uniforms: Tensor) -> Tensor:
+    def reparameterised_sample(self, uniforms: Tensor) -> Tensor:
         """(…, B, L) latents from numbers in (0, 1) of that shape, differentiable in q."""
         ...
 
@@ -43,7 +43,7 @@ class LatentPosterior(Protocol):
         """(…, B) log q(z | s)."""
         ...
 
-    def divergence(self) -> Tensor:
+    def kl_divergence(self) -> Tensor:
         """(B, L) KL(q || p) in nats, by the chain rule over the numbers: the sum is exact."""
         ...
 
@@ -147,17 +147,17 @@ class DiagonalPosterior:
     """N(μ, diag σ²)."""
 
     mean: Tensor
-    spread: Tensor
+    std: Tensor
 
-    def draw(self, uniforms: Tensor) -> Tensor:
-        return self.mean + self.spread * standard_normal(uniforms).to(self.mean)
+    def reparameterised_sample(self, uniforms: Tensor) -> Tensor:
+        return self.mean + self.std * standard_normal(uniforms).to(self.mean)
 
     def log_prob(self, latents: Tensor) -> Tensor:
-        standard = (latents - self.mean) / self.spread
-        return (-0.5 * standard**2 - self.spread.log() - HALF_LOG_TWO_PI).sum(-1)
+        standard = (latents - self.mean) / self.std
+        return (-0.5 * standard**2 - self.std.log() - HALF_LOG_TWO_PI).sum(-1)
 
-    def divergence(self) -> Tensor:
-        return 0.5 * (self.spread**2 + self.mean**2 - 1) - self.spread.log()
+    def kl_divergence(self) -> Tensor:
+        return 0.5 * (self.std**2 + self.mean**2 - 1) - self.std.log()
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,10 +168,10 @@ class FullPosterior:
     factor: Tensor
 
     @property
-    def spread(self) -> Tensor:
+    def std(self) -> Tensor:
         return self.factor.norm(dim=-1)
 
-    def draw(self, uniforms: Tensor) -> Tensor:
+    def reparameterised_sample(self, uniforms: Tensor) -> Tensor:
         noise = standard_normal(uniforms).to(self.mean)
         return self.mean + (self.factor @ noise[..., None]).squeeze(-1)
 
@@ -181,7 +181,7 @@ class FullPosterior:
         diagonal = self.factor.diagonal(dim1=-2, dim2=-1)
         return (-0.5 * standard**2 - diagonal.log() - HALF_LOG_TWO_PI).sum(-1)
 
-    def divergence(self) -> Tensor:
+    def kl_divergence(self) -> Tensor:
         # Of q(z_i | z_<i), whose variance is C_ii² and whose mean varies by the rest of its row.
         diagonal = self.factor.diagonal(dim1=-2, dim2=-1)
         rows = (self.factor**2).sum(-1)
@@ -199,10 +199,10 @@ class BernoulliPosterior:
         return self.log_odds.sigmoid()
 
     @property
-    def spread(self) -> Tensor:
+    def std(self) -> Tensor:
         return (self.mean * (1 - self.mean)).sqrt()
 
-    def draw(self, uniforms: Tensor) -> Tensor:
+    def reparameterised_sample(self, uniforms: Tensor) -> Tensor:
         mean = self.mean
         bits = (uniforms.to(mean.device) < mean).to(mean)
         return bits + (mean - mean.detach())  # a zero that has the gradient
@@ -210,7 +210,7 @@ class BernoulliPosterior:
     def log_prob(self, latents: Tensor) -> Tensor:
         return (latents * self.log_odds - F.softplus(self.log_odds)).sum(-1)
 
-    def divergence(self) -> Tensor:
+    def kl_divergence(self) -> Tensor:
         # Σ_z q log(2 q): log 2 less the entropy.
         ones, zeros = F.logsigmoid(self.log_odds), F.logsigmoid(-self.log_odds)
         return math.log(2) + self.mean * ones + (1 - self.mean) * zeros

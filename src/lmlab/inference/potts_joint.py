@@ -49,7 +49,7 @@ class PottsJoint:
         return places < self.lengths[:, None]
 
     @cached_property
-    def both_ways(self) -> Tensor:
+    def symmetric_ties(self) -> Tensor:
         """(B, n, n, R, R) M_ij above the diagonal and M_jiᵀ below it; 0 where there is no pair."""
         count = self.scores.shape[1]
         above = torch.ones(count, count, dtype=torch.bool, device=self.scores.device).triu(1)
@@ -59,7 +59,7 @@ class PottsJoint:
 
     def conditionals(self, tokens: Tensor) -> Tensor:
         """(B, n, V) log p(x_i | all the others of `tokens` (B, n))."""
-        pulls = torch.einsum("bijrs,bjs->bir", self.both_ways, self.vectors[tokens])
+        pulls = torch.einsum("bijrs,bjs->bir", self.symmetric_ties, self.vectors[tokens])
         return F.log_softmax(self.scores + pulls @ self.vectors.T, -1)
 
     def pseudo_log_prob(self, tokens: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class PottsJoint:
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n) tokens: exact where fillings are few, else after some sweeps of Gibbs."""
         if not self._all_enumerable:
-            return self._sweep(generator)[0]
+            return self._gibbs(generator)[0]
         drawn = torch.zeros(self.scores.shape[:2], dtype=torch.int64, device=self.scores.device)
         for row, length in enumerate(self.lengths.tolist()):
             if length:
@@ -108,7 +108,7 @@ class PottsJoint:
         """
         with torch.no_grad():
             if not self._all_enumerable:
-                return self._sweep(generator or torch.Generator().manual_seed(0))[1]
+                return self._gibbs(generator or torch.Generator().manual_seed(0))[1]
             found = F.log_softmax(self.scores, -1)
             for row, length in enumerate(self.lengths.tolist()):
                 table = self._table(row)
@@ -150,8 +150,9 @@ class PottsJoint:
         if not self._enumerable(length):
             raise UserError(
                 f"{size} tokens fill {length} blanks in {size}^{length} ways, which this system "
-                f"would have to sum one by one; ask for fewer blanks (at most {MAX_ENUMERATED_FILLINGS} "
-                "ways), or take ties=chain or ties=tree."
+                f"would have to sum one by one; ask for fewer blanks (at most "
+                f"{MAX_ENUMERATED_FILLINGS} "
+                "ways), or use --set dependencies=chain or dependencies=tree."
             )
         if length == 0:
             return self.scores.new_zeros(())
@@ -163,7 +164,7 @@ class PottsJoint:
                 table = table + pair.view([size if k in (i, j) else 1 for k in range(length)])
         return table - torch.logsumexp(table.flatten(), 0)
 
-    def _sweep(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _gibbs(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """Tokens after all sweeps, and the log of the mean conditionals (B, n, V) on the way."""
         with torch.no_grad():
             drawn = Categorical(F.log_softmax(self.scores, -1)).sample(generator=generator)
@@ -194,7 +195,7 @@ class PottsJoint:
             for place in range(length):
                 tokens[:, place] = alone.conditionals(tokens)[:, place].argmax(-1)
             moved = not torch.equal(before, tokens)
-        pulls = torch.einsum("bijrs,bjs->bir", alone.both_ways, alone.vectors[tokens])
+        pulls = torch.einsum("bijrs,bjs->bir", alone.symmetric_ties, alone.vectors[tokens])
         own = alone.scores.gather(-1, tokens[..., None])[..., 0].sum(1)
         energies = own + (alone.vectors[tokens] * pulls).sum((1, 2)) / 2
         values = alone.pseudo_log_prob(tokens).tolist()

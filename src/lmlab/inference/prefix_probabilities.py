@@ -21,14 +21,14 @@ def prefix_probabilities(chart: Chart, rules: Rules) -> Chart:
     The first sum asks for itself through left children; its closure (I - L)⁻¹, with
     L[A, B] = Σ_C P(A → B C), answers for all depths at once. Cost: as the inside algorithm's.
     """
-    n = rules.trees
+    n = rules.nonterminal_count
     left_child = rules.binary.exp().sum(-1)
     identity = torch.eye(n, dtype=left_child.dtype, device=left_child.device)
     closure = torch.linalg.inv(identity - left_child[:, :n])
     found = Chart(chart.words, {1: _log_product(chart.words, closure @ left_child[:, n:])})
     for width in range(2, chart.words.shape[-2] + 1):
         grown = grow_scaled(list(pairings(width, chart, found)), rules)
-        found.trees[width] = _log_product(grown, closure)
+        found.nonterminals[width] = _log_product(grown, closure)
     return found
 
 

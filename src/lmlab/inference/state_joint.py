@@ -4,8 +4,8 @@
 
 A matrix of V × V pair potentials is so replaced by one of rank K: to normalise exactly costs
 n (K² + K V) and not n V². Likelihood, samples and posteriors are one dynamic program over
-different semirings (`linear_chain.py`, `state_joint.py`; the likelihood by `state_sums.py`, which is faster);
-the likeliest tokens are found by `best_first.py`.
+different semirings (`linear_chain.py`, `state_joint.py`; the likelihood by `state_sums.py`, which
+is faster); the likeliest tokens are found by `best_first.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StateJoint:
     """(B, n) numbers of earlier places; None for a chain, where each is tied to the one before."""
 
     @cached_property
-    def free(self) -> Tensor:
+    def free_potentials(self) -> Tensor:
         """(B, n, K) potentials of states with their token unknown: summed over all tokens."""
         return self.states + log_product(self.scores, self.affinities.T)
 
@@ -84,7 +84,7 @@ class StateJoint:
 
     def log_prob(self, tokens: Tensor) -> Tensor:
         """(B,) log-probability of tokens (B, n) together: two sums over the same links."""
-        given, whole = self._sums(torch.stack([self._given(tokens), self.free]))
+        given, whole = self._sums(torch.stack([self._given(tokens), self.free_potentials]))
         return (given - whole).masked_fill(self._impossible(tokens).any(1), -torch.inf)
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class StateJoint:
         count = tokens.shape[1]
         known = torch.ones(count + 1, count, dtype=torch.bool, device=tokens.device).tril(-1)
         whole, *so_far = self._sums(
-            torch.where(known[:, None, :, None], self._given(tokens), self.free)
+            torch.where(known[:, None, :, None], self._given(tokens), self.free_potentials)
         )
         impossible = self._impossible(tokens).cumsum(1) > 0
         return (torch.stack(so_far, 1) - whole[:, None]).masked_fill(impossible, -torch.inf)
@@ -100,19 +100,21 @@ class StateJoint:
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n) tokens: states drawn from their posterior, then a token from each."""
         semiring = SampleSemiring(generator)
-        (drawn,) = structure_marginals(lambda unary: self._total(unary, semiring), self.free)
+        (drawn,) = structure_marginals(
+            lambda unary: self._total(unary, semiring), self.free_potentials
+        )
         chosen = self.affinities[drawn.argmax(-1)]
         return Categorical(F.log_softmax(self.scores + chosen, -1)).sample(generator=generator)
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(B, n, V) log-probabilities of each place by itself, as numbers."""
         with torch.no_grad():
-            by_state = self.state_posterior().log() - self.free + self.states
+            by_state = self.state_posterior().log() - self.free_potentials + self.states
             return F.log_softmax(self.scores + log_product(by_state, self.affinities), -1)
 
     def state_posterior(self) -> Tensor:
         """(B, n, K) probabilities of the states, no token known; zero behind a row's end."""
-        (posterior,) = structure_marginals(self._total, self.free)
+        (posterior,) = structure_marginals(self._total, self.free_potentials)
         # What no sum reaches takes no part; any state will do there.
         return posterior.masked_fill(~self.real[..., None], 1 / posterior.shape[-1])
 
@@ -139,7 +141,7 @@ class StateJoint:
         score = self.scores.gather(-1, tokens[..., None])
         given = self.states + score + self.affinities.T[tokens]
         known = self.real & ~self._impossible(tokens)
-        return torch.where(known[..., None], given, self.free)
+        return torch.where(known[..., None], given, self.free_potentials)
 
     def _impossible(self, tokens: Tensor) -> Tensor:
         """(B, n) bool: tokens that never come, of which no sum is taken, as its log is -inf."""

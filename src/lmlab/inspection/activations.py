@@ -99,7 +99,7 @@ def input_words(view: View, names: TokenNames) -> tuple[str, ...]:
     length = int(view.lengths[0])
     if view.inputs.ndim != 2:
         return tuple(f"patch {place + 1}" for place in range(length))
-    return tuple(names.of(id) for id in view.inputs[0, :length].tolist())
+    return tuple(names.name(id) for id in view.inputs[0, :length].tolist())
 
 
 def group_by_layer(captures: Mapping[str, Capture]) -> list[LayerActivations]:

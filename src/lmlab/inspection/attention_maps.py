@@ -125,7 +125,7 @@ def _model_view(
     return FigureSpec(
         name=safe_file_name(f"{series.name} model view"),
         title=f"{series.name}, every head",
-        reading=join_remarks((reading, maps.remark)),
+        caption=join_remarks((reading, maps.remark)),
         draw=partial(draw_attention_maps, maps=maps, title=f"{series.name}, every head"),
         width=square * heads * wide,
         height=square * layers * tall,
@@ -186,17 +186,18 @@ def _head_view(
     left, right = (ATTENDED_AXIS_NAMES[axis] for axis in series.axes[2:])
     reading = (
         f"From each {left} on the left lines go to the {right}s on the right that it looks at, a "
-        f"colour for each head, the stronger the more attention; below {MIN_LINE_WEIGHT} there is no line."
+        f"colour for each head, the stronger the more attention; below {MIN_LINE_WEIGHT} there "
+        f"is no line."
     )
     if left != right:
-        reading += f" {series.captures[0].reading}"
+        reading += f" {series.captures[0].caption}"
     if len(chosen) < len(maps.layers):
         reading += f" Shown are {len(chosen)} of {len(maps.layers)} layers."
     title = f"{series.name}, {left} to {right}"
     return FigureSpec(
         name=safe_file_name(f"{series.name} head view"),
         title=title,
-        reading=join_remarks((reading, maps.remark)),
+        caption=join_remarks((reading, maps.remark)),
         draw=partial(draw_attention_lines, maps=maps, chosen=chosen, title=title),
         width=len(chosen) * (LINE_SPAN_INCHES + sum(margins) + 0.2) - 0.2,
         height=WORD_LINE_INCHES * max(len(maps.rows), len(maps.columns)),
@@ -297,7 +298,7 @@ def _norms(
     words = looked.words(hidden, "time", len(rows[0]))[:MAX_WORDS]
     grid = HeatMap(
         values=values,
-        rows=HeatMapAxis(name="layer and sublayer", labels=tuple(names), longest=24),
+        rows=HeatMapAxis(name="layer and sublayer", labels=tuple(names), max_label_length=24),
         columns=HeatMapAxis(name="place", labels=words),
         cell=SMALL_CELL_INCHES if len(names) > 16 else HeatMap.cell,
         bounds=NON_NEGATIVE,
@@ -307,7 +308,7 @@ def _norms(
     return FigureSpec(
         name=safe_file_name(f"{where} sublayers"),
         title=title,
-        reading="How long the vector is that each sublayer adds at each place, beside the vector "
+        caption="How long the vector is that each sublayer adds at each place, beside the vector "
         "after its layer: 1 is as long; a sublayer near 0 does nothing there.",
         draw=partial(draw_heat_maps, grids=[grid], title=title),
         width=width,

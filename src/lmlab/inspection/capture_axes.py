@@ -63,7 +63,7 @@ class AxisLabels:
     order: Indices | None = field(default=None, compare=False)
     """States, the busiest first, where it is known."""
 
-    def of(self, axis: str, entries: int) -> tuple[str, ...] | None:
+    def entry_labels(self, axis: str, entries: int) -> tuple[str, ...] | None:
         """A name for each entry; None where numbers must do."""
         if axis in WORD_AXES:
             return self._words(axis, entries)
@@ -116,18 +116,18 @@ class FigureData:
     sizes: Mapping[str, int]
     """Entries of each axis before any was left out."""
     unit: str
-    remarks: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
 
-    def take(self, axis: int, places: Indices, remark: str = "") -> FigureData:
+    def select(self, axis: int, places: Indices, remark: str = "") -> FigureData:
         """Some entries of an axis, in that order."""
         named = self.labels[axis]
         chosen = None if named is None else tuple(named[place] for place in places)
         labels = (*self.labels[:axis], chosen, *self.labels[axis + 1 :])
-        remarks = (*self.remarks, remark) if remark else self.remarks
+        remarks = (*self.notes, remark) if remark else self.notes
         values = np.take(self.values, places, axis=axis)
-        return replace(self, values=values, labels=labels, remarks=remarks)
+        return replace(self, values=values, labels=labels, notes=remarks)
 
-    def at(self, axis: int, place: int) -> FigureData:
+    def index(self, axis: int, place: int) -> FigureData:
         """One entry of an axis, which so disappears."""
         drop = lambda kept: (*kept[:axis], *kept[axis + 1 :])  # noqa: E731
         return replace(
@@ -138,7 +138,7 @@ class FigureData:
             labels=drop(self.labels),
         )
 
-    def moved(self, order: tuple[int, ...]) -> FigureData:
+    def transposed(self, order: tuple[int, ...]) -> FigureData:
         """The axes in another order."""
         return replace(
             self,
@@ -162,7 +162,9 @@ def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
         names=tuple(
             capture.titles.get(axis) or labels.axis_title(axis, size) for axis, size in sizes
         ),
-        labels=tuple(capture.names.get(axis) or labels.of(axis, size) for axis, size in sizes),
+        labels=tuple(
+            capture.names.get(axis) or labels.entry_labels(axis, size) for axis, size in sizes
+        ),
         bounds=capture.range,
         sums_to_one=capture.sums_to_one,
         sizes=dict(sizes),
@@ -173,11 +175,11 @@ def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
         alone = name == "batch" and not labels.sentences
         # The only entity that a text names is still to be named.
         if alone or (size == 1 and shown.values.ndim > 1 and name not in AXIS_PLURALS):
-            shown = shown.at(axis, 0)
+            shown = shown.index(axis, 0)
         elif name in WORD_AXES and size > MAX_POSITIONS:
             remark = f"Shown are the first {MAX_POSITIONS} of {size} positions."
-            remark = "" if remark in shown.remarks else remark
-            shown = shown.take(axis, np.arange(MAX_POSITIONS), remark)
+            remark = "" if remark in shown.notes else remark
+            shown = shown.select(axis, np.arange(MAX_POSITIONS), remark)
     return shown
 
 
@@ -251,7 +253,7 @@ def arrange_axes(shown: FigureData, busiest: Indices | None) -> FigureData:
     """Words along the bottom, states and units in an order that lets structure show."""
     turned = orient_matrix(shown)
     order = matrix_order(turned, busiest)
-    turned = replace(turned, remarks=(*turned.remarks, order.remark))
+    turned = replace(turned, notes=(*turned.notes, order.remark))
     return reorder_matrix(turned, order)
 
 
@@ -263,7 +265,7 @@ def orient_matrix(shown: FigureData) -> FigureData:
         or (first in WORD_AXES and second not in WORD_AXES)
         or (first == "distance" and second not in WORD_AXES)
     )
-    return shown.moved((1, 0)) if flipped else shown
+    return shown.transposed((1, 0)) if flipped else shown
 
 
 def matrix_order(shown: FigureData, busiest: Indices | None) -> AxisOrder:
@@ -336,5 +338,5 @@ def _of_rules(shown: FigureData, used: Indices | None) -> AxisOrder:
 
 def reorder_matrix(shown: FigureData, order: AxisOrder) -> FigureData:
     """The rows and columns of an order."""
-    shown = shown if order.rows is None else shown.take(0, order.rows)
-    return shown if order.columns is None else shown.take(1, order.columns)
+    shown = shown if order.rows is None else shown.select(0, order.rows)
+    return shown if order.columns is None else shown.select(1, order.columns)

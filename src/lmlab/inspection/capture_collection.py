@@ -56,7 +56,7 @@ class CollectedCaptures:
 
     model: dict[str, Capture]
     sentences: tuple[dict[str, Capture], ...]
-    listed: tuple[TokenizedSentence, ...] = field(default=())
+    compared_sentences: tuple[TokenizedSentence, ...] = field(default=())
     """The sentences behind a batch axis of the model's captures."""
 
 
@@ -66,7 +66,7 @@ def collected_capture_figures(subject: InspectedModel) -> list[FigureSpec]:
     found = replace(found, model={**found.model, **state_token_capture(subject.system)})
     labels = AxisLabels(token=subject.token)
     labels = replace(labels, states=state_names(found.model, labels))
-    listed = tuple(sentence_label(subject.system, each) for each in found.listed)
+    listed = tuple(sentence_label(subject.system, each) for each in found.compared_sentences)
     pictures = capture_figures(found.model, replace(labels, sentences=listed))
     for place, (sentence, captures) in enumerate(
         zip(subject.sentences, found.sentences, strict=True)
@@ -121,7 +121,7 @@ def state_token_capture(system: System) -> dict[str, Capture]:
     capture = Capture(
         values=table,
         axes=("token", "state"),
-        reading="The likeliest tokens of each latent state, with P(token | state).",
+        caption="The likeliest tokens of each latent state, with P(token | state).",
         bounds=UNIT_INTERVAL,
     )
     return {"words of the states": capture}
@@ -183,7 +183,7 @@ def collect_captures(
         sentences=tuple(
             {name: each for name, each in found.items() if _of_a_sentence(each)} for found in alone
         ),
-        listed=listed,
+        compared_sentences=listed,
     )
 
 

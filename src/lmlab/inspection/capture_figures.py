@@ -92,7 +92,7 @@ def capture_figure(
     if shown.values.size < 2 or not np.isfinite(shown.values).any():
         return None
     while shown.values.ndim > 3:
-        shown = shown.at(0, 0)
+        shown = shown.index(0, 0)
     if shown.values.ndim == 1:
         picture = _vector(shown, title=name)
     elif set(AXIS_PLURALS) & set(shown.axes):
@@ -101,8 +101,8 @@ def capture_figure(
         picture = _matrix(shown, labels.order, title=name)
     else:
         picture = _panels(shown, title=name)
-    reading = join_remarks((_sentence(capture.reading), picture.reading))
-    return replace(picture, name=safe_file_name(name), reading=reading, text=text)
+    reading = join_remarks((_sentence(capture.caption), picture.caption))
+    return replace(picture, name=safe_file_name(name), caption=reading, text=text)
 
 
 def safe_file_name(name: str) -> str:
@@ -138,7 +138,7 @@ def _vector(shown: FigureData, *, title: str) -> FigureSpec:
         unit=shown.unit or ("share" if is_distribution(values) else "value"),
         remark=remark,
         level=level,
-        lying=lying,
+        horizontal=lying,
     )
     dashed = (
         "The dashed line is an equal share; the effective number is e to the power of the entropy."
@@ -149,7 +149,7 @@ def _vector(shown: FigureData, *, title: str) -> FigureSpec:
     return FigureSpec(
         name="",
         title=title,
-        reading=join_remarks((dashed, *shown.remarks)),
+        caption=join_remarks((dashed, *shown.notes)),
         draw=partial(draw_bar_chart, bars=bars, title=title),
         width=4.6 if lying else wide,
         height=max(1.2, 0.24 * len(kept)) if lying else 2.3,
@@ -196,14 +196,14 @@ def _words_of(shown: FigureData, order: Indices | None, *, title: str) -> Figure
         words = " · ".join(told(names[t], values[t]) for t in best if not np.isnan(values[t]))
         rows.append((str(row) if labels is None else shorten_label(labels[row].split()[0]), words))
     header = (kind, f"likeliest {AXIS_PLURALS[listed]}")
-    listing = TextTable(header=header, rows=tuple(rows), places=(0.0, 1.0))
+    listing = TextTable(header=header, rows=tuple(rows), column_positions=(0.0, 1.0))
     left = len(table) > MAX_STATES
     which = "busiest" if known else "first"
     more = f"Shown are the {which} {MAX_STATES} of {len(table)}." if left else ""
     return FigureSpec(
         name="",
         title=title,
-        reading=join_remarks((more, *shown.remarks)),
+        caption=join_remarks((more, *shown.notes)),
         draw=partial(draw_text_table, listing=listing, title=title),
         width=8.5,
         height=listing.height,
@@ -217,7 +217,7 @@ def _matrix(shown: FigureData, order: Indices | None, *, title: str) -> FigureSp
     return FigureSpec(
         name="",
         title=title,
-        reading=join_remarks((_sums(shown), *shown.remarks)),
+        caption=join_remarks((_sums(shown), *shown.notes)),
         draw=partial(draw_heat_maps, grids=[grid], title=title),
         width=width,
         height=height,
@@ -231,9 +231,9 @@ def _panels(shown: FigureData, *, title: str) -> FigureSpec:
     names = shown.labels[axis] or tuple(str(place + 1) for place in range(count))
     chosen = list(range(min(count, MAX_PANELS)))
     # All heat maps in the order of their mean, so that they compare.
-    mean = replace(shown.at(axis, 0), values=np.nanmean(shown.values, axis=axis))
+    mean = replace(shown.index(axis, 0), values=np.nanmean(shown.values, axis=axis))
     order = matrix_order(orient_matrix(mean), None)
-    panels = [reorder_matrix(orient_matrix(shown.at(axis, place)), order) for place in chosen]
+    panels = [reorder_matrix(orient_matrix(shown.index(axis, place)), order) for place in chosen]
     grids = [
         _grid(panel, f"{kind} {names[place]}") for place, panel in zip(chosen, panels, strict=True)
     ]
@@ -242,7 +242,7 @@ def _panels(shown: FigureData, *, title: str) -> FigureSpec:
     return FigureSpec(
         name="",
         title=title,
-        reading=join_remarks((_sums(panels[0]), order.remark, more, *shown.remarks)),
+        caption=join_remarks((_sums(panels[0]), order.remark, more, *shown.notes)),
         draw=partial(draw_heat_maps, grids=grids, title=title),
         width=width,
         height=height,
@@ -260,7 +260,7 @@ def _panel_axis(axes: tuple[str, ...]) -> int:
 def _grid(shown: FigureData, title: str = "") -> HeatMap:
     values = mask_future(shown)
     rows, columns = (
-        HeatMapAxis(name=name, labels=labels, longest=_longest(axis))
+        HeatMapAxis(name=name, labels=labels, max_label_length=_longest(axis))
         for axis, name, labels in zip(shown.axes, shown.names, shown.labels, strict=True)
     )
     small = title or (len(values) > MAX_STATES and rows.labels is not None)

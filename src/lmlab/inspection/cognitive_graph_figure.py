@@ -48,7 +48,7 @@ def cognitive_graph_figure(answer: MultihopAnswer, *, name: str = "graph") -> Fi
     return FigureSpec(
         name=name,
         title=answer.question,
-        reading=CAPTION,
+        caption=CAPTION,
         draw=lambda figure: _draw(figure, answer, places),
         width=COLUMN_INCHES * columns,
         height=max(1.2, ROW_INCHES * (rows + 0.4)),

@@ -198,14 +198,14 @@ def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
         (f"{unit.stack} {unit.layer}".strip(), str(unit.unit), _listed(unit)) for unit in drawn
     )
     listing = TextTable(
-        header=("layer", "unit", "fires most at"), rows=rows, places=(0.0, 0.9, 1.5)
+        header=("layer", "unit", "fires most at"), rows=rows, column_positions=(0.0, 0.9, 1.5)
     )
     title = "feed-forward units as memories"
     return [
         FigureSpec(
             name="memories",
             title=title,
-            reading="The most selective units of each layer, and the words at which they fire "
+            caption="The most selective units of each layer, and the words at which they fire "
             "most, in brackets, with their neighbours: what a unit of a feed-forward layer looks "
             "for (Geva et al. 2021).",
             draw=partial(draw_text_table, listing=listing, title=title),

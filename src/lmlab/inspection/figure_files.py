@@ -38,7 +38,7 @@ class SavedFigure:
     name: str
     """Of its files, without their endings."""
     title: str
-    reading: str
+    caption: str
     svg: str
     """The drawing itself, for pages."""
     text: str = ""
@@ -51,7 +51,7 @@ class SavedFigure:
             "run": self.run,
             "name": self.name,
             "title": self.title,
-            "reading": self.reading,
+            "caption": self.caption,
             "text": self.text,
         }
         if self.table is not None:
@@ -66,7 +66,7 @@ def saved_figure(picture: FigureSpec, drawn: RenderedFigure, *, run: str) -> Sav
         run=run,
         name=picture.name,
         title=picture.title,
-        reading=picture.reading,
+        caption=picture.caption,
         svg=drawn.svg,
         text=picture.text,
         table=picture.table,
@@ -112,7 +112,7 @@ def read_figure_files(folder: Path) -> tuple[SavedFigure, ...]:
 def _shot(record: dict[str, Any], svg: str) -> SavedFigure:
     if not _plain(str(record["name"])) or not svg.startswith("<svg") or "<script" in svg.lower():
         raise ValueError("not a picture of ours")
-    fields = {key: str(record[key]) for key in ("run", "name", "title", "reading", "text")}
+    fields = {key: str(record[key]) for key in ("run", "name", "title", "caption", "text")}
     table = record.get("table")
     rows = None
     if table is not None:

@@ -35,7 +35,7 @@ class GradientByDistance:
     """Sentences long enough to have a word at that distance."""
 
     @property
-    def reached(self) -> int:
+    def max_reach(self) -> int:
         """The farthest distance from which anything at all arrives."""
         return max((d for d, n in zip(self.distances, self.norms, strict=True) if n > 0), default=0)
 

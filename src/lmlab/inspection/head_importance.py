@@ -153,7 +153,7 @@ def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
         found = measure_head_importance(subject.system, batches_by_length(subject.system, texts))
     except UserError:
         return []  # A text that the system does not take by itself.
-    unit = subject.system.unit
+    unit = subject.system.loss_unit
     told = f"over {len(texts)} texts; whole, the model loses {found[0].loss:.3f} {unit}."
     return [_heads_picture(found, told, unit), _layers_picture(found, told, unit)]
 
@@ -192,7 +192,7 @@ def _heads_picture(found: Sequence[HeadImportance], told: str, unit: str) -> Fig
     return FigureSpec(
         name="head-importance",
         title=title,
-        reading=f"{unit.capitalize()} that are lost where the output of one head counts as zero, "
+        caption=f"{unit.capitalize()} that are lost where the output of one head counts as zero, "
         f"{told} Orange heads do harm here; two that do the same cost little each.",
         draw=partial(draw_heat_maps, grids=[grid], title=f"{title}, {unit}"),
         width=width,
@@ -208,13 +208,13 @@ def _layers_picture(found: Sequence[HeadImportance], told: str, unit: str) -> Fi
         labels=tuple(_names(found)),
         axis="layer",
         unit=unit,
-        lying=True,
+        horizontal=True,
     )
     title = "what each layer is worth"
     return FigureSpec(
         name="layer-importance",
         title=title,
-        reading=f"{unit.capitalize()} that are lost where one layer is passed by, {told}",
+        caption=f"{unit.capitalize()} that are lost where one layer is passed by, {told}",
         draw=partial(draw_bar_chart, bars=bars, title=title),
         width=4.6,
         height=max(0.8, 0.26 * len(values)),

@@ -62,7 +62,7 @@ def measure_input_dependence(
     view = system.objective.view(batch, generator=generator)
     assert view.targets is not None, "this objective predicts nothing"
     before = system.target_log_probs(view)
-    rows = before.places[0].nonzero()[:, 0]
+    rows = before.target_mask[0].nonzero()[:, 0]
     attention_mask = view.query_attention_mask or view.attention_mask
     allowed = attention_mask.mask(view.lengths, view.inputs.shape[1])[0, rows]
     used = torch.zeros_like(allowed)
@@ -190,7 +190,8 @@ def _draw_legend(sight: InputDependence, left: int, head: int) -> list[str]:
         y = head + CELL * place
         drawn.append(_square(left, y, look))
         drawn.append(
-            f'    <text class="small" x="{left + CELL + 4}" y="{y + 17}">{DEPENDENCE_LEGEND[look]}</text>'
+            f'    <text class="small" x="{left + CELL + 4}" '
+            f'y="{y + 17}">{DEPENDENCE_LEGEND[look]}</text>'
         )
     return drawn
 

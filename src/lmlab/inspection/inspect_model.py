@@ -82,9 +82,9 @@ class Inspection:
     """What was written."""
 
     page: Path
-    shots: tuple[SavedFigure, ...]
+    figures: tuple[SavedFigure, ...]
     """The pictures, in the page's order."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What the person should know besides."""
 
     def files(self, shot: SavedFigure) -> tuple[Path, Path]:
@@ -95,10 +95,10 @@ class Inspection:
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the page, and each picture with its files and how to read it."""
         pictures = []
-        for shot in self.shots:
+        for shot in self.figures:
             svg, png = self.files(shot)
             pictures.append(shot.as_dict() | {"svg": str(svg), "png": str(png)})
-        return {"page": str(self.page), "pictures": pictures, "remarks": list(self.remarks)}
+        return {"page": str(self.page), "pictures": pictures, "remarks": list(self.notes)}
 
 
 def inspect_models(
@@ -125,11 +125,11 @@ def inspect_models(
         drawn = render_figure(picture)
         shots.append(saved_figure(picture, drawn, run=run))
         pngs.append(drawn.png)
-    remarks = list(dict.fromkeys(each.remark for each in subjects if each.remark))
+    remarks = list(dict.fromkeys(each.note for each in subjects if each.note))
     page = render_inspection_page(shots, runs=[each.name for each in subjects], remarks=remarks)
     write_figure_files(folder, shots, pngs, page=page)
     remarks += _keep_for_reports(subjects, shots, pngs, folder)
-    return Inspection(page=folder / PAGE, shots=tuple(shots), remarks=tuple(remarks))
+    return Inspection(page=folder / PAGE, figures=tuple(shots), notes=tuple(remarks))
 
 
 def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:

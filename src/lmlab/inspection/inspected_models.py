@@ -63,7 +63,7 @@ class InspectedModel:
     counts: Counter[int] = field(default_factory=Counter)
     """How often each token occurs in some training texts; empty where they are gone."""
     metrics: tuple[dict[str, Any], ...] = ()
-    remark: str = ""
+    note: str = ""
     """What the person should know of where the sentences come from."""
 
     @property
@@ -128,7 +128,7 @@ def _make_subject(model: TrainedModel, examples: Sequence[Example], *, name: str
         sample=tuple(each for each in pool if each not in chosen)[:SAMPLE_SIZE],
         counts=_counts(model, corpus),
         metrics=tuple(read_metrics(RunFolder(model.path).metrics)),
-        remark=" ".join(filter(None, ("" if given else remark, unmet))),
+        note=" ".join(filter(None, ("" if given else remark, unmet))),
     )
 
 
@@ -162,9 +162,13 @@ def tokenize_sentence(
 ) -> TokenizedSentence:
     """A text by token, framed as the run was trained, and what it is given."""
     _, tail = special_tokens_around(model.tokenizer.vocabulary, model.layout)
-    ids = [model.system.vocabulary.opening, *model.tokenizer.encode(text), *tail]
+    ids = [model.system.vocabulary.bos, *model.tokenizer.encode(text), *tail]
     ids = ids[: model.layout.cut]
-    given = () if condition is None else encode_with_special_tokens(model.reads_by, condition)
+    given = (
+        ()
+        if condition is None
+        else encode_with_special_tokens(model.effective_source_tokenizer, condition)
+    )
     tokens = tuple(map(model.tokenizer.token, ids))
     return TokenizedSentence(
         text=text, ids=tuple(ids), tokens=tokens, condition=condition, given=given

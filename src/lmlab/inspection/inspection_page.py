@@ -62,7 +62,7 @@ def figures_html(shots: Sequence[SavedFigure]) -> Html:
 
 def figure_html(shot: SavedFigure) -> Html:
     """A picture, its sentence, and its table folded away where it has one."""
-    words: list[str] = [shot.reading]
+    words: list[str] = [shot.caption]
     if shot.table is not None:
         told = html_table(shot.table.header, shot.table.rows)
         words.append(tag("details", tag("summary", "As a table"), told))

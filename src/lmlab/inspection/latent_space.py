@@ -99,7 +99,7 @@ def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]
         FigureSpec(
             name="latent-noise",
             title="reconstruction under noise",
-            reading=f"{NOISE_CAPTION} {TOKEN_DROPOUT_CAPTION}",
+            caption=f"{NOISE_CAPTION} {TOKEN_DROPOUT_CAPTION}",
             draw=partial(draw_noise_robustness, latent=latent, tokens=tokens),
             width=7.0,
             height=2.6,
@@ -163,13 +163,13 @@ def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
         return []
     rows = interpolate_latents(subject)
     lines = tuple((f"{share:.3g}", _cut(text)) for share, text in rows)
-    listing = TextTable(header=("on the way", "written"), rows=lines, places=(0.0, 0.95))
+    listing = TextTable(header=("on the way", "written"), rows=lines, column_positions=(0.0, 0.95))
     title = "between two sentences"
     return [
         FigureSpec(
             name="interpolation",
             title=title,
-            reading=INTERPOLATION_CAPTION,
+            caption=INTERPOLATION_CAPTION,
             draw=partial(draw_text_table, listing=listing, title=title),
             width=8.5,
             height=listing.height,

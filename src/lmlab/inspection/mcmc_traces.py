@@ -55,7 +55,7 @@ def mcmc_trace_figure(chains: McmcResult) -> FigureSpec:
     return FigureSpec(
         name="chains",
         title=f"{chains.chains} chains by {chains.method}, energy {chains.energy}",
-        reading=CAPTION,
+        caption=CAPTION,
         draw=lambda figure: _draw(figure, chains),
         height=5.0,
     )
@@ -105,15 +105,17 @@ def _draw_energies(axes: Axes, chains: McmcResult) -> None:
         )
     axes.set_ylabel(f"energy ({chains.energy}), nats", color=FOREGROUND_COLOUR)
     _steps_below(axes)
-    found = chains.mixing
-    said = f"R-hat {_number(found.r_hat)},  effective size {_number(found.effective_size, 0)}"
+    found = chains.diagnostics
+    said = (
+        f"R-hat {_number(found.r_hat)},  effective size {_number(found.effective_sample_size, 0)}"
+    )
     axes.set_title(
-        f"{said} of {found.readings:,} readings", fontsize=10, color=FOREGROUND_COLOUR, loc="left"
+        f"{said} of {found.recorded:,} readings", fontsize=10, color=FOREGROUND_COLOUR, loc="left"
     )
 
 
 def _draw_memory(axes: Axes, chains: McmcResult) -> None:
-    found = chains.mixing.autocorrelation
+    found = chains.diagnostics.autocorrelation
     lags = [chains.trace.every * lag for lag in range(len(found))]
     axes.vlines(lags, 0, found, color=colour(0), linewidth=1.6)
     axes.axhline(0, color=FOREGROUND_COLOUR, linewidth=0.8)

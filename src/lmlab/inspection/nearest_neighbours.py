@@ -162,7 +162,7 @@ class Projection:
     given: int
     """How many of the first are the words that were asked for."""
     links: tuple[tuple[int, int], ...]
-    share: float
+    explained_variance: float
     """Of the variance of these words' directions."""
 
 
@@ -189,7 +189,7 @@ def project_embeddings(
         links=tuple(
             (place[e.word], place[id]) for e in found for id in e.nearest[:LINKED_NEIGHBOURS]
         ),
-        share=float(sizes[:2].sum() / max(sizes.sum(), 1e-30)),
+        explained_variance=float(sizes[:2].sum() / max(sizes.sum(), 1e-30)),
     )
 
 
@@ -232,7 +232,7 @@ def _picture(
     return FigureSpec(
         name=name,
         title=title,
-        reading=READING.format(linked=LINKED_NEIGHBOURS, share=plane.share),
+        caption=READING.format(linked=LINKED_NEIGHBOURS, share=plane.explained_variance),
         draw=partial(draw_projection, plane=plane, title=title),
         width=7.0,
         height=5.2,

@@ -102,7 +102,7 @@ def parse_tree_figure(tree: TreeNode, *, name: str, text: str) -> FigureSpec:
     return FigureSpec(
         name=name,
         title="likeliest tree",
-        reading=CAPTION,
+        caption=CAPTION,
         draw=partial(draw_parse_tree, tree=tree),
         width=max(2.0, WORD_INCHES * len(tree.leaves)),
         height=LEVEL_INCHES * (tree.height + 0.5),

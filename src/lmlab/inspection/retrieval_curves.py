@@ -31,7 +31,7 @@ def retrieval_figures(subject: InspectedModel) -> list[FigureSpec]:
         FigureSpec(
             name=f"looked-up-{number}",
             title=f"looked up over training “{printable_name(text)}”",
-            reading="How likely each document was for this text as training went on: does one rise "
+            caption="How likely each document was for this text as training went on: does one rise "
             "above the others, and is it the one that helps? A line that breaks off to zero was "
             "no longer found. “no document” is the empty one.",
             draw=partial(draw_document_probabilities, steps=steps, shares=_likeliest(shares)),

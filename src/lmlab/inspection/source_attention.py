@@ -53,13 +53,13 @@ class SourceAttention:
 
     weights: Values
     """(T, S); over several layers and heads the mean of the last layer's heads."""
-    written: tuple[str, ...]
+    target_tokens: tuple[str, ...]
     source: tuple[str, ...]
 
 
 def measure_source_attention(model: TrainedModel, source: str, written: str) -> SourceAttention:
     """The weights that a translator gives its source while it writes a text."""
-    system, reads = model.system, model.reads_by
+    system, reads = model.system, model.effective_source_tokenizer
     given, ids = (
         encode_with_special_tokens(reads, source),
         encode_with_special_tokens(model.tokenizer, written),
@@ -76,7 +76,7 @@ def measure_source_attention(model: TrainedModel, source: str, written: str) -> 
         )
     return SourceAttention(
         weights=found,
-        written=tuple(map(model.tokenizer.token, ids[1:])),
+        target_tokens=tuple(map(model.tokenizer.token, ids[1:])),
         source=tuple(map(reads.token, given)),
     )
 
@@ -106,7 +106,7 @@ def _drawn(
 ) -> Iterator[Translation]:
     with lock:
         for number, each in enumerate(found, 1):
-            if each.written:
+            if each.candidates:
                 write_source_attention(model, each.source, each.text, folder / f"{number}.svg")
             yield each
 
@@ -114,7 +114,7 @@ def _drawn(
 def source_attention_figure(looked: SourceAttention, *, name: str) -> FigureSpec:
     grid = HeatMap(
         values=looked.weights[:MAX_TOKENS, :MAX_TOKENS],
-        rows=HeatMapAxis(name="written", labels=looked.written[:MAX_TOKENS]),
+        rows=HeatMapAxis(name="written", labels=looked.target_tokens[:MAX_TOKENS]),
         columns=HeatMapAxis(name="source", labels=looked.source[:MAX_TOKENS]),
         bounds=UNIT_INTERVAL,
     )
@@ -122,7 +122,7 @@ def source_attention_figure(looked: SourceAttention, *, name: str) -> FigureSpec
     return FigureSpec(
         name=name,
         title="Where it looked",
-        reading=CAPTION,
+        caption=CAPTION,
         draw=partial(draw_heat_maps, grids=[grid], title=f"attention to the source{_cut(looked)}"),
         width=width,
         height=height,
@@ -131,7 +131,7 @@ def source_attention_figure(looked: SourceAttention, *, name: str) -> FigureSpec
 
 def _cut(looked: SourceAttention) -> str:
     """What of a long text is drawn."""
-    sizes = {"written": len(looked.written), "source": len(looked.source)}
+    sizes = {"written": len(looked.target_tokens), "source": len(looked.source)}
     cut = [f"{MAX_TOKENS} of {size} {name}" for name, size in sizes.items() if size > MAX_TOKENS]
     return f", the first {' and '.join(cut)} tokens" if cut else ""
 

@@ -120,7 +120,7 @@ def _surprisal(
     picture = FigureSpec(
         name=name,
         title="surprisal",
-        reading=join_remarks(remarks),
+        caption=join_remarks(remarks),
         draw=partial(draw_surprisal, values=values, tokens=shown),
         width=min(MAX_WIDTH_INCHES, max(2.5, 0.36 * len(shown))),
         height=2.2,
@@ -144,7 +144,7 @@ def token_surprisal(
             found = system.log_prob(collate_sentences(system, [sentence]), generator=generator)
     except UserError:
         return None
-    if found.whole:
+    if found.whole_text_only:
         return None
     return -found.per_token[0].double().cpu().numpy(), found.kind
 
@@ -197,7 +197,7 @@ def input_dependence_figures(subject: InspectedModel) -> list[FigureSpec]:
         FigureSpec(
             name="view",
             title="who sees whom",
-            reading=join_remarks(
+            caption=join_remarks(
                 (INPUT_DEPENDENCE_CAPTION, cut if len(ids) < len(sentence.ids) else "")
             ),
             draw=partial(draw_input_dependence, sight=sight),
@@ -224,7 +224,7 @@ def _names(subject: InspectedModel) -> list[str]:
     """Of every id, those of symbols of the system's own too."""
     known = token_names(subject)
     beyond = max((known.vocabulary.size, *known.symbols), default=0) + EXTRA_TOKENS
-    return [known.of(id) for id in range(beyond)]
+    return [known.name(id) for id in range(beyond)]
 
 
 def _replacements(system: Assembly) -> list[int]:

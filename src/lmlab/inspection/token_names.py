@@ -38,9 +38,9 @@ class TokenNames:
 
     def target(self, id: int) -> str:
         """What is predicted."""
-        return self.outcomes[id] if self.outcomes else self.of(id)
+        return self.outcomes[id] if self.outcomes else self.name(id)
 
-    def of(self, id: int) -> str:
+    def name(self, id: int) -> str:
         """The text of any id."""
         if id in self.symbols:
             return self.symbols[id]

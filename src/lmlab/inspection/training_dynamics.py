@@ -60,7 +60,7 @@ def norm_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
         FigureSpec(
             name="norms",
             title="norms over training",
-            reading=NORMS_CAPTION if len(panels) == len(NORM_PANELS) else _reading(panels),
+            caption=NORMS_CAPTION if len(panels) == len(NORM_PANELS) else _reading(panels),
             draw=draw,
             width=3.1 * len(panels),
             height=2.4,
@@ -149,7 +149,7 @@ def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
             )
         except UserError:
             continue
-        if measured.reached:
+        if measured.max_reach:
             found[subject.name] = measured
     if not found:
         return []
@@ -157,7 +157,7 @@ def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
         FigureSpec(
             name="gradient",
             title="gradient against distance",
-            reading=GRADIENT_CAPTION,
+            caption=GRADIENT_CAPTION,
             draw=partial(draw_gradient_by_distance, gradients=found),
             width=5.2,
             height=3.0,

@@ -28,12 +28,9 @@ from lmlab.core.score_kind import (
     ScoreKind,
 )
 from lmlab.data.collation import group_by_length
+from lmlab.inference.decoding import next_distribution
 from lmlab.interop.load_model import load_model
-from lmlab.sampling.decoding import (
-    greedy_search,
-    next_distribution,
-    sample_sequences,
-)
+from lmlab.sampling.decoding import greedy_search, sample_sequences
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores
 from lmlab.scoring.scorer import Scorer
 from lmlab.training.run_folder import TrainedModel

@@ -31,13 +31,14 @@ def check_module(
 ) -> int:
     """Check shapes, numbers and sight of a module; gives how many ids it has scores of.
 
-    Sets `reading.pads`: whether scores are the same with padding behind them, which is measured.
+    Sets `reading.supports_padding`: whether scores are the same with padding behind them, which is
+    measured.
     """
     with evaluation_mode(reading):
         tokens = _some_tokens(reading, vocabulary, longest)
         size = _check_scores(reading, tokens)
         _check_sight(reading, tokens, vocabulary, kind)
-        reading.pads = _may_pad(reading, tokens)
+        reading.supports_padding = _may_pad(reading, tokens)
     return size
 
 

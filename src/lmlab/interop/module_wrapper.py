@@ -174,7 +174,7 @@ def _config(
         "wrapped": {
             "module": type(system.backbone.module).__qualname__,
             "kind": kind,
-            "pads": system.backbone.pads,
+            "pads": system.backbone.supports_padding,
             "notes": notes,
         },
     }

@@ -68,7 +68,9 @@ def vectors_of_model(index: StoredIndex, model: TrainedModel) -> Floats | None:
     system, built = model.system, index.about.encoder
     if built is None or not isinstance(system, WithDocuments):
         return None
-    if built.longest != system.max_document_length or built.fingerprint != model_fingerprint(model):
+    if built.max_length != system.max_document_length or built.fingerprint != model_fingerprint(
+        model
+    ):
         return None
     return index.all_vectors()
 
@@ -88,12 +90,12 @@ class RunEncoder:
             system.encode_queries if isinstance(system, EncodeQueries) else system.encode
         )
         self.window = None if system.window is None else system.window + 1
-        self.cut = 0
+        self.truncated = 0
         self.description = EncoderDescription(
             name=model.card.name,
             path=str(model.path.resolve()) if model.stored else "",
             fingerprint=model_fingerprint(model),
-            longest=system.max_document_length
+            max_length=system.max_document_length
             if isinstance(system, WithDocuments)
             else self.window,
         )
@@ -101,7 +103,7 @@ class RunEncoder:
 
     def encode_documents(self, texts: Sequence[str]) -> Floats:
         """(B, W) a vector for each document."""
-        return self._encode(texts, self._documents, self.description.longest)
+        return self._encode(texts, self._documents, self.description.max_length)
 
     def encode_queries(self, texts: Sequence[str]) -> Floats:
         """(B, W) a vector for each question."""
@@ -112,15 +114,15 @@ class RunEncoder:
     ) -> Floats:
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
-        tokenizer, system = self._model.reads_by, self._model.system
+        tokenizer, system = self._model.effective_source_tokenizer, self._model.system
         vocabulary = tokenizer.vocabulary
         end = [] if vocabulary.end is None else [vocabulary.end]
         found = tokenizer.encode_batch(list(texts))
         if longest is not None:
             most = longest - MIN_TOKENS
-            self.cut += sum(len(ids) > most for ids in found)
+            self.truncated += sum(len(ids) > most for ids in found)
             found = [ids[:most] for ids in found]
-        rows = [[vocabulary.opening, *ids, *end] for ids in found]
+        rows = [[vocabulary.bos, *ids, *end] for ids in found]
         batch = Batch.collate(rows, pad=vocabulary.pad).to(device_of(system))
         with evaluation_mode(system):
             return encode(batch).float().cpu().numpy()
@@ -132,7 +134,7 @@ class CheckpointEncoder:
     def __init__(self, checkpoint: SentenceEncoder, folder: Path) -> None:
         self._checkpoint = checkpoint
         self.window = checkpoint.window
-        self.cut = 0
+        self.truncated = 0
         self.description = EncoderDescription(
             name=checkpoint.name,
             path=str(folder.resolve()),
@@ -153,7 +155,7 @@ class CheckpointEncoder:
             return np.empty((0, self.width), dtype=np.float32)
         with torch.no_grad():
             vectors, cut = self._checkpoint.vectors([prompt + text for text in texts])
-        self.cut += cut
+        self.truncated += cut
         return vectors.float().cpu().numpy()
 
 
@@ -161,7 +163,7 @@ def model_fingerprint(model: TrainedModel) -> str:
     """Hash of a model's settings, weights and tokeniser, in memory: some have no files."""
     digest = hashlib.blake2b(digest_size=16)
     settings = model.config.get("system_config", {})
-    for told in (model.card.name, repr(settings), model.reads_by.fingerprint()):
+    for told in (model.card.name, repr(settings), model.effective_source_tokenizer.fingerprint()):
         digest.update(f"{told}\n".encode())
     for name, value in sorted(model.system.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())

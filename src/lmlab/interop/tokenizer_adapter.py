@@ -89,7 +89,7 @@ class TokenizerAdapter:
             spans += [(start, reached)] * min(whole, len(ids) - len(spans))
         return ids, spans
 
-    def reach(self, text: str, count: int) -> int:
+    def characters_of(self, text: str, count: int) -> int:
         """How many characters of a text its first `count` tokens stand for, to their end."""
         spans = self.encode_with_offsets(text)[1][:count]
         return spans[-1][1] if spans else 0

@@ -111,7 +111,7 @@ class EntityEmbeddings(nn.Module):
         self.register_buffer("vectors", torch.zeros(len(knowledge.entities), columns))
         self.project = nn.Linear(columns, width)
 
-    def meet(
+    def setup_vectors(
         self, pieces: TokenizerProtocol | None, tokens: Tensor, *, unknown: int | None
     ) -> None:
         """Make the vectors, given the token vectors (V, W) of the model that is built on."""

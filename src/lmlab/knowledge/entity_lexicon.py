@@ -25,7 +25,7 @@ from lmlab.knowledge.knowledge_base import KnowledgeBase
 class WordStartFinder(Protocol):
     """Knows where words begin, once it has met the tokeniser."""
 
-    def meet(self, pieces: TokenizerProtocol) -> None: ...
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None: ...
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
         """(B, T) bool: where a word begins, among the places that are `allowed` (B, T)."""
@@ -50,7 +50,7 @@ class EntityLexicon:
         assert most > 0
         self.knowledge = knowledge
         self.words = words
-        self.most = most
+        self.max_candidates = most
         self._numbers: dict[tuple[int, ...], int] = {}
         """Aliases by their tokens."""
         self._lengths: dict[int, tuple[int, ...]] = {}
@@ -64,9 +64,9 @@ class EntityLexicon:
         """Aliases that the tokeniser can write."""
         return len(self._numbers)
 
-    def meet(self, pieces: TokenizerProtocol, *, unknown: int | None) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol, *, unknown: int | None) -> None:
         """Learn how the tokeniser writes the aliases."""
-        self.words.meet(pieces)
+        self.words.setup_tokenizer(pieces)
         texts = list(dict.fromkeys(alias.words for alias in self.knowledge.aliases))
         written = dict(zip(texts, map(tuple, batch_encode(pieces, texts)), strict=True))
         counts: dict[tuple[int, ...], dict[int, float]] = {}
@@ -85,7 +85,9 @@ class EntityLexicon:
     def _keep_candidates(self, counts: Sequence[dict[int, float]]) -> None:
         entities, priors, first = list[int](), list[float](), [0]
         for among in counts:
-            best = sorted(among.items(), key=lambda each: (-each[1], each[0]))[: self.most]
+            best = sorted(among.items(), key=lambda each: (-each[1], each[0]))[
+                : self.max_candidates
+            ]
             total = sum(count for _, count in best)
             entities += [entity for entity, _ in best]
             priors += [count / total for _, count in best]

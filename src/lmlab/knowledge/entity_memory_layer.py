@@ -42,7 +42,7 @@ class EntityMemory(HiddenMemory):
     ) -> None:
         super().__init__()
         self.entities = entities
-        self.nearest = nearest
+        self.top_k = nearest
         self.special = tuple(special)
         """Ids of special tokens that are no part of any mention (start, end, padding)."""
         self.tagging = nn.Linear(width, 3)
@@ -56,7 +56,7 @@ class EntityMemory(HiddenMemory):
         tags = torch.log_softmax(self.tagging(values), -1)
         spans = self.detect(tags, view) if view.spans is None else view.spans
         scores = self.ask(span_endpoints(values, spans)) @ self.entities.weight.T
-        weights = top_k_softmax(scores, None if self.training else self.nearest)
+        weights = top_k_softmax(scores, None if self.training else self.top_k)
         added = torch.zeros_like(values)
         added[spans.rows, spans.first] = self.tell(weights @ self.entities.weight).to(values.dtype)
         found = {
@@ -64,7 +64,7 @@ class EntityMemory(HiddenMemory):
             ENTITY_LOG_PROBS: torch.log_softmax(scores, -1),
             MENTION_SPANS: torch.stack([spans.rows, spans.first, spans.last], 1),
         }
-        return MemoryOutput(values=self.norm(values + added), found=found, spans=spans)
+        return MemoryOutput(values=self.norm(values + added), outputs=found, spans=spans)
 
     def detect(self, tags: Tensor, view: View) -> MentionSpans:
         """Mention detection: spans of the likeliest tags (B, T, 3), without special tokens."""
@@ -90,7 +90,9 @@ class EntityPrediction(HiddenMemory):
         if view.spans is None:
             return MemoryOutput(values=values)
         scores = self.ask(span_endpoints(values, view.spans)) @ self.entities.weight.T
-        return MemoryOutput(values=values, found={ENTITY_LOG_PROBS: torch.log_softmax(scores, -1)})
+        return MemoryOutput(
+            values=values, outputs={ENTITY_LOG_PROBS: torch.log_softmax(scores, -1)}
+        )
 
 
 def span_endpoints(values: Tensor, spans: MentionSpans) -> Tensor:

@@ -42,14 +42,14 @@ class FactTable(nn.Module):
     """(F, 2) subject and relation."""
     objects: Tensor
     """(O,) the objects of all facts, those of each side by side."""
-    owners: Tensor
+    fact_of_object: Tensor
     """(O,) the fact that each of them is of."""
 
     def __init__(self, facts: ObjectsByFact) -> None:
         super().__init__()
         self.register_buffer("keys", torch.zeros(0, 2, dtype=torch.long))
         self.register_buffer("objects", torch.zeros(0, dtype=torch.long))
-        self.register_buffer("owners", torch.zeros(0, dtype=torch.long))
+        self.register_buffer("fact_of_object", torch.zeros(0, dtype=torch.long))
         self.write(facts)
 
     def __len__(self) -> int:
@@ -63,19 +63,19 @@ class FactTable(nn.Module):
         device = self.keys.device
         self.keys = torch.tensor(list(kept), dtype=torch.long, device=device).view(-1, 2)
         self.objects = torch.tensor(flat, dtype=torch.long, device=device)
-        self.owners = torch.arange(len(kept)).repeat_interleave(counts).to(device)
+        self.fact_of_object = torch.arange(len(kept)).repeat_interleave(counts).to(device)
 
     def read(self) -> dict[tuple[int, int], tuple[int, ...]]:
         """All facts."""
         found: list[list[int]] = [[] for _ in range(len(self))]
-        for owner, each in zip(self.owners.tolist(), self.objects.tolist(), strict=True):
+        for owner, each in zip(self.fact_of_object.tolist(), self.objects.tolist(), strict=True):
             found[owner].append(each)
         keys = ((subject, relation) for subject, relation in self.keys.tolist())
         return dict(zip(keys, map(tuple, found), strict=True))
 
-    def shares(self, liked: Tensor) -> Tensor:
+    def object_probabilities(self, liked: Tensor) -> Tensor:
         """(Q, O) softmax of what is liked of each object (Q, O) among those of the same fact."""
-        owners = self.owners.expand(len(liked), -1)
+        owners = self.fact_of_object.expand(len(liked), -1)
         none = liked.new_full((len(liked), len(self)), -torch.inf)
         best = none.scatter_reduce(1, owners, liked.detach(), "amax").gather(1, owners)
         raised = (liked - best).exp()
@@ -83,13 +83,7 @@ class FactTable(nn.Module):
         return raised / sums.gather(1, owners)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        rows = state_dict.get(prefix + "objects")
-        if rows is not None and rows.ndim == 2:
-            # Runs of before had a row of objects for each fact, with NO_ENTITY behind them.
-            real = rows != NO_ENTITY
-            state_dict[prefix + "objects"] = rows[real]
-            state_dict[prefix + "owners"] = real.nonzero()[:, 0]
-        for name in ("keys", "objects", "owners"):
+        for name in ("keys", "objects", "fact_of_object"):
             if (loaded := state_dict.get(prefix + name)) is not None:
                 setattr(self, name, torch.empty_like(loaded, device=self.keys.device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -127,7 +121,7 @@ class FactMemory(HiddenMemory):
         self.entities = entities
         self.table = FactTable(facts)
         self.mask = mask
-        self.nearest = nearest
+        self.top_k = nearest
         self.relations = nn.Embedding(relations, size)
         self.key = nn.Linear(2 * size, size, bias=False)
         """W_a."""
@@ -158,7 +152,7 @@ class FactMemory(HiddenMemory):
             MASKED_MENTIONS: asked,
         }
         added = self._spread(self.tell(mixed), spans, asked, values)
-        return MemoryOutput(values=values + added, found=found)
+        return MemoryOutput(values=values + added, outputs=found)
 
     def keys(self) -> Tensor:
         """(F + 1, D) the key of each fact, the null fact's last."""
@@ -168,12 +162,12 @@ class FactMemory(HiddenMemory):
 
     def _mix(self, scores: Tensor, ends: Tensor, context: Tensor) -> Tensor:
         """(Q, D) ĝ of each hidden mention."""
-        weights = top_k_softmax(scores, None if self.training else self.nearest)
+        weights = top_k_softmax(scores, None if self.training else self.top_k)
         facts, null = weights[:, :-1], weights[:, -1:]
         table, vectors = self.table, self.entities.weight
         liked = (self.choose(ends) @ vectors.T)[:, table.objects]
         # (Q, O) how much of the answer each object of each fact is, and then (Q, N) each entity.
-        shares = facts[:, table.owners] * table.shares(liked)
+        shares = facts[:, table.fact_of_object] * table.object_probabilities(liked)
         each = shares.new_zeros(len(scores), len(vectors)).index_add(1, table.objects, shares)
         return null * context + each @ vectors
 
@@ -194,7 +188,7 @@ class FactMemory(HiddenMemory):
         subject = present[row][:, self.table.keys[:, 0]]
         mention, place = (self.table.objects == hidden[:, None]).nonzero(as_tuple=True)
         object = torch.zeros_like(subject)
-        object[mention, self.table.owners[place]] = True
+        object[mention, self.table.fact_of_object[place]] = True
         facts = subject & object & told[:, None]
         return torch.cat([facts, (told & alone & ~facts.any(1))[:, None]], 1)
 

@@ -55,7 +55,7 @@ class CandidateScorer(nn.Module):
         # No bias: the softmax over candidates would not feel it.
         self.narrow = nn.Linear(units, 1, bias=False)
 
-    def begin(self) -> None:
+    def reset_parameters(self) -> None:
         """Weights by the numbers that come in, which are two: the width of a Transformer's layers
         would make them so small that hundreds of steps go by before a prior counts."""
         self.widen.reset_parameters()
@@ -149,7 +149,7 @@ class KnowledgeAttention(HiddenMemory):
         init_transformer_weights(self, entity_width, layers=OUTPUT_INIT_FACTOR)
         nn.init.orthogonal_(self.project.weight)
         self.align()
-        self.linker.scores.begin()
+        self.linker.scores.reset_parameters()
 
     @torch.no_grad()
     def align(self) -> None:
@@ -172,7 +172,7 @@ class KnowledgeAttention(HiddenMemory):
         enhanced = mentions + torch.where(none[:, None], self.null, mixed)
         read = self._recontextualise(projected, enhanced, spans)
         found = {"scores": scores, "weights": weights, "chosen": best_candidates(weights, spans)}
-        return MemoryOutput(values=values + self.back(read), found=found)
+        return MemoryOutput(values=values + self.back(read), outputs=found)
 
     def _recontextualise(self, projected: Tensor, mentions: Tensor, spans: MentionSpans) -> Tensor:
         """(B, T, E) step 6: what the words read of the mentions of their row, and of NULL."""
@@ -182,7 +182,7 @@ class KnowledgeAttention(HiddenMemory):
         source = torch.cat([null, source[:, 1:]], 1)
         read = self.attention(projected, side_by_side.scope(projected.shape[1]), source=source)
         around = self.feed_forward_residual
-        return around.sublayer_output(read, self.feed_forward(around.enter(read)))
+        return around.sublayer_output(read, self.feed_forward(around.sublayer_input(read)))
 
 
 def best_candidates(weights: Tensor, spans: MentionSpans) -> Tensor:

@@ -88,13 +88,13 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.head_width = head_width or width // heads
-        self.inner = heads * self.head_width
+        self.inner_width = heads * self.head_width
         self.scores = scores or DotProductScores(self.head_width)
         self.positions = positions
         self.dropout = dropout
         # One matrix for queries, keys and values, in this order: one large product, not three.
-        self.project = nn.Linear(width, 3 * self.inner, bias=bias)
-        self.output = nn.Linear(self.inner, width, bias=bias)
+        self.qkv_projection = nn.Linear(width, 3 * self.inner_width, bias=bias)
+        self.output = nn.Linear(self.inner_width, width, bias=bias)
 
     def forward(
         self,
@@ -109,30 +109,30 @@ class MultiHeadAttention(nn.Module):
         Where few places ask of a source, its keys and values are not made: see `_attend_from_few`.
         """
         if source is None:
-            projected = self.project(values) if projected is None else projected
-            if scope.alike is not None:
-                projected = scope.alike.spread(projected)
+            projected = self.qkv_projection(values) if projected is None else projected
+            if scope.shared_prefixes is not None:
+                projected = scope.shared_prefixes.expand(projected)
             queries, keys, read = self._split(projected, 3)
-            keys = self._turned(keys, scope.key_positions)
+            keys = self._with_key_positions(keys, scope.key_positions)
         elif self._has_few_queries(values, source, scope):
             return self._attend_from_few(values, source, scope)
         else:
             queries = self.queries(values)
             keys, read = self.keys_values(source, scope.key_positions)
-        return self._read(queries, keys, read, scope)
+        return self._attend(queries, keys, read, scope)
 
     def step(
         self, values: Tensor, scope: AttentionContext, cache: KVCache, new_positions: Tensor
     ) -> tuple[Tensor, KVCache]:
         """The same for new places, (B, new, W), which also see those of the cache; and it after."""
-        queries, keys, read = self._split(self.project(values), 3)
-        after = cache.append(self._turned(keys, new_positions), read)
+        queries, keys, read = self._split(self.qkv_projection(values), 3)
+        after = cache.append(self._with_key_positions(keys, new_positions), read)
         alone = queries.shape[2] == 1 and len(queries) >= PLAIN_PRODUCT_ROWS
-        return self._read(queries, after.keys, after.values, scope, fused=not alone), after
+        return self._attend(queries, after.keys, after.values, scope, fused=not alone), after
 
-    def look(self, values: Tensor, scope: AttentionContext, cache: KVCache) -> Tensor:
+    def attend_to_cache(self, values: Tensor, scope: AttentionContext, cache: KVCache) -> Tensor:
         """(B, new, W) what places read of those of the cache, where they leave nothing."""
-        return self._read(self.queries(values), cache.keys, cache.values, scope)
+        return self._attend(self.queries(values), cache.keys, cache.values, scope)
 
     def cross_attend(
         self, values: Tensor, scope: AttentionContext, cache: CrossAttentionCache
@@ -143,12 +143,12 @@ class MultiHeadAttention(nn.Module):
         """
         queries = self.queries(values)
         if self.positions is not None:
-            return self._read(queries, *cache.expand_to_texts(), scope)
-        shared = scope.select_rows(cache.owners.firsts)
-        asking = cache.together(queries)
+            return self._attend(queries, *cache.expand_to_texts(), scope)
+        shared = scope.select_rows(cache.assignment.first_texts)
+        asking = cache.group_queries(queries)
         # Where a handful ask, plain products are faster than the fused kernel.
-        found = self._read(asking, cache.keys, cache.values, shared, fused=False)
-        return cache.apart(found, values.shape[1])
+        found = self._attend(asking, cache.keys, cache.values, shared, fused=False)
+        return cache.ungroup(found, values.shape[1])
 
     def queries(self, values: Tensor) -> Tensor:
         """(B, H, T, D) the queries alone."""
@@ -159,12 +159,12 @@ class MultiHeadAttention(nn.Module):
         """(B, H, T, D) the keys and values of what is looked at."""
         weight, bias = self._part(1, 3)
         keys, read = self._split(F.linear(source, weight, bias), 2)
-        return self._turned(keys, positions), read
+        return self._with_key_positions(keys, positions), read
 
     def _part(self, first: int, last: int) -> tuple[Tensor, Tensor | None]:
-        rows = slice(first * self.inner, last * self.inner)
-        bias = self.project.bias
-        return self.project.weight[rows], None if bias is None else bias[rows]
+        rows = slice(first * self.inner_width, last * self.inner_width)
+        bias = self.qkv_projection.bias
+        return self.qkv_projection.weight[rows], None if bias is None else bias[rows]
 
     def _split(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B, T, parts · H · D) as `parts` tensors (B, H, T, D)."""
@@ -172,10 +172,10 @@ class MultiHeadAttention(nn.Module):
         shaped = projected.view(rows, time, parts, self.heads, self.head_width)
         return shaped.permute(2, 0, 3, 1, 4).unbind(0)
 
-    def _turned(self, keys: Tensor, positions: Tensor) -> Tensor:
+    def _with_key_positions(self, keys: Tensor, positions: Tensor) -> Tensor:
         return keys if self.positions is None else self.positions.transform_keys(keys, positions)
 
-    def _read(
+    def _attend(
         self,
         queries: Tensor,
         keys: Tensor,
@@ -193,7 +193,9 @@ class MultiHeadAttention(nn.Module):
         if scope.disabled_heads:
             mean = zero_disabled_heads(mean, scope.disabled_heads)
         joined = mean.transpose(1, 2).flatten(2)
-        return self.output(joined if scope.alike is None else scope.alike.gather(joined))
+        return self.output(
+            joined if scope.shared_prefixes is None else scope.shared_prefixes.gather(joined)
+        )
 
     def _with_query_positions(
         self, queries: Tensor, scope: AttentionContext
@@ -207,7 +209,7 @@ class MultiHeadAttention(nn.Module):
             # What only turns queries keeps their lengths, so these need not be levelled before.
             return self.positions.transform_queries(queries, scope.query_positions), scope
         turned = self.positions.transform_queries(queries_for_positions, scope.query_positions)
-        return turned, scope.biased(extra * self.scores.position_scale)
+        return turned, scope.with_bias(extra * self.scores.position_scale)
 
     def _has_few_queries(self, values: Tensor, source: Tensor, scope: AttentionContext) -> bool:
         """Whether so few places ask that it is cheaper to leave keys and values unmade."""
@@ -230,7 +232,7 @@ class MultiHeadAttention(nn.Module):
         asked. Cost O(M (H T W + W²)) a row, and not O(T W²).
         """
         rows, count = values.shape[:2]
-        parts = self.project.weight.view(3, self.heads, self.head_width, -1)
+        parts = self.qkv_projection.weight.view(3, self.heads, self.head_width, -1)
         asking = torch.einsum("bhmd,hdw->bhmw", self.queries(values), parts[1]).flatten(1, 2)
         scores = asking @ source.transpose(1, 2) * self.scores.scale
         scores = scores.view(rows, self.heads, count, -1)
@@ -239,8 +241,8 @@ class MultiHeadAttention(nn.Module):
         weights = torch.softmax(scores if mask is None else scores + mask, -1).nan_to_num(0.0)
         means = (weights.flatten(1, 2) @ source).view(rows, self.heads, count, -1)
         mean = torch.einsum("bhmw,hdw->bhmd", means, parts[2])
-        if self.project.bias is not None:
-            offset = self.project.bias.view(3, self.heads, 1, self.head_width)[2]
+        if self.qkv_projection.bias is not None:
+            offset = self.qkv_projection.bias.view(3, self.heads, 1, self.head_width)[2]
             mean = mean + offset * weights.sum(-1, keepdim=True)
         if scope.disabled_heads:
             mean = zero_disabled_heads(mean, scope.disabled_heads)
@@ -276,7 +278,7 @@ class MultiHeadAttention(nn.Module):
             weights = weights.nan_to_num(0.0)
         if self.scores.hard:
             weights = hard_attention_weights(weights)
-        scope.note(
+        scope.capture(
             "attention",
             weights,
             ("batch", "head", "time", "source"),

@@ -40,11 +40,13 @@ class AttentionContext:
     """What is noted now begins with this: "layer 3"."""
     disabled_heads: frozenset[int] = field(default_factory=frozenset)
     """Heads of this layer whose output counts as zero."""
-    alike: PrefixIndex | None = None
+    shared_prefixes: PrefixIndex | None = None
     """Where rows begin alike: layers then work on (1, U, W), each beginning once, and it is spread
     over (B, T) only while places look at each other."""
 
-    def named(self, name: str, disabled_heads: frozenset[int] = frozenset()) -> AttentionContext:
+    def for_layer(
+        self, name: str, disabled_heads: frozenset[int] = frozenset()
+    ) -> AttentionContext:
         """The same for one layer; names join."""
         joined = f"{self.name} {name}".strip()
         return replace(self, name=joined, disabled_heads=disabled_heads)
@@ -53,7 +55,7 @@ class AttentionContext:
         """The same with its inner values noted."""
         return replace(self, record=record)
 
-    def note(
+    def capture(
         self,
         what: str,
         values: Tensor,
@@ -70,7 +72,7 @@ class AttentionContext:
             self.record[title] = Capture(
                 values=values.detach(),
                 axes=axes,
-                reading=reading,
+                caption=reading,
                 names=names or {},
                 bounds=bounds,
                 sums_to_one=sums_to_one,
@@ -82,7 +84,7 @@ class AttentionContext:
             return to_additive(self._causal_mask(), like)
         return None if self.mask is None else to_additive(self.mask, like)
 
-    def at(self, places: Tensor) -> AttentionContext:
+    def at_positions(self, places: Tensor) -> AttentionContext:
         """The same where only the places (B, M) of each row ask."""
         rows = torch.arange(len(places), device=places.device)[:, None]
 
@@ -112,7 +114,7 @@ class AttentionContext:
         time, device = self.query_positions.shape[1], self.query_positions.device
         return torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril()
 
-    def biased(self, bias: Tensor) -> AttentionContext:
+    def with_bias(self, bias: Tensor) -> AttentionContext:
         """The same with numbers (B or 1, H, Tq, Tk) added to all scores."""
         before = self.additive_mask(bias)
         return replace(self, mask=bias if before is None else before + bias, causal=False)

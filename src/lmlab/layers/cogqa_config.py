@@ -24,11 +24,11 @@ class CogQAConfig:
     """Times that nodes hear from those before them."""
     predictor_width: int = field(default=0, metadata={"at_least": 0})
     """Hidden units of the networks that predict answers from nodes; 0 for a node's own width."""
-    together: bool = False
+    joint_training: bool = False
     """Whether the second stage trains the reader too, as Ding et al. do; else it stays as it is."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> CogQAConfig:
+    def from_settings(cls, settings: Mapping[str, Any]) -> CogQAConfig:
         """Those of some settings that are these, the others as they are by default."""
         return cls(
             **{each.name: settings[each.name] for each in fields(cls) if each.name in settings}

@@ -32,16 +32,16 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[activation]
-        self.widen = nn.Linear(width, inner, bias=bias)
-        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.up_projection = nn.Linear(width, inner, bias=bias)
+        self.down_projection = nn.Linear(inner, width, bias=bias)
 
     def forward(self, values: Tensor) -> Tensor:
-        narrowed: Tensor = self.narrow(self.units(values))
+        narrowed: Tensor = self.down_projection(self.units(values))
         return narrowed
 
     def units(self, values: Tensor) -> Tensor:
         """(…, inner) how strongly each unit fires: a memory's keys asked (Geva et al. 2021)."""
-        return self.activation(self.widen(values))
+        return self.activation(self.up_projection(values))
 
 
 class GatedFeedForward(FeedForward):
@@ -54,4 +54,4 @@ class GatedFeedForward(FeedForward):
         self.gate = nn.Linear(width, inner, bias=bias)
 
     def units(self, values: Tensor) -> Tensor:
-        return self.activation(self.widen(values)) * self.gate(values)
+        return self.activation(self.up_projection(values)) * self.gate(values)

@@ -20,16 +20,16 @@ class GraphNetwork(nn.Module):
     def __init__(self, width: int, *, rounds: int = 2) -> None:
         super().__init__()
         self.rounds = rounds
-        self.heard = nn.Linear(width, width, bias=False)
-        self.kept = nn.Linear(width, width, bias=False)
+        self.neighbour_map = nn.Linear(width, width, bias=False)
+        self.self_map = nn.Linear(width, width, bias=False)
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
         """(N, W) of nodes (N, W) and the adjacency A (N, N)."""
         adjacency = edges.to(nodes)
         incoming = (adjacency / adjacency.sum(0).clamp(min=1)).T
         for _ in range(self.rounds):
-            change = F.gelu(incoming @ F.gelu(self.heard(nodes)))
-            nodes = F.gelu(self.kept(nodes) + change)
+            change = F.gelu(incoming @ F.gelu(self.neighbour_map(nodes)))
+            nodes = F.gelu(self.self_map(nodes) + change)
         return nodes
 
 

@@ -34,18 +34,18 @@ class HMMTables:
     """(V, K / C) of each token given each state of its own block; -inf at what never comes."""
     block: Tensor
     """(V,) the block of each token."""
-    kept: Tensor | None = None
+    kept_states: Tensor | None = None
     """(K,) which of the model's states these are, where state dropout left some out."""
 
     @property
-    def inside(self) -> int:
+    def states_per_block(self) -> int:
         """States in a block."""
         return self.emission.shape[1]
 
     def dense_emission(self) -> Tensor:
         """(V, K) the emission over all states, -inf outside of a token's block."""
-        rows, count = len(self.block), len(self.start) // self.inside
-        spread = self.emission.new_full((rows, count, self.inside), -torch.inf)
+        rows, count = len(self.block), len(self.start) // self.states_per_block
+        spread = self.emission.new_full((rows, count, self.states_per_block), -torch.inf)
         every = torch.arange(rows, device=self.block.device)
         return spread.index_put((every, self.block), self.emission).flatten(1)
 
@@ -80,7 +80,7 @@ class HMMParameters(nn.Module):
     """What a filter and an emission share. `tables()` gives the tables as they are now."""
 
     block: Tensor
-    never: Tensor
+    never_predicted: Tensor
 
     def __init__(
         self, states: int, vocabulary: Vocabulary, *, blocks: int = 1, state_dropout: float = 0.0
@@ -96,7 +96,7 @@ class HMMParameters(nn.Module):
         self.register_buffer("block", blocks_by_rank(vocabulary, blocks))
         never = torch.zeros(vocabulary.size, dtype=torch.bool)
         never[list(vocabulary.unpredictable)] = True
-        self.register_buffer("never", never, persistent=False)
+        self.register_buffer("never_predicted", never, persistent=False)
         self._shared: HMMTables | None = None
         self._remembered: tuple[tuple[int, ...], HMMTables] | None = None
 
@@ -138,7 +138,7 @@ class HMMParameters(nn.Module):
     def set_blocks(self, block: Tensor) -> None:
         """Assign the tokens (V,) to other blocks, before training; each needs a token."""
         assert block.shape == self.block.shape
-        present = torch.unique(block[~self.never])
+        present = torch.unique(block[~self.never_predicted])
         assert torch.equal(present, torch.arange(self.blocks)), "every block needs a token"
         self.block.copy_(block)
 
@@ -161,7 +161,7 @@ class TabularHMMParameters(HMMParameters):
 
     def compute(self, kept: Tensor | None) -> HMMTables:
         assert kept is None, "free tables drop no states"
-        scores = self.emission.masked_fill(self.never[:, None], -torch.inf)
+        scores = self.emission.masked_fill(self.never_predicted[:, None], -torch.inf)
         return HMMTables(
             start=torch.log_softmax(self.start, 0),
             transition=torch.log_softmax(self.transition, 1),
@@ -224,13 +224,13 @@ class NeuralHMMParameters(HMMParameters):
             transition=torch.log_softmax(self.turn(self.out(vectors)) @ into.t() * scale, 1),
             emission=self._emission(self.emit(vectors)),
             block=self.block,
-            kept=None if kept is None else kept.flatten(),
+            kept_states=None if kept is None else kept.flatten(),
         )
 
     def _emission(self, emit: Tensor) -> Tensor:
         """(V, k) block by block: a token is scored by the states of its own block alone."""
         parts, places = [], []
-        bias = self.bias.masked_fill(self.never, -torch.inf)
+        bias = self.bias.masked_fill(self.never_predicted, -torch.inf)
         for number, states in enumerate(emit.view(self.blocks, -1, emit.shape[1])):
             tokens = torch.nonzero(self.block == number).squeeze(1)
             scores = torch.addmm(bias[tokens, None], self.words[tokens], states.t())

@@ -66,9 +66,9 @@ def expected_counts(
 
 def _spread(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
     """(B, T, K) log P(token | state), -inf outside of its block; 0 where it is not known."""
-    shape = (*tokens.shape, len(tables.start) // tables.inside, tables.inside)
+    shape = (*tokens.shape, len(tables.start) // tables.states_per_block, tables.states_per_block)
     spread = tables.emission.new_full(shape, -torch.inf)
-    index = tables.block[tokens][..., None, None].expand(*tokens.shape, 1, tables.inside)
+    index = tables.block[tokens][..., None, None].expand(*tokens.shape, 1, tables.states_per_block)
     spread = spread.scatter(2, index, F.embedding(tokens, tables.emission)[:, :, None])
     return torch.where(known[..., None], spread.flatten(2), 0.0)
 

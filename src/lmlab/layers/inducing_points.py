@@ -53,4 +53,4 @@ class InducedSetAttentionBlock(nn.Module):
             reading = "How attention is divided; slots are the inducing points."
             points = tuple(f"point {n + 1}" for n in range(weights.shape[axes.index("slot")]))
             named = {"slot": points}
-            scope.note(f"{what} attention", weights, axes, reading, named, sums_to_one=axes[-1])
+            scope.capture(f"{what} attention", weights, axes, reading, named, sums_to_one=axes[-1])

@@ -90,14 +90,14 @@ class SourceAssignment:
         """(B,) the source of each text, counted from 0."""
         self.slots = slots
         """(B,) which of its source's texts each is, 0, 1, 2 …"""
-        self.firsts = firsts
+        self.first_texts = firsts
         """(S,) a text of each source."""
         self.texts = texts
         """The most texts that one source has."""
         self._chosen: tuple[Tensor, tuple[Tensor | None, SourceAssignment]] | None = None
 
     @classmethod
-    def of(cls, rows: int, device: torch.device | None = None) -> SourceAssignment:
+    def one_to_one(cls, rows: int, device: torch.device | None = None) -> SourceAssignment:
         """One text beside each source."""
         own = torch.arange(rows, device=device)
         return cls(own, torch.zeros_like(own), own, 1)
@@ -123,7 +123,7 @@ class SourceAssignment:
         owners = SourceAssignment(
             sources, slots, order[begins], int(counts.max()) if len(rows) else 0
         )
-        return left if len(left) < len(self.firsts) else None, owners
+        return left if len(left) < len(self.first_texts) else None, owners
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class CrossAttentionCache:
 
     keys: Tensor
     values: Tensor
-    owners: SourceAssignment
+    assignment: SourceAssignment
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor, owners: SourceAssignment) -> CrossAttentionCache:
@@ -145,25 +145,25 @@ class CrossAttentionCache:
 
     def select(self, rows: Tensor) -> CrossAttentionCache:
         """For the given texts; sources that have none left are dropped."""
-        left, owners = self.owners.select(rows)
+        left, owners = self.assignment.select(rows)
         if left is None:
-            return replace(self, owners=owners)
+            return replace(self, assignment=owners)
         return CrossAttentionCache(self.keys[left], self.values[left], owners)
 
     def expand_to_texts(self) -> tuple[Tensor, Tensor]:
         """(B, H, T, D) keys and values of each text's source."""
-        return self.keys[self.owners.sources], self.values[self.owners.sources]
+        return self.keys[self.assignment.sources], self.values[self.assignment.sources]
 
-    def together(self, queries: Tensor) -> Tensor:
+    def group_queries(self, queries: Tensor) -> Tensor:
         """(S, H, texts · new, D) queries (B, H, new, D), those of one source beside each other."""
         _, heads, new, width = queries.shape
-        gathered = queries.new_zeros(len(self.keys), self.owners.texts, heads, new, width)
-        gathered[self.owners.sources, self.owners.slots] = queries
+        gathered = queries.new_zeros(len(self.keys), self.assignment.texts, heads, new, width)
+        gathered[self.assignment.sources, self.assignment.slots] = queries
         return gathered.transpose(1, 2).flatten(2, 3)
 
-    def apart(self, found: Tensor, new: int) -> Tensor:
+    def ungroup(self, found: Tensor, new: int) -> Tensor:
         """(B, new, W) what was found for them, (S, texts · new, W), by text again."""
-        return found.unflatten(1, (-1, new))[self.owners.sources, self.owners.slots]
+        return found.unflatten(1, (-1, new))[self.assignment.sources, self.assignment.slots]
 
     def detach(self) -> CrossAttentionCache:
         return replace(self, keys=self.keys.detach(), values=self.values.detach())

@@ -56,7 +56,7 @@ class NeuralPCFG(nn.Module):
     def __init__(self, trees: int, leaves: int, width: int, vocabulary: Vocabulary) -> None:
         super().__init__()
         symbols = trees + leaves
-        self.trees, self.leaves = trees, leaves
+        self.nonterminals, self.preterminals = trees, leaves
         self.root_vector = nn.Parameter(torch.randn(width))
         self.tree_vectors = nn.Parameter(torch.randn(trees, width))
         self.leaf_vectors = nn.Parameter(torch.randn(leaves, width))
@@ -71,7 +71,7 @@ class NeuralPCFG(nn.Module):
 
     def grammar(self) -> PCFGTables:
         """The rules as they are now: N S² + P V numbers."""
-        symbols = self.trees + self.leaves
+        symbols = self.nonterminals + self.preterminals
         root = torch.log_softmax(self.root_scores(self.root_network(self.root_vector)), -1)
         binary = torch.log_softmax(self.rule_scores(self.tree_vectors), -1)
         scores = self.word_scores(self.leaf_network(self.leaf_vectors))
@@ -153,7 +153,7 @@ def sample_sentences(
 
     A derivation is cut off when it has written `most` words.
     """
-    trees = grammar.rules.trees
+    trees = grammar.rules.nonterminal_count
     root = torch.cat([grammar.rules.root, grammar.empty[None]]).exp()
     pairs, words = grammar.rules.binary.flatten(1).exp(), grammar.words.t().exp()
 

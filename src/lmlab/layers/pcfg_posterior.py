@@ -60,7 +60,7 @@ def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, C
         "spans": Capture(
             values=_by_ends(of_spans.sum(-1)),
             axes=("batch", "time", "source"),
-            reading="The posterior probability that a phrase begins and ends at these words; "
+            caption="The posterior probability that a phrase begins and ends at these words; "
             "single words are no phrases.",
             bounds=UNIT_INTERVAL,
             titles={"time": "last word", "source": "first word"},
@@ -68,14 +68,14 @@ def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, C
         "symbol use": Capture(
             values=use / use.sum(),
             axes=("state",),
-            reading=f"Share of the trees' nodes that each symbol labels; {_numbers(grammar)}.",
+            caption=f"Share of the trees' nodes that each symbol labels; {_numbers(grammar)}.",
             sums_to_one="state",
             titles={"state": "symbol"},
         ),
         "tree entropy": Capture(
             values=tree_entropy(grammar, given),
             axes=("batch",),
-            reading="Entropy of the posterior over each sentence's trees; 0 is certain.",
+            caption="Entropy of the posterior over each sentence's trees; 0 is certain.",
             bounds=NON_NEGATIVE,
             unit="nats",
         ),
@@ -91,7 +91,7 @@ def _rule_captures(grammar: PCFGTables) -> dict[str, Capture]:
         "words of the preterminals": Capture(
             values=_words_of_symbols(grammar),
             axes=("token", "state"),
-            reading=f"The likeliest words of each preterminal; {_numbers(grammar)}.",
+            caption=f"The likeliest words of each preterminal; {_numbers(grammar)}.",
             bounds=UNIT_INTERVAL,
             titles={"state": "symbol"},
         ),
@@ -103,7 +103,7 @@ def _children(values: Tensor, child: str, other: str) -> Capture:
     return Capture(
         values=values,
         axes=("state", "next state"),
-        reading=f"Probability of the {child} given the nonterminal A: P(A → B C) summed over the "
+        caption=f"Probability of the {child} given the nonterminal A: P(A → B C) summed over the "
         f"{other}.",
         sums_to_one="next state",
         titles={"state": "nonterminal A", "next state": child},

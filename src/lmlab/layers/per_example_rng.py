@@ -22,8 +22,8 @@ class PerExampleGenerator(torch.Generator):
     """A generator whose numbers depend on a row's seed, the call and the place, and no other row.
 
     By hashing them (SplitMix64, Steele et al. 2014): all rows at once, where a generator for each
-    row would have to be asked row by row. It is known to `per_example_uniform` below; elsewhere it is a
-    generator like any other.
+    row would have to be asked row by row. It is known to `per_example_uniform` below; elsewhere it
+    is a generator like any other.
     """
 
     seeds: Tensor

@@ -19,7 +19,7 @@ class CopyDistribution:
 
     log_generation_prob: Tensor
     """(B, T) log λ; 0 where the source has nothing to copy."""
-    copied: Tensor
+    copy_probs: Tensor
     """(B, T, S) (1 - λ) α_j; 0 at what can't be copied."""
     source: Tensor
     """(B, S) the tokens x_j."""
@@ -28,27 +28,27 @@ class CopyDistribution:
         """(N,) log p of N targets at the `places` (B, T), given log p_made of them (N,)."""
         rows = places.nonzero()[:, 0]
         same = self.source[rows] == targets[:, None]
-        copied = (self.copied[places] * same).sum(-1)
+        copied = (self.copy_probs[places] * same).sum(-1)
         made = made + self.log_generation_prob[places]
         either = torch.logaddexp(made, copied.clamp(min=MIN_COPY_PROB).log())
         return torch.where(copied > 0, either, made)
 
     def log_probs(self, made: Tensor) -> Tensor:
         """(B, V) the whole distribution at the last place, given log p_made there (B, V)."""
-        copied = torch.zeros_like(made).scatter_add(1, self.source, self.copied[:, -1].to(made))
+        copied = torch.zeros_like(made).scatter_add(1, self.source, self.copy_probs[:, -1].to(made))
         return torch.logaddexp(made + self.log_generation_prob[:, -1:], copied.log())
 
     def select(self, rows: Tensor) -> CopyDistribution:
         return CopyDistribution(
             log_generation_prob=self.log_generation_prob[rows],
-            copied=self.copied[rows],
+            copy_probs=self.copy_probs[rows],
             source=self.source[rows],
         )
 
     def detach(self) -> CopyDistribution:
         return CopyDistribution(
             log_generation_prob=self.log_generation_prob.detach(),
-            copied=self.copied.detach(),
+            copy_probs=self.copy_probs.detach(),
             source=self.source,
         )
 
@@ -79,6 +79,6 @@ class Pointer(nn.Module):
         some = copyable.any(1, keepdim=True)
         return CopyDistribution(
             log_generation_prob=torch.where(some, F.logsigmoid(gate), 0.0),
-            copied=torch.sigmoid(-gate)[..., None] * weights,
+            copy_probs=torch.sigmoid(-gate)[..., None] * weights,
             source=source,
         )

@@ -12,13 +12,13 @@ from torch import Tensor
 class PositionSubset:
     """At most M places in a row of T: what is computed for them alone costs M, not T."""
 
-    places: Tensor
+    positions: Tensor
     """(B, M) each row's places in reading order, others behind them; no place twice."""
-    real: Tensor
+    is_real: Tensor
     """(B, M) bool: false where a row has fewer."""
 
     @classmethod
-    def of(cls, wanted: Tensor) -> PositionSubset:
+    def from_mask(cls, wanted: Tensor) -> PositionSubset:
         """Those where `wanted` (B, T) is true."""
         count = wanted.sum(1)
         most = int(count.max())
@@ -27,16 +27,16 @@ class PositionSubset:
 
     def gather_entries(self, values: Tensor) -> Tensor:
         """(B, M) the entries of these places of (B or 1, T)."""
-        return values.expand(len(self.places), -1).gather(1, self.places)
+        return values.expand(len(self.positions), -1).gather(1, self.positions)
 
-    def rows_of(self, values: Tensor) -> Tensor:
+    def gather(self, values: Tensor) -> Tensor:
         """(B, M, W) the vectors of these places of (B, T, W), or the rows of a mask."""
         return values.gather(1, self._wide(values))
 
-    def put_back(self, values: Tensor, time: int) -> Tensor:
+    def scatter_back(self, values: Tensor, time: int) -> Tensor:
         """(B, T, W) vectors (B, M, W) at their places, zero where nothing is asked."""
         spread = values.new_zeros(len(values), time, values.shape[-1])
-        return spread.scatter(1, self._wide(values), values * self.real[..., None])
+        return spread.scatter(1, self._wide(values), values * self.is_real[..., None])
 
     def _wide(self, values: Tensor) -> Tensor:
-        return self.places[..., None].expand(-1, -1, values.shape[-1])
+        return self.positions[..., None].expand(-1, -1, values.shape[-1])

@@ -29,7 +29,7 @@ class RecurrentCell(nn.Module):
 
     names: tuple[str, ...] = ("hidden",)
     """Tensors of its state."""
-    free: tuple[str, ...] = ("hidden",)
+    free_state_names: tuple[str, ...] = ("hidden",)
     """Those that a start is free to choose; the others follow from them."""
     can_leave_zero: bool = True
     """Whether a state of zeros can ever become another."""
@@ -61,9 +61,11 @@ class RecurrentCell(nn.Module):
 
     def start(self, rows: int, like: Tensor) -> CellState:
         """The state that begins at zeros, on the device and in the type of a given tensor."""
-        return self.begin(tuple(like.new_zeros(rows, self.width) for _ in self.free))
+        return self.state_from_free(
+            tuple(like.new_zeros(rows, self.width) for _ in self.free_state_names)
+        )
 
-    def begin(self, free: CellState) -> CellState:
+    def state_from_free(self, free: CellState) -> CellState:
         """The state that free numbers, (B, W) for each name in `free`, begin: often themselves."""
         return free
 
@@ -145,7 +147,7 @@ class LSTMCell(FusedCell):
     """
 
     names = ("hidden", "cell")
-    free = ("hidden", "cell")
+    free_state_names = ("hidden", "cell")
     gate_captions = LSTM_GATES
 
     def __init__(self, input_width: int, width: int) -> None:
@@ -195,7 +197,7 @@ class PeepholeLSTMCell(RecurrentCell):
     """
 
     names = ("hidden", "cell")
-    free = ("hidden", "cell")
+    free_state_names = ("hidden", "cell")
     gate_captions = LSTM_GATES
 
     def __init__(self, input_width: int, width: int) -> None:
@@ -237,7 +239,7 @@ class CoupledLSTMCell(RecurrentCell):
     """
 
     names = ("hidden", "cell")
-    free = ("hidden", "cell")
+    free_state_names = ("hidden", "cell")
     gate_captions = {
         "input gate": "where it is 1 the candidate takes the place of the memory",
         "output gate": LSTM_GATES["output gate"],

@@ -74,7 +74,7 @@ class ShawPositions(RelativePositionEncoding):
 
     def __init__(self, head_width: int, *, reach: int = 8) -> None:
         super().__init__()
-        self.reach = reach
+        self.clip_distance = reach
         self.keys = nn.Parameter(torch.randn(2 * reach + 1, head_width) * head_width**-0.5)
         self.values = nn.Parameter(torch.randn(2 * reach + 1, head_width) * head_width**-0.5)
 
@@ -86,13 +86,13 @@ class ShawPositions(RelativePositionEncoding):
 
     def read(self, weights: Tensor, scope: AttentionContext) -> Tensor:
         clipped = self._clipped(scope)[:, None].expand_as(weights)
-        by_distance = weights.new_zeros(*weights.shape[:3], 2 * self.reach + 1)
+        by_distance = weights.new_zeros(*weights.shape[:3], 2 * self.clip_distance + 1)
         return by_distance.scatter_add(-1, clipped, weights) @ self.values
 
     def _clipped(self, scope: AttentionContext) -> Tensor:
         """(B or 1, Tq, Tk) row of the tables for each pair of places."""
         distance = scope.key_positions[:, None, :] - scope.query_positions[:, :, None]
-        return distance.clamp(-self.reach, self.reach) + self.reach
+        return distance.clamp(-self.clip_distance, self.clip_distance) + self.clip_distance
 
 
 class PositionBias(nn.Module):
@@ -121,9 +121,9 @@ class AlibiBias(PositionBias):
 class T5RelativeBias(PositionBias):
     """A learned number for each head and bucket of distances (Raffel et al. 2020, T5).
 
-    Half of the buckets hold one distance each, the other half grow in size up to `max_distance`, which
-    must exceed the first half's (`exact_bucket_count`). `both_ways` has buckets for
-    places ahead as well, as an encoder needs.
+    Half of the buckets hold one distance each, the other half grow in size up to `max_distance`,
+    which must exceed the first half's (`exact_bucket_count`). `both_ways` has buckets for places
+    ahead as well, as an encoder needs.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class T5RelativeBias(PositionBias):
             buckets,
             max_distance,
         )
-        self.buckets, self.max_distance, self.both_ways = buckets, max_distance, both_ways
+        self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, both_ways
         self.table = nn.Embedding(buckets, heads)
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
@@ -144,10 +144,10 @@ class T5RelativeBias(PositionBias):
 
     def bucket(self, ahead: Tensor) -> Tensor:
         """The bucket of each distance; `ahead` is how far the key stands behind the query's end."""
-        count = self.buckets // 2 if self.both_ways else self.buckets
-        first = torch.where(ahead > 0, count, 0) if self.both_ways else torch.zeros_like(ahead)
-        distance = ahead.abs() if self.both_ways else (-ahead).clamp(min=0)
-        exact = exact_bucket_count(self.buckets, both_ways=self.both_ways)
+        count = self.buckets // 2 if self.bidirectional else self.buckets
+        first = torch.where(ahead > 0, count, 0) if self.bidirectional else torch.zeros_like(ahead)
+        distance = ahead.abs() if self.bidirectional else (-ahead).clamp(min=0)
+        exact = exact_bucket_count(self.buckets, both_ways=self.bidirectional)
         scaled = torch.log(distance.clamp(min=1).float() / exact) / math.log(
             self.max_distance / exact
         )
@@ -241,7 +241,7 @@ class NezhaPositions(ShawPositions):
 
     def __init__(self, head_width: int, *, reach: int = 64) -> None:
         RelativePositionEncoding.__init__(self)
-        self.reach = reach
+        self.clip_distance = reach
         distances = torch.arange(-reach, reach + 1)[None]
         sinusoid_table: Tensor = SinusoidalPositionalEmbedding(head_width).sinusoid_table(
             distances

@@ -22,7 +22,7 @@ class RingAttention(nn.Module):
     def __init__(self, attention: MultiHeadAttention, *, reach: int = 1) -> None:
         super().__init__()
         self.attention = attention
-        self.reach = reach
+        self.neighbour_radius = reach
 
     def forward(
         self,
@@ -36,20 +36,20 @@ class RingAttention(nn.Module):
         part, (rows, time, _) = self.attention, values.shape
         looked_at = torch.cat([values, inputs, relay], dim=1)
         keys, read = part.keys_values(looked_at, scope.key_positions)
-        slots = ring_slots(lengths, time, self.reach)
+        slots = ring_slots(lengths, time, self.neighbour_radius)
         row = torch.arange(rows, device=values.device)[:, None, None]
         # (B, T, C, H, D) to (B, T, H, C, D): what each word has in its C slots.
         near = [each.transpose(1, 2)[row, slots].transpose(2, 3) for each in (keys, read)]
         queries = part.queries(values).transpose(1, 2)[..., None, :]
         scores = queries @ near[0].transpose(-1, -2) * part.scores.scale
         weights = torch.softmax(scores, -1)
-        scope.note(
+        scope.capture(
             "ring attention",
             weights.squeeze(3).transpose(1, 2),
             ("batch", "head", "time", "slot"),
             "How each word divides its attention over its neighbours from left to right, its own "
             "embedding and the relay.",
-            {"slot": slot_names(self.reach)},
+            {"slot": slot_names(self.neighbour_radius)},
             sums_to_one="slot",
         )
         mean = F.dropout(weights, part.dropout, self.training) @ near[1]
@@ -89,5 +89,5 @@ class RelayAttention(nn.Module):
             reading = "How the relay divides its attention over the words; the rest is on itself."
             axes = ("batch", "head", "source")
             values = capture.values[:, :, 0, 1:]
-            scope.note("relay attention", values, axes, reading, bounds=UNIT_INTERVAL)
+            scope.capture("relay attention", values, axes, reading, bounds=UNIT_INTERVAL)
         return output

@@ -177,7 +177,7 @@ class MGRUCell(SwitchCell):
         super().__init__(input_width, width, off)
         self._check_switches()
         self.can_leave_zero = self.has(1, 3) or not self.has(4)
-        self.reach = reach
+        self.attention_span = reach
         self.heads = 1 if self.has(11) else math.gcd(width, heads)
         self.gate_hidden = self._matrix(width, there=self.has(0))
         self.candidate_input = self._matrix(input_width, there=self.has(1, 3))
@@ -211,7 +211,7 @@ class MGRUCell(SwitchCell):
                 "leave 2 on, or 10 and 11."
             )
 
-    def begin(self, free: CellState) -> CellState:
+    def state_from_free(self, free: CellState) -> CellState:
         hidden = free[0] if self.has(4) else free[0].sigmoid()
         return (hidden, self._by_head(hidden)) if self.attends else (hidden,)
 
@@ -263,7 +263,7 @@ class MGRUCell(SwitchCell):
         return torch.bmm(weights, states).squeeze(1)
 
     def _remember(self, earlier: Tensor, hidden: Tensor) -> Tensor:
-        kept = earlier if earlier.shape[2] < self.reach else earlier[:, :, 1:]
+        kept = earlier if earlier.shape[2] < self.attention_span else earlier[:, :, 1:]
         return torch.cat([kept, self._by_head(hidden)], 2)
 
     def _by_head(self, hidden: Tensor) -> Tensor:

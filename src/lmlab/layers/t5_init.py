@@ -31,11 +31,11 @@ def init_t5_weights(module: nn.Module, tokens: nn.Embedding) -> None:
     """
     for part in module.modules():
         if isinstance(part, MultiHeadAttention):
-            spread = part.project.in_features**-0.5
-            nn.init.normal_(part.project.weight, std=spread)
-            queries = part.project.weight[: part.inner]
+            spread = part.qkv_projection.in_features**-0.5
+            nn.init.normal_(part.qkv_projection.weight, std=spread)
+            queries = part.qkv_projection.weight[: part.inner_width]
             nn.init.normal_(queries.detach(), std=spread * part.head_width**-0.5)
-            nn.init.normal_(part.output.weight, std=part.inner**-0.5)
+            nn.init.normal_(part.output.weight, std=part.inner_width**-0.5)
         elif isinstance(part, FeedForward):
             for each in part.children():
                 if isinstance(each, nn.Linear):

@@ -24,7 +24,7 @@ class ResidualConnection(nn.Module):
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
 
-    def enter(self, values: Tensor) -> Tensor:
+    def sublayer_input(self, values: Tensor) -> Tensor:
         """What the sublayer is given."""
         return values
 
@@ -36,7 +36,7 @@ class ResidualConnection(nn.Module):
 class PreNorm(ResidualConnection):
     """x + f(norm(x)): a clean way from the last layer to the first (GPT-2, T5, PEGASUS)."""
 
-    def enter(self, values: Tensor) -> Tensor:
+    def sublayer_input(self, values: Tensor) -> Tensor:
         normed: Tensor = self.norm(values)
         return normed
 
@@ -57,15 +57,18 @@ class PostNorm(ResidualConnection):
 class BlockCache:
     """What one layer remembers: its own places, and the source's where it has one."""
 
-    own: KVCache
+    self_attention_cache: KVCache
     source: CrossAttentionCache | None = None
 
     def select(self, rows: Tensor) -> BlockCache:
         source = None if self.source is None else self.source.select(rows)
-        return BlockCache(self.own.select(rows), source)
+        return BlockCache(self.self_attention_cache.select(rows), source)
 
     def detach(self) -> BlockCache:
-        return BlockCache(self.own.detach(), None if self.source is None else self.source.detach())
+        return BlockCache(
+            self.self_attention_cache.detach(),
+            None if self.source is None else self.source.detach(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,13 +118,15 @@ class TransformerBlock(nn.Module):
         `projected` is what `project` makes of the values, where it is at hand.
         """
         around = self.self_attention_residual
-        read = None if content is None else around.enter(content)
-        output = self.attention(around.enter(values), scope, source=read, projected=projected)
+        read = None if content is None else around.sublayer_input(content)
+        output = self.attention(
+            around.sublayer_input(values), scope, source=read, projected=projected
+        )
         values = around.sublayer_output(values, self._noted("attention output", output, scope))
         if source is not None:
             assert self.cross_attention is not None and self.cross_attention_residual is not None
-            asked = self.cross_attention_residual.enter(values)
-            seen = source.scope.named(f"{scope.name} source")
+            asked = self.cross_attention_residual.sublayer_input(values)
+            seen = source.scope.for_layer(f"{scope.name} source")
             output = self.cross_attention(asked, seen, source=source.values)
             noted = self._noted("source attention output", output, scope)
             values = self.cross_attention_residual.sublayer_output(values, noted)
@@ -129,7 +134,9 @@ class TransformerBlock(nn.Module):
 
     def project(self, values: Tensor) -> Tensor:
         """(…, 3 · H · D) the queries, keys and values of the first attention, one after another."""
-        projected: Tensor = self.attention.project(self.self_attention_residual.enter(values))
+        projected: Tensor = self.attention.qkv_projection(
+            self.self_attention_residual.sublayer_input(values)
+        )
         return projected
 
     def step(
@@ -142,17 +149,19 @@ class TransformerBlock(nn.Module):
     ) -> tuple[Tensor, BlockCache]:
         """The same for new places (B, new, W) at `positions`, and what is remembered after."""
         around = self.self_attention_residual
-        output, own = self.attention.step(around.enter(values), scope, cache.own, positions)
+        output, own = self.attention.step(
+            around.sublayer_input(values), scope, cache.self_attention_cache, positions
+        )
         values = around.sublayer_output(values, output)
         if cache.source is not None:
             assert self.cross_attention is not None and self.cross_attention_residual is not None
             assert source_scope is not None
-            asked = self.cross_attention_residual.enter(values)
+            asked = self.cross_attention_residual.sublayer_input(values)
             output = self.cross_attention.cross_attend(asked, source_scope, cache.source)
             values = self.cross_attention_residual.sublayer_output(values, output)
         return self._fed_forward(values, scope), BlockCache(own, cache.source)
 
-    def begin(
+    def initial_cache(
         self,
         rows: int,
         source: CrossAttentionSource | None = None,
@@ -160,7 +169,7 @@ class TransformerBlock(nn.Module):
     ) -> BlockCache:
         """What is remembered before the first place; `owners` of the sources serve all layers."""
         attention = self.attention
-        like = attention.project.weight
+        like = attention.qkv_projection.weight
         own = KVCache.empty(rows, attention.heads, attention.head_width, like)
         if source is None:
             return BlockCache(own)
@@ -170,11 +179,11 @@ class TransformerBlock(nn.Module):
 
     def _fed_forward(self, values: Tensor, scope: AttentionContext) -> Tensor:
         around = self.feed_forward_residual
-        output = self.feed_forward(around.enter(values))
+        output = self.feed_forward(around.sublayer_input(values))
         return around.sublayer_output(values, self._noted("feed-forward output", output, scope))
 
     @staticmethod
     def _noted(what: str, output: Tensor, scope: AttentionContext) -> Tensor:
         reading = f"What the {what.removesuffix(' output')} adds to each place, unit by unit."
-        scope.note(what, output, ("batch", "time", "unit"), reading)
+        scope.capture(what, output, ("batch", "time", "unit"), reading)
         return output

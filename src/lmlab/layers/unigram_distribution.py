@@ -28,7 +28,7 @@ class UnigramDistribution(nn.Module):
 
     counts: Tensor
     is_word: Tensor
-    breaks: Tensor
+    is_boundary: Tensor
 
     def __init__(self, vocabulary: Vocabulary, *, power: float, sample: float) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class UnigramDistribution(nn.Module):
         breaks[[i for i in (vocabulary.start, vocabulary.end) if i is not None]] = True
         self.register_buffer("counts", torch.ones(vocabulary.size, dtype=torch.int64))
         self.register_buffer("is_word", is_word, persistent=False)
-        self.register_buffer("breaks", breaks, persistent=False)
+        self.register_buffer("is_boundary", breaks, persistent=False)
 
     def count(self, tokens: NDArray[np.generic]) -> None:
         """Take the counts from the ids of a text, in memory or on disk."""
@@ -66,7 +66,7 @@ class UnigramDistribution(nn.Module):
         weights = weights.masked_fill(~able, 0.0)
         return (weights / weights.sum()).log().to(torch.get_default_dtype())
 
-    def kept(self) -> Tensor:
+    def keep_probabilities(self) -> Tensor:
         """(V,) the probability with which a token stays in its text; 0 of what is no word."""
         if self.sample <= 0:
             return self.is_word.double()
@@ -76,7 +76,9 @@ class UnigramDistribution(nn.Module):
         kept = ((1 / share).sqrt() + 1) * share
         return kept.clamp(max=1.0).masked_fill(~self.is_word, 0.0)
 
-    def draw(self, shape: tuple[int, ...], *, generator: torch.Generator | None = None) -> Tensor:
+    def sample_noise(
+        self, shape: tuple[int, ...], *, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Noise words of a shape."""
         sums = self.noise().cumsum(0)
         random = torch.rand(shape, generator=generator, device=sums.device, dtype=torch.float64)

@@ -22,7 +22,9 @@ class UniqueInputs:
     """(B, T) numbers of the different ones."""
 
     @classmethod
-    def of(cls, inputs: Tensor, positions: Tensor, segments: Tensor | None) -> UniqueInputs | None:
+    def from_inputs(
+        cls, inputs: Tensor, positions: Tensor, segments: Tensor | None
+    ) -> UniqueInputs | None:
         """Those of ids (B, T) at positions (B or 1, T); None where few are the same, or vectors."""
         if inputs.ndim != 2 or positions.ndim != 2 or not inputs.numel():
             return None
@@ -41,6 +43,6 @@ class UniqueInputs:
             index,
         )
 
-    def spread(self, values: Tensor) -> Tensor:
+    def expand(self, values: Tensor) -> Tensor:
         """(B, T, W) what was computed of the different ones, (1, U, W), wherever they stand."""
         return values[0][self.index]

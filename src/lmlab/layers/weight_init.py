@@ -20,7 +20,7 @@ def init_transformer_weights(module: nn.Module, width: int, *, layers: int = 0) 
     for name, part in module.named_modules():
         if not isinstance(part, (nn.Linear, nn.Embedding)):
             continue
-        writes = layers and name.endswith(("attention.output", "feed_forward.narrow"))
+        writes = layers and name.endswith(("attention.output", "feed_forward.down_projection"))
         nn.init.normal_(part.weight, std=spread / math.sqrt(2 * layers) if writes else spread)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)

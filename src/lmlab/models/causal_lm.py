@@ -38,7 +38,7 @@ class AutoregressiveLM(Assembly):
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         """The state of `rows` sequences after what stands before their first token."""
         device = next(iter(self.state_dict().values())).device
-        tokens = torch.full((rows,), self.vocabulary.opening, device=device)
+        tokens = torch.full((rows,), self.vocabulary.bos, device=device)
         return self._step(self.backbone.initial_state(rows), tokens)
 
     def peek(self, state: DecodingState) -> Categorical:
@@ -59,7 +59,7 @@ class AutoregressiveLM(Assembly):
         weights = None if hidden.log_weights is None else hidden.log_weights[:, -1]
         assert hidden.state is not None, "a backbone that steps carries a state"
         # Sources are the components of whatever place looks at them.
-        values = hidden.values if self.backbone.yields == "sources" else hidden.values[:, -1]
+        values = hidden.values if self.backbone.output_kind == "sources" else hidden.values[:, -1]
         return DecodingState(hidden.state, values, weights)
 
 

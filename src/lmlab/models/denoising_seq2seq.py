@@ -69,7 +69,7 @@ class SpanDistribution:
         filled = self.batch.tokens.masked_scatter(self.masked, tokens)
         batch = replace(self.batch, tokens=filled)
         view = self.system.objective.fill_view(batch, self.masked, self.first, self.size)
-        return self.system.target_log_probs(view).spread().sum(1)
+        return self.system.target_log_probs(view).to_dense().sum(1)
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(N,) tokens sampled one after another."""
@@ -130,7 +130,7 @@ class DenoisingSeq2Seq(EncoderDecoderLM):
     objective: DenoisingObjective
     # What it is trained for: texts that are written from nothing may get worse while others are
     # restored better and better.
-    watched = "loss"
+    validation_metric = "loss"
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         self.objective.setup_tokenizer(tokenizer)
@@ -150,4 +150,4 @@ class InfillingDenoisingSeq2Seq(DenoisingSeq2Seq):
 
     def infill_decoder(self, batch: Batch) -> TemplateConstrainedDecoder:
         """What rewrites the texts of a batch, in which each mask symbol is a blank."""
-        return TemplateConstrainedDecoder(self, batch, mask=self.objective.spelling.mask)
+        return TemplateConstrainedDecoder(self, batch, mask=self.objective.special_tokens.mask)

@@ -29,7 +29,7 @@ SCORING_NEGATIVES = 64
 class NegativeMiner(Protocol):
     """What finds wrong documents for questions, beside those of the batch."""
 
-    def meet(self, documents: Sequence[Sequence[int]]) -> None:
+    def setup_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """Shown the documents of the training split before training, with their symbols."""
         ...
 
@@ -51,10 +51,10 @@ class DualEncoder(System):
     from.
     """
 
-    watched = "loss"
+    validation_metric = "loss"
     others: Tensor
     """(R, length) tokens of those documents."""
-    other_lengths: Tensor
+    reference_lengths: Tensor
     """(R,)"""
 
     def __init__(
@@ -77,7 +77,7 @@ class DualEncoder(System):
         self.negatives = negatives
         self.window = length - 1
         self.register_buffer("others", torch.zeros(SCORING_NEGATIVES, length, dtype=torch.int32))
-        self.register_buffer("other_lengths", torch.zeros(SCORING_NEGATIVES, dtype=torch.int64))
+        self.register_buffer("reference_lengths", torch.zeros(SCORING_NEGATIVES, dtype=torch.int64))
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         """Keep some of the training split, evenly spread over it."""
@@ -92,9 +92,9 @@ class DualEncoder(System):
         for row, number in enumerate(chosen):
             kept = text(number)[: self.others.shape[1]]
             self.others[row, : len(kept)] = torch.tensor(kept, dtype=torch.int32)
-            self.other_lengths[row] = len(kept)
+            self.reference_lengths[row] = len(kept)
         if self.negatives is not None:
-            self.negatives.meet([text(number) for number in range(count)])
+            self.negatives.setup_documents([text(number) for number in range(count)])
 
     @property
     def loss_is_comparable(self) -> bool:
@@ -137,7 +137,7 @@ class DualEncoder(System):
         no log-probability of the text. Of a text without a question it is the mean over all ways
         to cut half of it out, so it costs so many passes.
         """
-        if not (self.other_lengths > 0).any():
+        if not (self.reference_lengths > 0).any():
             raise UserError(
                 "this encoder has met no documents to hold a text against, so that its score would "
                 "say nothing; train it on some first (lmlab train dpr --base RUN …)."
@@ -148,7 +148,9 @@ class DualEncoder(System):
         else:
             found = self._mean_log_ratio(batch)
         nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
-        return LogProbs(per_token=nothing, per_sequence=found, kind="unnormalised", whole=True)
+        return LogProbs(
+            per_token=nothing, per_sequence=found, kind="unnormalised", whole_text_only=True
+        )
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
@@ -158,7 +160,7 @@ class DualEncoder(System):
             "retrieval": Capture(
                 values=self._log_probs(cut).exp()[None],
                 axes=("batch", "time", "source"),
-                reading="P(document | question) among the documents of the batch; the diagonal is "
+                caption="P(document | question) among the documents of the batch; the diagonal is "
                 "the question's own.",
                 sums_to_one="source",
                 titles={"time": "question", "source": "document of question"},
@@ -168,7 +170,7 @@ class DualEncoder(System):
     def _cut(self, batch: Batch, generator: torch.Generator | None) -> QuestionDocumentPairs:
         if batch.condition is not None:
             return QuestionDocumentPairs(questions=batch.condition, documents=batch)
-        return self.cloze.draw(batch, generator=generator)
+        return self.cloze.sample(batch, generator=generator)
 
     def _log_probs(self, cut: QuestionDocumentPairs, more: Batch | None = None) -> Tensor:
         """(B, C) log p(document | question) among those of the batch, and behind them `more`."""
@@ -181,14 +183,14 @@ class DualEncoder(System):
 
     def _others(self, batch: Batch, *, cut: bool) -> Batch:
         """The documents that were kept, of the form of those that are scored."""
-        real = self.other_lengths > 0
-        lengths = self.other_lengths[real]
+        real = self.reference_lengths > 0
+        lengths = self.reference_lengths[real]
         rows = torch.arange(len(lengths), device=lengths.device)
         others = Batch(tokens=self.others[real].long(), lengths=lengths, rows=rows)
         if not cut or not len(others):
             return others
         generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
-        return self.cloze.draw(others, generator=generator).documents
+        return self.cloze.sample(others, generator=generator).documents
 
     def _log_ratio(self, cut: QuestionDocumentPairs, others: Batch) -> Tensor:
         """(B,) how much likelier a question's document is than others, in nats."""

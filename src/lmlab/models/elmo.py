@@ -1,4 +1,5 @@
-"""ELMo: a forward and a backward recurrent language model with shared embeddings (Peters et al. 2018)."""
+"""ELMo: a forward and a backward recurrent language model with shared embeddings (Peters et al.
+2018)."""
 
 from __future__ import annotations
 

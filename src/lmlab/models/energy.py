@@ -41,7 +41,7 @@ class EnergyModelBase(Assembly):
 
     emission: EnergyEmission
     objective: EnergyObjective
-    watched = "loss"
+    validation_metric = "loss"
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class EnergyModelBase(Assembly):
         """Log-probabilities of what each row is, data or made up."""
         places = prediction_mask(view)
         assert view.targets is not None and bool((places.sum(1) == 1).all()), "one target a row"
-        counted = self.objective.pooling.counted(places, _real(view))
+        counted = self.objective.pooling.energy_mask(places, _real(view))
         energies = self._by_place(view, hidden, counted).sum(1) + self.constant
         odds = -energies - math.log(self.objective.negatives)
         told = F.logsigmoid(torch.where(view.targets[places] == DATA_LABEL, odds, -odds))
-        return Predictions(log_probs=told, places=places)
+        return Predictions(log_probs=told, target_mask=places)
 
     def position_energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         """(B, T) the energy of each place, 0 where it does not count; their sum and c are E.
@@ -90,7 +90,7 @@ class EnergyModelBase(Assembly):
             lengths=batch.lengths,
             attention_mask=pooling.attention_mask(blanks),
         )
-        return self._by_place(view, self.hidden(view), pooling.counted(blanks, batch.mask()))
+        return self._by_place(view, self.hidden(view), pooling.energy_mask(blanks, batch.mask()))
 
     def _by_place(self, view: View, hidden: HiddenStates, counted: Tensor) -> Tensor:
         energies = self.emission.energies(hidden.values, view.inputs)
@@ -169,7 +169,7 @@ class EnergyBasedModel(EnergyModelBase):
         if bool(unknown.any()):
             sight = view.attention_mask.mask(copies.lengths, shown.shape[1]) & ~unknown[:, None]
             view = replace(view, attention_mask=ExplicitMask(sight))
-        counted = pooling.counted(blanks, copies.mask()) & ~unknown
+        counted = pooling.energy_mask(blanks, copies.mask()) & ~unknown
         return self._by_place(view, self.hidden(view), counted).sum(1)
 
 

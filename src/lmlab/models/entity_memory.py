@@ -72,7 +72,7 @@ class EntitiesAsExperts(MaskedLM):
 
     def _linked(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(M, 3) the mentions of a text, and (M, N) log p(entity) of each."""
-        found = self.hidden(self._plain(batch)).recalled
+        found = self.hidden(self._plain(batch)).memory_outputs
         return found[self.memory][MENTION_SPANS], found[self.last][ENTITY_LOG_PROBS]
 
     @torch.no_grad()
@@ -101,7 +101,7 @@ class EntitiesAsExperts(MaskedLM):
     def _asked(self, batch: Batch) -> MemoryLookup:
         """What the memories find, with the run of mask symbols of each row as a mention."""
         view = self._plain(batch)
-        detected = self.hidden(view).recalled[self.memory][MENTION_SPANS]
+        detected = self.hidden(view).memory_outputs[self.memory][MENTION_SPANS]
         hidden = (batch.tokens == require_mask_id(self.vocabulary.mask)).long()
         first = hidden.argmax(1)
         last = first + hidden.sum(1) - 1
@@ -110,20 +110,22 @@ class EntitiesAsExperts(MaskedLM):
         every = torch.cat([detected[apart], torch.stack([row_indices(batch), first, last], 1)])
         order = (every[:, 0] * batch.tokens.shape[1] + every[:, 1]).argsort()
         spans = unlinked_spans(*every[order].unbind(1))
-        recalled = self.hidden(replace(view, spans=spans)).recalled
-        return MemoryLookup(recalled=recalled, spans=spans, asked=spans.first == first[spans.rows])
+        recalled = self.hidden(replace(view, spans=spans)).memory_outputs
+        return MemoryLookup(
+            memory_outputs=recalled, spans=spans, is_masked_mention=spans.first == first[spans.rows]
+        )
 
     def _answers(self, found: MemoryLookup) -> Tensor:
         """(B, N) log p(entity) of the hidden mention of each row."""
-        return found.recalled[self.last][ENTITY_LOG_PROBS][found.asked]
+        return found.memory_outputs[self.last][ENTITY_LOG_PROBS][found.is_masked_mention]
 
     def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
         """For each row the entities that the memory gave for its other mentions."""
-        probabilities = found.recalled[self.memory][ENTITY_LOG_PROBS].exp()
+        probabilities = found.memory_outputs[self.memory][ENTITY_LOG_PROBS].exp()
         best = probabilities.max(-1)
-        rows = int(found.asked.sum())
+        rows = int(found.is_masked_mention.sum())
         evidence: list[list[Evidence]] = [[] for _ in range(rows)]
-        for mention in (~found.asked).nonzero()[:, 0].tolist():
+        for mention in (~found.is_masked_mention).nonzero()[:, 0].tolist():
             entity = self.knowledge.entities[int(best.indices[mention])]
             evidence[int(found.spans.rows[mention])].append(
                 Evidence(
@@ -154,7 +156,7 @@ class EntitiesAsExperts(MaskedLM):
             )
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
         self.check_length(len(ids) + 1 + len(end))
-        return [self.vocabulary.opening, *ids, *end]
+        return [self.vocabulary.bos, *ids, *end]
 
     def _batch(self, sequences: Sequence[Sequence[int]]) -> Batch:
         return Batch.collate(sequences, pad=self.vocabulary.pad).to(next(self.parameters()).device)
@@ -187,9 +189,9 @@ class EntitiesAsExperts(MaskedLM):
 class MemoryLookup:
     """What memories found in questions, each with one hidden mention."""
 
-    recalled: Mapping[int, Mapping[str, Tensor]]
+    memory_outputs: Mapping[int, Mapping[str, Tensor]]
     spans: MentionSpans
-    asked: Tensor
+    is_masked_mention: Tensor
     """(M,) bool: the hidden mention of each row."""
 
 
@@ -277,8 +279,8 @@ class FactsAsExperts(EntitiesAsExperts):
         self.fact_memory.table.write(after)
 
     def _answers(self, found: MemoryLookup) -> Tensor:
-        looked_up = found.recalled[self.last]
-        return looked_up[ANSWER_LOG_PROBS][found.asked[looked_up[MASKED_MENTIONS]]]
+        looked_up = found.memory_outputs[self.last]
+        return looked_up[ANSWER_LOG_PROBS][found.is_masked_mention[looked_up[MASKED_MENTIONS]]]
 
     def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
         """For each row the facts that its hidden mention looked up."""
@@ -296,8 +298,8 @@ class FactsAsExperts(EntitiesAsExperts):
 
     def _facts(self, found: MemoryLookup) -> Tensor:
         """(B, F + 1) log p(fact) of the hidden mention of each row."""
-        looked_up = found.recalled[self.last]
-        return looked_up[FACT_LOG_PROBS][found.asked[looked_up[MASKED_MENTIONS]]]
+        looked_up = found.memory_outputs[self.last]
+        return looked_up[FACT_LOG_PROBS][found.is_masked_mention[looked_up[MASKED_MENTIONS]]]
 
     def _told(self) -> list[tuple[str, str]]:
         """Each fact of the memory as `subject, relation` and its objects, the null fact last."""

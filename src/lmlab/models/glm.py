@@ -28,9 +28,9 @@ class GLMState:
     """(B, W) the newest hidden state."""
     blanks: Tensor
     """(B, n) the places of the blanks, padded at the end."""
-    turn: Tensor
+    blank_index: Tensor
     """(B,) which of them is being written, from 0 on."""
-    within: Tensor
+    intra_position: Tensor
     """(B,) the second position of the newest token."""
 
     def select(self, rows: Tensor) -> GLMState:
@@ -38,8 +38,8 @@ class GLMState:
             self.memory.select(rows),
             self.values[rows],
             self.blanks[rows],
-            self.turn[rows],
-            self.within[rows],
+            self.blank_index[rows],
+            self.intra_position[rows],
         )
 
     def detach(self) -> GLMState:
@@ -48,7 +48,7 @@ class GLMState:
 
 def with_unpredictable_token(emission: Softmax, token: int) -> Softmax:
     """The emission with one more token that is only read: its probability is zero."""
-    emission.never[token] = float("-inf")
+    emission.never_predicted[token] = float("-inf")
     return emission
 
 
@@ -63,8 +63,8 @@ class GLM(Assembly):
     def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
         """The state of `rows` texts before their first token, each given its condition."""
         device = next(self.parameters()).device
-        first = torch.full((rows,), self.vocabulary.opening, device=device)
-        return self.begin(self.objective.lead(condition, first))
+        first = torch.full((rows,), self.vocabulary.bos, device=device)
+        return self.start_infilling(self.objective.part_a(condition, first))
 
     def peek(self, state: GLMState) -> Categorical:
         """The distribution of the next token, (rows, V); its end is the end of the blank."""
@@ -73,9 +73,9 @@ class GLM(Assembly):
 
     def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
         """The state after one more token in each row, (rows,)."""
-        return self.write(state, tokens, state.turn, state.within + 1)
+        return self.write(state, tokens, state.blank_index, state.intra_position + 1)
 
-    def begin(self, lead: PartA) -> GLMState:
+    def start_infilling(self, lead: PartA) -> GLMState:
         """The state after a text with blanks was read and its first blank begun."""
         rows = len(lead.blanks)
         hidden = self.backbone(lead.view, self.backbone.initial_state(rows))
@@ -125,10 +125,12 @@ class BlankDecoder:
         self.batch = batch
         self.separator = system.objective.start
         self.vocabulary = replace(system.vocabulary, size=self.separator + 1)
-        self.ordinary = torch.ones(self.separator + 1, dtype=torch.bool, device=batch.tokens.device)
+        self.answer_tokens = torch.ones(
+            self.separator + 1, dtype=torch.bool, device=batch.tokens.device
+        )
         # Symbols of its own stand behind the tokeniser's tokens.
-        self.ordinary[[*system.vocabulary.unpredictable, system.objective.end]] = False
-        self.ordinary[system.vocabulary.size :] = False
+        self.answer_tokens[[*system.vocabulary.unpredictable, system.objective.end]] = False
+        self.answer_tokens[system.vocabulary.size :] = False
         masks = (batch.tokens == system.objective.mask) & batch.mask()
         self.counts = masks.sum(1)
         if not bool((self.counts > 0).all()):
@@ -142,7 +144,7 @@ class BlankDecoder:
         # Padding repeats the last blank, so that the last one is known by its number.
         last = self.counts[:, None] - 1
         order = torch.arange(self.places.shape[1], device=last.device).minimum(last)
-        return self.system.begin(PartA(view, self.places.gather(1, order)))
+        return self.system.start_infilling(PartA(view, self.places.gather(1, order)))
 
     def peek(self, state: GLMState) -> Categorical:
         """(rows, V and the separator); the end symbol can come in the last blank alone."""
@@ -157,14 +159,14 @@ class BlankDecoder:
 
     def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
         next_blank = tokens == self.separator
-        within = torch.where(next_blank, 1, state.within + 1)
-        return self.system.write(state, tokens, state.turn + next_blank.long(), within)
+        within = torch.where(next_blank, 1, state.intra_position + 1)
+        return self.system.write(state, tokens, state.blank_index + next_blank.long(), within)
 
     @staticmethod
     def _is_last(state: GLMState) -> Tensor:
         """(rows,) bool: no other blank follows the one that is being written."""
-        following = (state.turn + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
-        here = state.blanks.gather(1, state.turn[:, None])
+        following = (state.blank_index + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
+        here = state.blanks.gather(1, state.blank_index[:, None])
         return (state.blanks.gather(1, following) == here).squeeze(1)
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
@@ -177,6 +179,6 @@ class BlankDecoder:
         found += [[]] * (int(self.counts[row]) - len(found))
         return [tuple(answer) for answer in found]
 
-    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+    def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         first, *others = answers
         return [*first, *(token for each in others for token in (self.separator, *each))]

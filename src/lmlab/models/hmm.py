@@ -78,7 +78,7 @@ class HiddenMarkovModel(AutoregressiveLM):
         posterior = Capture(
             values=state_posterior(self.markov.tables(), batch),
             axes=("batch", "time", "state"),
-            reading="P(state | the whole text) at each token, by forward-backward.",
+            caption="P(state | the whole text) at each token, by forward-backward.",
             sums_to_one="state",
         )
         return {**super().capture_internals(batch), "state posterior": posterior}

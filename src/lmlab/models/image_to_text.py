@@ -34,7 +34,7 @@ class ImageToTextLM(EncoderDecoderLM):
         """The state of `rows` texts before their first token, each given its image."""
         device = next(self.parameters()).device
         view = self.objective.source_view(condition, rows, device)
-        hidden = self.backbone.opened(view)
+        hidden = self.backbone.encode_image(view)
         assert hidden.state is not None
         return DecodingState(hidden.state, hidden.values[:, -1], None)
 

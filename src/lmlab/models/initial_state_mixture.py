@@ -40,7 +40,7 @@ class InitialisableBackbone(Protocol):
         """The tensors of a state that a start is free to choose, each with its width."""
         ...
 
-    def begin(self, free: Mapping[str, Tensor]) -> TensorState:
+    def state_from_free(self, free: Mapping[str, Tensor]) -> TensorState:
         """The state that such numbers (rows, width) begin."""
         ...
 
@@ -52,7 +52,7 @@ class InitialisableBackbone(Protocol):
 class InitialStates(nn.Module):
     """W learned starts, vectors for every free tensor of a state, and their W weights as logits."""
 
-    SPREAD = 0.5
+    INITIAL_STD = 0.5
     """Standard deviation of the first values: starts must differ, or they would stay the same."""
 
     def __init__(self, count: int, widths: Mapping[str, int]) -> None:
@@ -63,7 +63,7 @@ class InitialStates(nn.Module):
         # A parameter's name has no dots.
         self.vectors = nn.ParameterDict(
             {
-                name.replace(".", "_"): nn.Parameter(self.SPREAD * torch.randn(count, width))
+                name.replace(".", "_"): nn.Parameter(self.INITIAL_STD * torch.randn(count, width))
                 for name, width in widths.items()
             }
         )
@@ -98,20 +98,20 @@ class StateMixtureLM(AutoregressiveLM):
             f"{self.single_state_setting}{more}, or leave --objective out."
         )
 
-    def begun(self, view: View) -> tuple[TensorState, View]:
+    def initial_states(self, view: View) -> tuple[TensorState, View]:
         """The states that the rows of a view begin in, and the view of what follows them."""
         raise TypeError(f"{type(self).__name__} does not define begun")
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         if state is None:
-            state, view = self.begun(view)
+            state, view = self.initial_states(view)
         hidden, log_weights = self._hidden_by_start(view, state)
         places, each = self._log_probs_by_start(view, hidden)
         before, after = _posteriors(log_weights, each)
         mixed = torch.logsumexp(before + each, dim=-1)[places].to(hidden.values.dtype)
         assert isinstance(hidden.state, TensorState)
         following = self._rows_first(hidden.state, after[:, -1].to(hidden.values.dtype))
-        return Predictions(log_probs=mixed, places=places, state=following)
+        return Predictions(log_probs=mixed, target_mask=places, state=following)
 
     def _hidden_by_start(self, view: View, state: State) -> tuple[HiddenStates, Tensor]:
         """The backbone's hidden states for rows · W rows, and the log-weights they begin with."""
@@ -195,21 +195,21 @@ class InitialStateMixtureLM(StateMixtureLM):
 
     def begin(self, rows: int) -> TensorState:
         """The state of `rows` sequences before their first input, in all starts."""
-        memory = self._startable().begin(self.starts.free(rows))
+        memory = self._startable().state_from_free(self.starts.free(rows))
         return self._rows_first(memory, self.starts.log_weights(rows))
 
-    def begun(self, view: View) -> tuple[TensorState, View]:
+    def initial_states(self, view: View) -> tuple[TensorState, View]:
         return self.begin(len(view.inputs)), view
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         memory = self.begin(rows)
-        opening = torch.full((rows,), self.vocabulary.opening, device=memory[LOG_WEIGHTS].device)
+        opening = torch.full((rows,), self.vocabulary.bos, device=memory[LOG_WEIGHTS].device)
         return self._step(memory, opening)
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """The weights of the starts, and for each row what its likeliest start leads to."""
-        before, view = self.begun(self.objective.view(batch))
+        before, view = self.initial_states(self.objective.view(batch))
         after = self.posteriors(before, view)
         chosen = self._most_probable_state(before, after[:, -1])
         captures = {
@@ -220,7 +220,7 @@ class InitialStateMixtureLM(StateMixtureLM):
         captures["starts"] = Capture(
             values=self.starts.log_weights(1)[0].exp(),
             axes=("choice",),
-            reading="P(initial state of the network), before any token is read.",
+            caption="P(initial state of the network), before any token is read.",
             sums_to_one="choice",
             titles={"choice": "initial state"},
         )
@@ -233,7 +233,7 @@ def initial_state_posterior_capture(log_posterior: Tensor) -> Capture:
     return Capture(
         values=log_posterior.exp(),
         axes=("batch", "time", "choice"),
-        reading="P(initial state | the tokens up to and including this one).",
+        caption="P(initial state | the tokens up to and including this one).",
         bounds=UNIT_INTERVAL,
         titles={"choice": "initial state"},
     )

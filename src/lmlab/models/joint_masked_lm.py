@@ -33,7 +33,7 @@ class MaskedPositions:
     """(B, n) their places in reading order; other places behind a row's own."""
 
     @classmethod
-    def of(cls, masked: Tensor) -> MaskedPositions:
+    def from_mask(cls, masked: Tensor) -> MaskedPositions:
         """Those of a mask (B, T); n is the most that a row has, and at least one."""
         lengths = masked.sum(1)
         most = max(1, int(lengths.max())) if len(masked) else 1
@@ -41,7 +41,7 @@ class MaskedPositions:
         return cls(masked=masked, lengths=lengths, index=index)
 
     @property
-    def real(self) -> Tensor:
+    def is_real(self) -> Tensor:
         """(B, n) bool: whether there is such a blank."""
         number = torch.arange(self.index.shape[1], device=self.index.device)
         return number < self.lengths[:, None]
@@ -54,7 +54,7 @@ class MaskedPositions:
     def pad(self, packed: Tensor) -> Tensor:
         """(B, n, …) from the (N, …) of all blanks in reading order; 0 where there is none."""
         padded = packed.new_zeros(*self.index.shape, *packed.shape[1:])
-        return padded.index_put(self.real.nonzero(as_tuple=True), packed)
+        return padded.index_put(self.is_real.nonzero(as_tuple=True), packed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class PackedJointDistribution:
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
         """(N,) tokens drawn for all blanks."""
-        return self.padded.sample(generator=generator)[self.blanks.real]
+        return self.padded.sample(generator=generator)[self.blanks.is_real]
 
     def best(self) -> Tensor:
         """(N,) the likeliest tokens of each row, together; a warning where it is not sure."""
@@ -97,11 +97,11 @@ class JointMaskedLM(MaskedLM):
         """(N, V) each place by itself: the joint's marginals, in reading order."""
         blanks, hidden = self._at(batch, masked)
         joint = self.emission.joint(hidden, blanks.lengths)
-        return Categorical(joint.marginals(generator=generator)[blanks.real])
+        return Categorical(joint.marginals(generator=generator)[blanks.is_real])
 
     def _at(self, batch: Batch, masked: Tensor) -> tuple[MaskedPositions, Tensor]:
         """The blanks and their hidden states (B, n, W)."""
-        blanks = MaskedPositions.of(masked)
+        blanks = MaskedPositions.from_mask(masked)
         return blanks, blanks.pad(self.hidden_at(self.objective.fill_view(batch, masked), masked))
 
     def marginals_at(self, batch: Batch, masked: Tensor, asked: Tensor) -> Tensor:
@@ -110,12 +110,12 @@ class JointMaskedLM(MaskedLM):
         A place that is asked and not masked is seen, and the emission's alone.
         """
         hidden = self.hidden(self.objective.fill_view(batch, masked)).values
-        blanks = MaskedPositions.of(masked)
+        blanks = MaskedPositions.from_mask(masked)
         joint = self.emission.joint(blanks.gather(hidden), blanks.lengths)
         tokens = blanks.gather(batch.tokens)
         each = joint.marginals().gather(-1, tokens[..., None])[..., 0]
         found = torch.zeros(masked.shape, dtype=each.dtype, device=each.device)
-        found = found.masked_scatter(masked, each[blanks.real])
+        found = found.masked_scatter(masked, each[blanks.is_real])
         seen = asked & ~masked
         alone = self.emission.log_prob(hidden[seen], batch.tokens[seen])
         return found.masked_scatter(seen, alone.to(found))[asked]
@@ -125,7 +125,7 @@ class JointMaskedLM(MaskedLM):
         blanks, hidden, tokens = self._asked(view)
         so_far = self.emission.joint(hidden, blanks.lengths).prefix_log_probs(tokens)
         before = torch.cat([torch.zeros_like(so_far[:, :1]), so_far[:, :-1]], 1)
-        return Predictions(log_probs=(so_far - before)[blanks.real], places=blanks.masked)
+        return Predictions(log_probs=(so_far - before)[blanks.is_real], target_mask=blanks.masked)
 
     def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
         """(B,) what is lost on the targets of each row, together."""
@@ -137,6 +137,6 @@ class JointMaskedLM(MaskedLM):
     def _asked(self, view: View) -> tuple[MaskedPositions, Tensor, Tensor]:
         """A view's targets as blanks, their hidden states (B, n, W) and their tokens (B, n)."""
         assert view.targets is not None
-        blanks = MaskedPositions.of(prediction_mask(view))
+        blanks = MaskedPositions.from_mask(prediction_mask(view))
         hidden = blanks.pad(self.hidden_at(view, blanks.masked))
         return blanks, hidden, blanks.pad(view.targets[blanks.masked])

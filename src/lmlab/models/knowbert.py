@@ -52,7 +52,7 @@ class KnowBERT(BERT):
         """Make the entities' vectors, for which the texts are not looked at."""
         vectors = self.backbone.get_submodule("embedding.tokens").get_parameter("weight")
         unknown = self.vocabulary.unknown
-        self.memory.linker.entities.meet(self._pieces, vectors, unknown=unknown)
+        self.memory.linker.entities.setup_vectors(self._pieces, vectors, unknown=unknown)
         super().setup_data(tokens, offsets)
 
     def begin_step(self, step: int) -> None:
@@ -63,7 +63,7 @@ class KnowBERT(BERT):
         linker = {id(parameter) for parameter in self.memory.linking_parameters()}
         for parameter in self.parameters():
             parameter.requires_grad_(not alone or id(parameter) in linker)
-        self.objective.alone = alone
+        self.objective.linking_only = alone
 
     def loss(
         self,
@@ -83,7 +83,7 @@ class KnowBERT(BERT):
     def link(self, batch: Batch) -> list[MentionLink]:
         """Every mention of a clean batch and the entity that it is taken for."""
         view = self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
-        [found] = self.hidden(view).recalled.values()
+        [found] = self.hidden(view).memory_outputs.values()
         spans = view.spans
         assert spans is not None
         best = found["weights"].max(-1).values if len(spans) else found["chosen"].float()

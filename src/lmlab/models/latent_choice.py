@@ -1,4 +1,5 @@
-"""Autoregressive models with a latent choice at each position (parents, slots), summed out exactly."""
+"""Autoregressive models with a latent choice at each position (parents, slots), summed out
+exactly."""
 
 from __future__ import annotations
 

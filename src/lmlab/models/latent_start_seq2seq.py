@@ -37,7 +37,7 @@ class ShiftableStart(Protocol):
         """Names and widths of these tensors, what the writer knows of the source last."""
         ...
 
-    def begin(self, view: View) -> TensorState:
+    def init_decoder(self, view: View) -> TensorState:
         """The writer's state before its first input."""
         ...
 
@@ -45,7 +45,7 @@ class ShiftableStart(Protocol):
 class DiscreteLatent(nn.Module):
     """K values of the latent variable: their vectors, and how likely the source makes each."""
 
-    SPREAD = 0.5
+    INITIAL_STD = 0.5
     """Standard deviation of the first values: they must differ, or they would stay the same."""
 
     def __init__(self, count: int, widths: Mapping[str, int]) -> None:
@@ -53,7 +53,7 @@ class DiscreteLatent(nn.Module):
         self.names = tuple(widths)
         self.weigh = nn.Linear(widths[self.names[-1]], count)
         self.vectors = nn.ParameterList(
-            nn.Parameter(self.SPREAD * torch.randn(count, width)) for width in widths.values()
+            nn.Parameter(self.INITIAL_STD * torch.randn(count, width)) for width in widths.values()
         )
 
     def forward(self, state: TensorState) -> TensorState:
@@ -69,7 +69,7 @@ class DiscreteLatent(nn.Module):
 class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
     """A reader and a writer that begins in one of K states, moved from the reader's last."""
 
-    single_state_setting: ClassVar[str] = "choices=1"
+    single_state_setting: ClassVar[str] = "latent_choices=1"
 
     def __init__(self, *, choices: int, **parts: Any) -> None:
         super().__init__(**parts)
@@ -83,10 +83,10 @@ class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
 
     def begin(self, view: View) -> TensorState:
         """The state before the first input, for each value of the latent variable."""
-        state: TensorState = self.choices(self._shiftable().begin(view))
+        state: TensorState = self.choices(self._shiftable().init_decoder(view))
         return state
 
-    def begun(self, view: View) -> tuple[TensorState, View]:
+    def initial_states(self, view: View) -> tuple[TensorState, View]:
         assert view.decoder is not None, "a reader and a writer need a view of both"
         return self.begin(view), view.decoder
 
@@ -94,7 +94,7 @@ class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
         """The state of `rows` texts before their first token, each given its source."""
         device = next(self.parameters()).device
         memory = self.begin(self.objective.source_view(condition, rows, device))
-        for token in self.objective.opening():
+        for token in self.objective.decoder_prefix():
             state = self._step(memory, torch.full((rows,), token, device=device))
             assert isinstance(state.memory, TensorState)
             memory = state.memory
@@ -103,12 +103,12 @@ class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
         """How likely a source makes each value, and what the text then says of it."""
-        before, view = self.begun(self.objective.view(batch))
+        before, view = self.initial_states(self.objective.view(batch))
         return {
             "latent given the source": Capture(
                 values=before[LOG_WEIGHTS].exp(),
                 axes=("batch", "choice"),
-                reading="P(latent | source), before anything is generated.",
+                caption="P(latent | source), before anything is generated.",
                 sums_to_one="choice",
                 titles={"choice": "value of the latent"},
             ),

@@ -1,7 +1,8 @@
 """Systems with one latent vector behind a whole sentence: latent-variable models, autoencoders.
 
-Both write a sentence from a latent by a `LatentDecoder`. A latent-variable model has a prior over latents
-and is a distribution over sentences; an autoencoder has none and only gives back what it was shown.
+Both write a sentence from a latent by a `LatentDecoder`. A latent-variable model has a prior over
+latents and is a distribution over sentences; an autoencoder has none and only gives back what it
+was shown.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ class LatentConditionalLM(AutoregressiveLM):
         return self.backbone.state_from_latents(self.latents.expand(rows, -1))
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
-        tokens = torch.full((rows,), self.vocabulary.opening, device=self.latents.device)
+        tokens = torch.full((rows,), self.vocabulary.bos, device=self.latents.device)
         return self._step(self._state(rows), tokens)
 
     def log_prob(
@@ -243,7 +244,7 @@ class LatentConditionalLM(AutoregressiveLM):
     ) -> LogProbs:
         before = self._state(len(batch)) if state is None else state
         found = self.target_log_probs(causal_view(batch), before)
-        return LogProbs(per_token=found.spread(), kind="exact", state=found.state)
+        return LogProbs(per_token=found.to_dense(), kind="exact", state=found.state)
 
     def write(self, max_length: int, choose: Callable[[Categorical], Tensor]) -> list[list[int]]:
         """A sequence for each latent, token by token, up to its end symbol or `max_length`."""

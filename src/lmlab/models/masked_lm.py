@@ -25,7 +25,7 @@ class MaskedLM(Assembly):
     """An assembly that fills masked tokens in, and gives a vector for a whole text."""
 
     objective: MaskedLMObjective
-    watched = "loss"
+    validation_metric = "loss"
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
@@ -42,7 +42,7 @@ class MaskedLM(Assembly):
         assert view.targets is not None
         hidden = self.hidden_at(view, places)
         return Predictions(
-            log_probs=self.emission.log_prob(hidden, view.targets[places]), places=places
+            log_probs=self.emission.log_prob(hidden, view.targets[places]), target_mask=places
         )
 
     def logits(
@@ -53,8 +53,8 @@ class MaskedLM(Assembly):
         hidden = self.hidden_at(self.objective.fill_view(batch, masked), asked)
         emission = self._logit_emission
         if head == "own":
-            return emission.logits(hidden) + emission.never
-        return hidden @ self._token_vectors(hidden).T + emission.never
+            return emission.logits(hidden) + emission.never_predicted
+        return hidden @ self._token_vectors(hidden).T + emission.never_predicted
 
     def log_prob_at(self, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
         """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` hidden.
@@ -73,7 +73,7 @@ class MaskedLM(Assembly):
             scores = emission.logit(values, targets)
         else:
             scores = (values * self._token_vectors(values)[targets]).sum(-1)
-        return scores + emission.never[targets]
+        return scores + emission.never_predicted[targets]
 
     @property
     def _logit_emission(self) -> LogitEmission:

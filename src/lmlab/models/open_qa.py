@@ -41,20 +41,23 @@ class SpanScorer(nn.Module):
 
     def __init__(self, width: int, *, longest: int) -> None:
         super().__init__()
-        self.longest = longest
+        self.max_span_length = longest
         self.starts = nn.Linear(width, width)
         self.ends = nn.Linear(width, width, bias=False)
         self.scores = nn.Linear(width, 1, bias=False)
 
     def forward(self, values: Tensor, lengths: Tensor) -> Tensor:
         time = values.shape[1]
-        starts, ends = self.starts(values), F.pad(self.ends(values), (0, 0, 0, self.longest - 1))
+        starts, ends = (
+            self.starts(values),
+            F.pad(self.ends(values), (0, 0, 0, self.max_span_length - 1)),
+        )
         found = [
             self.scores(F.gelu(starts + ends[:, after : after + time])).squeeze(-1)
-            for after in range(self.longest)
+            for after in range(self.max_span_length)
         ]
         place = torch.arange(time, device=values.device)[:, None]
-        last = place + torch.arange(self.longest, device=values.device)
+        last = place + torch.arange(self.max_span_length, device=values.device)
         return torch.stack(found, -1).masked_fill(last >= lengths[:, None, None], -torch.inf)
 
 
@@ -68,7 +71,7 @@ class OpenQAModel(RetrieverModel):
     that it is given.
     """
 
-    watched = "spans"
+    validation_metric = "spans"
 
     def __init__(
         self,
@@ -82,16 +85,16 @@ class OpenQAModel(RetrieverModel):
         self.vocabulary = vocabulary
         self.backbone = backbone
         self.spans = spans
-        self.early = early
+        self.early_candidates = early
 
     @property
     def retriever(self) -> Retriever:
         return self.backbone.retriever
 
     @property
-    def guess(self) -> float:
+    def chance_nats(self) -> float:
         """Nats of an answer that is any span of any document: what a miss is counted as."""
-        return math.log(max(1, len(self.retriever.memory.tokens)) * self.spans.longest)
+        return math.log(max(1, len(self.retriever.memory.tokens)) * self.spans.max_span_length)
 
     def loss(
         self,
@@ -110,7 +113,7 @@ class OpenQAModel(RetrieverModel):
             ("spans", self._log_prob(batch, questions)),
             ("early", self._log_prob_early(batch, questions)),
         ):
-            lost = torch.where(log_prob > -torch.inf, -log_prob, self.guess).sum()
+            lost = torch.where(log_prob > -torch.inf, -log_prob, self.chance_nats).sum()
             parts[name] = Loss(lost, count.to(lost.device))
         total = parts["spans"].total + parts["early"].total
         return Loss(total, parts["spans"].count, parts), None
@@ -125,7 +128,7 @@ class OpenQAModel(RetrieverModel):
         """log p(y | x), of the answer as a whole; -inf where no document found holds it."""
         found = self._log_prob(batch, self._questions(batch))
         nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
-        return LogProbs(per_token=nothing, per_sequence=found, kind="exact", whole=True)
+        return LogProbs(per_token=nothing, per_sequence=found, kind="exact", whole_text_only=True)
 
     def _questions(self, batch: Batch) -> Batch:
         if batch.condition is None:
@@ -145,9 +148,9 @@ class OpenQAModel(RetrieverModel):
     def _log_prob_early(self, batch: Batch, questions: Batch) -> Tensor:
         """(B,) log Σ p(z | x) over those of more documents that hold the answer."""
         memory, queries = self.retriever.memory, self.encode_queries(questions)
-        numbers = memory.search(queries, self.early)
+        numbers = memory.search(queries, self.early_candidates)
         scores = (memory.vectors[numbers].detach() * queries[:, None]).sum(-1)
-        held = self.retriever.holds(numbers, batch)
+        held = self.retriever.contains_text(numbers, batch)
         return _log_sum(torch.log_softmax(scores, 1).masked_fill(~held, -torch.inf))
 
     def span_log_probs(self, questions: Batch, numbers: Tensor) -> Tensor:
@@ -158,8 +161,8 @@ class OpenQAModel(RetrieverModel):
         """
         view = View(inputs=questions.tokens, lengths=questions.lengths, attention_mask=FullMask())
         beside, time = concatenate_documents(view, numbers, self.retriever.memory)
-        values = self.backbone.reader(beside).values
-        _, lengths = self.retriever.memory.inner(numbers.flatten())
+        values = self.backbone.encoder(beside).values
+        _, lengths = self.retriever.memory.document_tokens(numbers.flatten())
         first = questions.lengths.repeat_interleave(numbers.shape[1])
         place = torch.arange(int(lengths.max()), device=lengths.device)
         at = (first[:, None] + place).clamp(max=time - 1)
@@ -180,14 +183,14 @@ class OpenQAModel(RetrieverModel):
 
     def _places(self, batch: Batch, numbers: Tensor, spans: Tensor) -> Tensor:
         """(B, K, L, A) bool: the spans that are the answer, S(z, y)."""
-        tokens, _ = self.retriever.memory.inner(numbers.flatten())
+        tokens, _ = self.retriever.memory.document_tokens(numbers.flatten())
         answers, size = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
         sought = answers.repeat_interleave(numbers.shape[1], 0)
         sizes = size.repeat_interleave(numbers.shape[1])
         right = torch.zeros(len(tokens), *spans.shape[2:], dtype=torch.bool, device=tokens.device)
         same = torch.ones_like(tokens, dtype=torch.bool)
-        padded = F.pad(tokens, (0, self.spans.longest), value=self.vocabulary.pad)
-        for after in range(min(self.spans.longest, sought.shape[1])):
+        padded = F.pad(tokens, (0, self.spans.max_span_length), value=self.vocabulary.pad)
+        for after in range(min(self.spans.max_span_length, sought.shape[1])):
             same = same & (padded[:, after : after + tokens.shape[1]] == sought[:, after, None])
             right[:, :, after] = same & (sizes == after + 1)[:, None]
         return right.unflatten(0, numbers.shape) & (spans > -torch.inf)
@@ -225,7 +228,7 @@ class OpenQAModel(RetrieverModel):
     def _best(self, numbers: Tensor, joint: Tensor, count: int) -> list[Answer]:
         """Answers by the sum over all places where they stand, given joint (K, L, A)."""
         memory, pieces = self.retriever.memory, self.require_tokenizer()
-        tokens = memory.inner(numbers)[0].tolist()
+        tokens = memory.document_tokens(numbers)[0].tolist()
         shares: dict[tuple[int, ...], dict[int, float]] = {}
         for choice, first, after in (joint > -torch.inf).nonzero().tolist():
             words = tuple(tokens[choice][first : first + after + 1])

@@ -29,10 +29,10 @@ class PCFG(System):
 
     def __init__(self, rules: NeuralPCFG, vocabulary: Vocabulary, *, longest: int) -> None:
         super().__init__()
-        self.vocabulary, self.rules, self.longest = vocabulary, rules, longest
+        self.vocabulary, self.rules, self.max_length = vocabulary, rules, longest
 
     def _read(self, batch: Batch) -> tuple[PCFGTables, SentenceBatch]:
-        given = parsing.extract_sentences(batch, self.vocabulary.end, self.longest)
+        given = parsing.extract_sentences(batch, self.vocabulary.end, self.max_length)
         return self.rules.grammar(), given
 
     def loss(

@@ -16,12 +16,14 @@ class PointerGenerator(EncoderDecoderLM):
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         assert isinstance(hidden, CopyHiddenStates)
         places = prediction_mask(view)
-        assert view.asked.targets is not None
-        targets = view.asked.targets[places]
+        assert view.prediction_view.targets is not None
+        targets = view.prediction_view.targets[places]
         made = self.emission.log_prob(hidden.values[places], targets)
-        log_probs = hidden.copies.log_prob(made, places, targets)
-        return Predictions(log_probs=log_probs, places=places, state=hidden.state)
+        log_probs = hidden.copy_distribution.log_prob(made, places, targets)
+        return Predictions(log_probs=log_probs, target_mask=places, state=hidden.state)
 
     def peek(self, state: DecodingState) -> Categorical:
         memory: CopyState = state.memory  # type: ignore[assignment]
-        return Categorical(memory.copies.log_probs(self.emission.log_probs(state.values)))
+        return Categorical(
+            memory.copy_distribution.log_probs(self.emission.log_probs(state.values))
+        )

@@ -20,11 +20,11 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.greedy import decode_greedily
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs, RetrievedDocuments, TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.inference.decoding import decode, greedy_choice
 from lmlab.models.retrieval_base import DocumentStoreModel
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.objectives.document_marginalisation import DocumentMarginal
@@ -39,7 +39,7 @@ from lmlab.retrieval.document_memory import (
 from lmlab.retrieval.documents import Document
 
 ANSWER_TOKEN_LIMIT = 50
-"""Tokens of an answer at most."""
+"""The maximum length of an answer in tokens."""
 
 
 class RAG(DocumentStoreModel):
@@ -51,7 +51,7 @@ class RAG(DocumentStoreModel):
     writer's, and a search among N documents for each question.
     """
 
-    ready: Tensor
+    documents_embedded: Tensor
     """() bool: whether the documents have been embedded."""
 
     def __init__(
@@ -67,34 +67,35 @@ class RAG(DocumentStoreModel):
         super().__init__()
         assert writer.window is not None, "a writer reads so much and no more"
         self.vocabulary = vocabulary
-        self.writer = writer
+        self.generator = writer
         self.retriever = retriever
         self.memory = memory
         self.marginal = marginal
         self.retrieved = retrieved
         self.window = writer.window
-        self.register_buffer("ready", torch.tensor(False))
+        self.register_buffer("documents_embedded", torch.tensor(False))
 
     @property
-    def looked_up(self) -> DocumentMemory:
+    def document_memory(self) -> DocumentMemory:
         return self.memory
 
     @property
-    def decodings(self) -> tuple[str, ...]:
+    def decoding_methods(self) -> tuple[str, ...]:
         """Ways to find likely texts, the usual one first."""
-        return self.marginal.decodings
+        return self.marginal.decoding_methods
 
     @property
     def max_question_length(self) -> int:
         """Tokens, its symbols counted: what the writer reads less the longest document."""
         assert self.window is not None
-        return self.window + 1 - (self.memory.longest - 1)
+        return self.window + 1 - (self.memory.max_document_length - 1)
 
     def check_condition_length(self, tokens: int) -> None:
         if tokens > self.max_question_length:
             raise UserError(
                 f"a question may have at most {self.max_question_length} tokens here, its symbols "
-                f"counted, beside a document of {self.memory.longest}, and one of {tokens} came; "
+                f"counted, beside a document of {self.memory.max_document_length}, and one of "
+                f"{tokens} came; "
                 f"shorten it, or {self.lengthening_hint(tokens - self.max_question_length)}."
             )
         self.retriever.check_length(tokens)
@@ -103,11 +104,11 @@ class RAG(DocumentStoreModel):
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         """The documents are read once, with the tokeniser that is told first."""
-        if self.pieces is None:
-            self.pieces = tokenizer
+        if self.tokenizer is None:
+            self.tokenizer = tokenizer
             self.memory.setup_tokenizer(tokenizer)
             self.retriever.setup_documents(self.memory)
-            self.ready = torch.zeros_like(self.ready)
+            self.documents_embedded = torch.zeros_like(self.documents_embedded)
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
         self.embed_documents()
@@ -132,14 +133,14 @@ class RAG(DocumentStoreModel):
     def embed_documents(self) -> None:
         with evaluation_mode(self.retriever):
             self.memory.embed(self.retriever.encode)
-        self.ready = torch.ones_like(self.ready)
+        self.documents_embedded = torch.ones_like(self.documents_embedded)
 
     def set_document_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
         super().set_document_vectors(vectors, index)
-        self.ready = torch.ones_like(self.ready)
+        self.documents_embedded = torch.ones_like(self.documents_embedded)
 
     def _embed_first(self) -> None:
-        if not self.ready:
+        if not self.documents_embedded:
             self.embed_documents()
 
     # ----- looking up
@@ -167,10 +168,10 @@ class RAG(DocumentStoreModel):
         """What each text is asked for: an empty question where there is none."""
         if condition is not None:
             return condition
-        symbols = (self.vocabulary.opening, self.vocabulary.end)
+        symbols = (self.vocabulary.bos, self.vocabulary.end)
         empty = [[id for id in symbols if id is not None]]
         found = Batch.collate(empty * rows, self.vocabulary.pad)
-        return found.to(self.ready.device)
+        return found.to(self.documents_embedded.device)
 
     def sources(self, questions: Batch, numbers: Tensor) -> Batch:
         """(B · K) rows `<s> x </s> z </s>`, the documents (B, K) of a question one by one."""
@@ -190,17 +191,17 @@ class RAG(DocumentStoreModel):
     ) -> LogProbs:
         questions = self.questions(batch.condition, len(batch))
         found = self.retrieve(questions)
-        each = self.given_documents(batch, questions, found.numbers)
+        each = self.log_probs_given_documents(batch, questions, found.numbers)
         per_token = self.marginal.log_probs(found.log_probs, each)
         per_token = per_token.masked_fill(~batch.targets_mask()[:, 1:], 0)
         return LogProbs(per_token=per_token, kind="exact")
 
-    def given_documents(self, batch: Batch, questions: Batch, numbers: Tensor) -> Tensor:
+    def log_probs_given_documents(self, batch: Batch, questions: Batch, numbers: Tensor) -> Tensor:
         """(B, K, T - 1) log p(y_t | x, z, y_<t) of texts beside each of their documents (B, K)."""
         rows = torch.arange(len(batch), device=numbers.device).repeat_interleave(numbers.shape[1])
         texts = replace(batch, condition=None).select(rows)
         texts = replace(texts, condition=self.sources(questions, numbers))
-        return self.writer.log_prob(texts).per_token.unflatten(0, numbers.shape)
+        return self.generator.log_prob(texts).per_token.unflatten(0, numbers.shape)
 
     def loss(
         self,
@@ -217,7 +218,12 @@ class RAG(DocumentStoreModel):
         questions = self.questions(condition, rows)
         found = self.retrieve(questions)
         sources = self.sources(questions, found.numbers)
-        return RAGState(self.writer.start(len(sources), condition=sources), found.log_probs)
+        return RAGState(
+            inner=self.generator.start(len(sources), condition=sources),
+            log_weights=found.log_probs,
+            retrieved=found,
+            sources=sources,
+        )
 
     def peek(self, state: RAGState) -> Categorical:
         each = self._each(state).log_probs.unflatten(0, state.log_weights.shape)
@@ -229,35 +235,34 @@ class RAG(DocumentStoreModel):
         def written() -> Tensor:
             return self._each(state).log_prob(repeated).view_as(state.log_weights)
 
-        weights = self.marginal.after(state.log_weights, written)
-        return RAGState(self.writer.advance(state.inner, repeated), weights)  # type: ignore[arg-type]
+        weights = self.marginal.update_weights(state.log_weights, written)
+        inner = self.generator.advance(state.inner, repeated)  # type: ignore[arg-type]
+        return replace(state, inner=inner, log_weights=weights)
 
     def _each(self, state: RAGState) -> Categorical:
         """(B · K, V) the next token beside each document."""
-        return self.writer.peek(state.inner)  # type: ignore[arg-type]
+        return self.generator.peek(state.inner)  # type: ignore[arg-type]
 
     # ----- answers and pictures
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """The answer of the likeliest token each time; a search is the decoding rooms' business."""
+        """Each answer by greedy search; `sampling/question_answering.py` has other strategies."""
         pieces, symbols = self.require_tokenizer(), self.questions(None, 1).tokens[0].tolist()
         rows = [[*symbols[:1], *pieces.encode(each), *symbols[1:]] for each in questions]
         for row in rows:
             self.check_condition_length(len(row))
-        batch = Batch.collate(rows, self.vocabulary.pad).to(self.ready.device)
+        batch = Batch.collate(rows, self.vocabulary.pad).to(self.documents_embedded.device)
         with evaluation_mode(self):
-            written = decode_greedily(self, batch, max_length=ANSWER_TOKEN_LIMIT)
-            evidence = self.evidence(batch)
+            state = self.start(len(batch), condition=batch)
+            generated = decode(self, state, greedy_choice, [ANSWER_TOKEN_LIMIT] * len(batch))
         return [
-            [Answer(text=pieces.decode(list(tokens)), log_prob=log_prob, evidence=rests_on)]
-            for (tokens, log_prob), rests_on in zip(written, evidence, strict=True)
+            [Answer(text=pieces.decode(list(each.tokens)), log_prob=each.log_prob, evidence=found)]
+            for each, found in zip(generated, self.evidence(state.retrieved), strict=True)
         ]
 
-    @torch.no_grad()
-    def evidence(self, questions: Batch) -> list[tuple[Evidence, ...]]:
-        """The documents found for each question with p(z | x), the surest first."""
-        found = self.retrieve(questions)
+    def evidence(self, retrieved: RetrievedDocuments) -> list[tuple[Evidence, ...]]:
+        """The documents retrieved for each question with p(z | x), the most probable first."""
         return [
             tuple(
                 Evidence(
@@ -269,7 +274,7 @@ class RAG(DocumentStoreModel):
                 if number != NO_DOCUMENT
             )
             for numbers, row in zip(
-                found.numbers.tolist(), found.log_probs.exp().tolist(), strict=True
+                retrieved.numbers.tolist(), retrieved.log_probs.exp().tolist(), strict=True
             )
         ]
 
@@ -281,7 +286,7 @@ class RAG(DocumentStoreModel):
         """
         questions = self.questions(batch.condition, len(batch))
         found = self.retrieve(questions)
-        each = self.given_documents(batch, questions, found.numbers)
+        each = self.log_probs_given_documents(batch, questions, found.numbers)
         posterior = self.marginal.posteriors(found.log_probs, each).exp()
         shares, names = self._by_document(found.numbers, found.log_probs.exp()[..., None])
         explained, _ = self._by_document(found.numbers, posterior)
@@ -290,7 +295,7 @@ class RAG(DocumentStoreModel):
             "retrieved documents": Capture(
                 values=shares.squeeze(-1),
                 axes=("batch", "choice"),
-                reading="P(document | question), among the documents that were retrieved.",
+                caption="P(document | question), among the documents that were retrieved.",
                 names={"choice": names},
                 titles={"choice": "document"},
                 sums_to_one="choice",
@@ -298,13 +303,13 @@ class RAG(DocumentStoreModel):
             "posterior over documents": Capture(
                 values=explained.transpose(1, 2),
                 axes=("batch", "time", "choice"),
-                reading="P(document | question, answer up to and including each token), among the "
+                caption="P(document | question, answer up to and including each token), among the "
                 "documents that were retrieved.",
                 names={"choice": names},
                 titles={"choice": "document"},
                 bounds=UNIT_INTERVAL,
             ),
-            **self.writer.capture_internals(replace(batch, condition=likeliest)),
+            **self.generator.capture_internals(replace(batch, condition=likeliest)),
         }
 
     def _by_document(self, numbers: Tensor, values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
@@ -320,17 +325,26 @@ class RAG(DocumentStoreModel):
 
 @dataclass(frozen=True, eq=False)
 class RAGState:
-    """B texts under way, each beside K documents: as many states of the writer, and weights."""
+    """B partial texts, each with K documents: B · K states of the generator, and weights."""
 
     inner: State
     """Of B · K rows, the documents of a text one after another."""
     log_weights: Tensor
-    """(B, K) log p(document | question, what was written), as far as the sum asks for it."""
+    """(B, K) log p(document | question, tokens so far), where the marginal updates it."""
+    retrieved: RetrievedDocuments
+    """(B, K) the documents with log p(document | question)."""
+    sources: Batch
+    """(B · K) `<s> question </s> document </s>`, the generator's sources."""
 
     def select(self, rows: Tensor) -> RAGState:
         count = self.log_weights.shape[1]
-        each = rows[:, None] * count + torch.arange(count, device=rows.device)
-        return RAGState(self.inner.select(each.flatten()), self.log_weights[rows])
+        each = (rows[:, None] * count + torch.arange(count, device=rows.device)).flatten()
+        return RAGState(
+            inner=self.inner.select(each),
+            log_weights=self.log_weights[rows],
+            retrieved=self.retrieved.select(rows),
+            sources=self.sources.select(each),
+        )
 
     def detach(self) -> RAGState:
-        return RAGState(self.inner.detach(), self.log_weights.detach())
+        return replace(self, inner=self.inner.detach(), log_weights=self.log_weights.detach())

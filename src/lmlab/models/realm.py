@@ -17,7 +17,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions, prediction_mask
-from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.protocols import LogProbs, RetrievedDocuments, TokenizerProtocol
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
@@ -56,7 +56,7 @@ class REALMObjective(BERTObjective):
         _refuse_questions(batch)
         view = self.view(batch, generator=generator)
         found = network.backbone.find(view, clean=batch)
-        each = network.given_documents(view, found.numbers)
+        each = network.log_probs_given_documents(view, found.numbers)
         lost = -torch.logsumexp(found.log_probs + each, 1).sum()
         return Loss(lost, prediction_mask(view).sum().float()), None
 
@@ -89,7 +89,7 @@ class REALM(RetrieverModel, Assembly):
 
     backbone: KnowledgeAugmentedEncoder
     objective: REALMObjective
-    watched = "loss"
+    validation_metric = "loss"
 
     @property
     def retriever(self) -> Retriever:
@@ -99,7 +99,7 @@ class REALM(RetrieverModel, Assembly):
         super().setup_tokenizer(tokenizer)
         self.objective.setup_tokenizer(tokenizer)
 
-    def given_documents(self, view: View, numbers: Tensor) -> Tensor:
+    def log_probs_given_documents(self, view: View, numbers: Tensor) -> Tensor:
         """(B, M) log p(y | z, x) of all targets of each row beside each of its documents (B, M)."""
         places = prediction_mask(view)
         each = self._target_components(view, places, numbers)
@@ -113,7 +113,7 @@ class REALM(RetrieverModel, Assembly):
         places, found = prediction_mask(view), self.backbone.find(view)
         each = self._target_components(view, places, found.numbers)
         weights = found.log_probs[places.nonzero(as_tuple=True)[0]]
-        return Predictions(log_probs=torch.logsumexp(weights + each, 1), places=places)
+        return Predictions(log_probs=torch.logsumexp(weights + each, 1), target_mask=places)
 
     def _target_components(self, view: View, places: Tensor, numbers: Tensor) -> Tensor:
         """(N, M) log p(target | z, x)."""
@@ -128,9 +128,14 @@ class REALM(RetrieverModel, Assembly):
     ) -> Categorical:
         """(N, V) the distribution at each masked place, in reading order."""
         view = self.objective.fill_view(batch, masked)
-        found = self.backbone.find(view)
-        values = self.backbone.components_at(view, masked, found.numbers)
-        weights = found.log_probs[masked.nonzero(as_tuple=True)[0]]
+        return self._fill_given_documents(view, masked, self.backbone.find(view))
+
+    def _fill_given_documents(
+        self, view: View, masked: Tensor, retrieved: RetrievedDocuments
+    ) -> Categorical:
+        """(N, V) the distribution at each masked position, marginalised over documents."""
+        values = self.backbone.components_at(view, masked, retrieved.numbers)
+        weights = retrieved.log_probs[masked.nonzero(as_tuple=True)[0]]
         each = self.emission.log_probs(values)
         return Categorical(torch.logsumexp(weights[..., None] + each, 1))
 
@@ -147,12 +152,12 @@ class REALM(RetrieverModel, Assembly):
         batch = batch.to(next(self.parameters()).device)
         masked = batch.tokens == require_mask_token(self.vocabulary)
         with evaluation_mode(self):
-            log_probs = self._words_alone(self.fill(batch, masked).log_probs)
-            best = log_probs.topk(min(answers, log_probs.shape[1]), dim=1)
             view = self.objective.fill_view(batch, masked)
-            evidence = self.evidence(
-                Batch(tokens=view.inputs, lengths=view.lengths, rows=batch.rows)
-            )
+            retrieved = self.backbone.find(view)
+            filled = self._fill_given_documents(view, masked, retrieved)
+            log_probs = self._words_alone(filled.log_probs)
+            best = log_probs.topk(min(answers, log_probs.shape[1]), dim=1)
+            evidence = self.evidence(retrieved)
         return [
             [
                 Answer(text=pieces.decode([token]), log_prob=log_prob, evidence=rests_on)
@@ -166,7 +171,7 @@ class REALM(RetrieverModel, Assembly):
 
     def _words_alone(self, log_probs: Tensor) -> Tensor:
         """(N, V) with nothing for symbols, for <unk> and for what goes on a word."""
-        beginnings = self.retriever.memory.words.beginnings
+        beginnings = self.retriever.memory.words.word_start_tokens
         if beginnings is not None:
             log_probs = log_probs.masked_fill(~beginnings.to(log_probs.device), -math.inf)
         own = (*self.vocabulary.unpredictable, self.vocabulary.end, self.vocabulary.unknown)
@@ -182,18 +187,18 @@ class REALM(RetrieverModel, Assembly):
             )
         before, after = (pieces.encode(part.strip()) for part in parts)
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
-        row = [self.vocabulary.opening, *before, require_mask_token(self.vocabulary), *after, *end]
+        row = [self.vocabulary.bos, *before, require_mask_token(self.vocabulary), *after, *end]
         self.check_length(len(row))
         return row
 
     @torch.no_grad()
-    def utility(self, view: View) -> tuple[Tensor, Tensor]:
+    def retrieval_utility(self, view: View) -> tuple[Tensor, Tensor]:
         """(B, M) the documents found, and (B, M) log p(y | z, x) - log p(y | null, x) of each.
 
         How much a document helps to tell what a view hides (Guu et al. 2020, §5.1, RU).
         """
         found = self.backbone.find(view)
-        each = self.given_documents(view, found.numbers)
+        each = self.log_probs_given_documents(view, found.numbers)
         return found.numbers, each - each[:, :1]
 
     @torch.no_grad()
@@ -203,7 +208,7 @@ class REALM(RetrieverModel, Assembly):
         generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
         view = self.objective.view(batch, generator=generator)
         found = self.backbone.find(view)
-        numbers, utility = self.utility(view)
+        numbers, utility = self.retrieval_utility(view)
         names = tuple(dict.fromkeys(map(self._name, numbers.flatten().tolist())))
         captures: dict[str, Any] = {
             "retrieved documents": (
@@ -221,7 +226,7 @@ class REALM(RetrieverModel, Assembly):
             name: Capture(
                 values=self._by_name(numbers, values, names),
                 axes=("batch", "choice"),
-                reading=reading,
+                caption=reading,
                 names={"choice": names},
                 titles={"choice": "document"},
                 bounds=bounds,

@@ -64,7 +64,7 @@ class ResidualEnergyModel(EnergyModelBase):
 
     def __init__(self, *, draws: int, candidates: int, **words: Any) -> None:
         super().__init__(**words)
-        self.draws = draws
+        self.partition_samples = draws
         self.candidates = candidates
         self._partition: tuple[Any, PartitionEstimate] | None = None
 
@@ -81,7 +81,7 @@ class ResidualEnergyModel(EnergyModelBase):
     def check_length(self, tokens: int) -> None:
         """A UserError beyond `longest` too: texts up to it sum to one, so longer ones have no p."""
         super().check_length(tokens)
-        longest = int(self.base.longest)
+        longest = int(self.base.max_length)
         if tokens - 1 > longest:
             raise UserError(
                 f"this system is a distribution over texts of at most {longest} tokens after <s>, "
@@ -132,9 +132,9 @@ class ResidualEnergyModel(EnergyModelBase):
         """The estimate of log Z for the weights and `draws` as they are, from a fixed seed."""
         numbers = (*self.parameters(), *self.buffers())
         weights = (n for each in numbers for n in (id(each), each.data_ptr(), each._version))
-        key = (self.draws, *weights)
+        key = (self.partition_samples, *weights)
         if self._partition is None or self._partition[0] != key:
-            self._partition = (key, self.estimate_partition(self.draws))
+            self._partition = (key, self.estimate_partition(self.partition_samples))
         return self._partition[1]
 
     @torch.no_grad()
@@ -143,7 +143,9 @@ class ResidualEnergyModel(EnergyModelBase):
     ) -> PartitionEstimate:
         """The same from other draws. Cost: each is drawn from the base and read once."""
         generator = torch.Generator().manual_seed(0) if generator is None else generator
-        return PartitionEstimate.of(self._residuals(self.base.draw(draws, generator=generator)))
+        return PartitionEstimate.of(
+            self._residuals(self.base.sample_texts(draws, generator=generator))
+        )
 
     @torch.no_grad()
     def sample(
@@ -162,7 +164,7 @@ class ResidualEnergyModel(EnergyModelBase):
         chosen: list[list[int]] = []
         while len(chosen) < rows:
             some = min(rows - len(chosen), max(1, MAX_TEXTS_AT_ONCE // self.candidates))
-            drawn = self.base.draw(some * self.candidates, generator=generator)
+            drawn = self.base.sample_texts(some * self.candidates, generator=generator)
             weights = torch.softmax(-self._residuals(drawn).view(some, -1), -1).cpu()
             home = weights if generator is None else weights.to(generator.device)
             which = torch.multinomial(home, 1, generator=generator)[:, 0].tolist()
@@ -172,7 +174,7 @@ class ResidualEnergyModel(EnergyModelBase):
     def _residuals(self, texts: list[list[int]]) -> Tensor:
         """(n,) E of drawn texts, without dropout, some at a time."""
         device, training = self.constant.device, self.training
-        at_once = max(1, MAX_TOKENS_AT_ONCE // (int(self.base.longest) + 1))
+        at_once = max(1, MAX_TOKENS_AT_ONCE // (int(self.base.max_length) + 1))
         self.eval()
         try:
             parts = [

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from lmlab.core.answers import Evidence
@@ -27,34 +26,34 @@ from lmlab.retrieval.retriever import Retriever
 class DocumentStoreModel(System):
     """A system that looks things up in a memory of documents."""
 
-    pieces: TokenizerProtocol | None = None
+    tokenizer: TokenizerProtocol | None = None
     """Its tokeniser, once it was told."""
 
     @property
-    def looked_up(self) -> DocumentMemory:
+    def document_memory(self) -> DocumentMemory:
         """Where it looks."""
         raise TypeError(f"{type(self).__name__} does not tell where it looks documents up")
 
     @property
     def documents(self) -> Documents:
         """What is looked up."""
-        return self.looked_up.documents
+        return self.document_memory.documents
 
     @property
     def max_document_length(self) -> int:
         """Tokens of a document that are read at most, its symbols counted."""
-        return self.looked_up.longest
+        return self.document_memory.max_document_length
 
     @property
     def index_recall(self) -> float | None:
         """Share of the ten nearest documents that its index found when it was built."""
-        return self.looked_up.recall
+        return self.document_memory.recall
 
     def require_tokenizer(self) -> TokenizerProtocol:
         """The tokeniser, or the error that tells that there is none."""
-        if self.pieces is None:
+        if self.tokenizer is None:
             raise UserError("this system has not met its tokeniser yet; load it from a run.")
-        return self.pieces
+        return self.tokenizer
 
     def with_documents(
         self,
@@ -68,7 +67,9 @@ class DocumentStoreModel(System):
         `vectors` (N, width) are those of its own encoder, where somebody has them already, and
         `index` what they are searched by, where that is not each of them.
         """
-        other = self.with_memory(self.looked_up.for_documents(documents, self.require_tokenizer()))
+        other = self.with_memory(
+            self.document_memory.for_documents(documents, self.require_tokenizer())
+        )
         if vectors is None:
             other.embed_documents()
         else:
@@ -85,7 +86,7 @@ class DocumentStoreModel(System):
 
     def set_document_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
         """Vectors of all documents that its encoder made before, and what they are searched by."""
-        self.looked_up.take(vectors, index)
+        self.document_memory.set_vectors(vectors, index)
 
 
 class RetrieverModel(DocumentStoreModel):
@@ -96,7 +97,7 @@ class RetrieverModel(DocumentStoreModel):
         raise TypeError(f"{type(self).__name__} does not tell its retriever")
 
     @property
-    def looked_up(self) -> DocumentMemory:
+    def document_memory(self) -> DocumentMemory:
         return self.retriever.memory
 
     def begin_step(self, step: int) -> None:
@@ -104,8 +105,8 @@ class RetrieverModel(DocumentStoreModel):
         self.retriever.begin_step(step)
 
     @contextmanager
-    def settled(self) -> Iterator[None]:
-        with self.retriever.settled():
+    def refreshed(self) -> Iterator[None]:
+        with self.retriever.refreshed():
             yield
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
@@ -113,8 +114,8 @@ class RetrieverModel(DocumentStoreModel):
 
         They are read once, with the tokeniser that is told first: an index that was loaded stays.
         """
-        if self.pieces is None:
-            self.pieces = tokenizer
+        if self.tokenizer is None:
+            self.tokenizer = tokenizer
             self.retriever.memory.setup_tokenizer(tokenizer)
 
     def encode(self, batch: Batch) -> Tensor:
@@ -129,17 +130,12 @@ class RetrieverModel(DocumentStoreModel):
 
     def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
         """The documents found for each text, the null one among them, the likeliest first."""
-        found = self.retriever.find(batch, documents=documents)
-        order = found.log_probs.argsort(dim=1, descending=True, stable=True)
-        return RetrievedDocuments(
-            numbers=found.numbers.gather(1, order), log_probs=found.log_probs.gather(1, order)
-        )
+        return self.retriever.find(batch, documents=documents).ranked()
 
-    @torch.no_grad()
-    def evidence(self, questions: Batch) -> list[tuple[Evidence, ...]]:
-        """The documents found for each question with p(z | x), the surest first."""
-        found = self.retrieve(questions)
-        rows = zip(found.numbers.tolist(), found.log_probs.exp().tolist(), strict=True)
+    def evidence(self, retrieved: RetrievedDocuments) -> list[tuple[Evidence, ...]]:
+        """The documents retrieved for each question with p(z | x), the most probable first."""
+        ranked = retrieved.ranked()
+        rows = zip(ranked.numbers.tolist(), ranked.log_probs.exp().tolist(), strict=True)
         return [
             tuple(
                 self._evidence(number, probability)
@@ -157,7 +153,7 @@ class RetrieverModel(DocumentStoreModel):
 
     def with_memory(self, memory: DocumentMemory) -> Self:
         """It has weights of its own."""
-        pieces, before = self.require_tokenizer(), self.looked_up
+        pieces, before = self.require_tokenizer(), self.document_memory
         return deepcopy(self, {id(pieces): pieces, id(before): memory})
 
     def embed_documents(self) -> None:

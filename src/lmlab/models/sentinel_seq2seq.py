@@ -28,15 +28,15 @@ class SentinelSeq2Seq(EncoderDecoderLM):
     """
 
     objective: SentinelObjective
-    watched = "loss"
+    validation_metric = "loss"
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         view = self.objective.source_view(condition, rows, next(self.parameters()).device)
-        return self.open(view, self.objective.opening(condition is not None))
+        return self.start_decoder(view, self.objective.decoder_prefix(condition is not None))
 
-    def open(self, view: View, tokens: Sequence[int]) -> DecodingState:
+    def start_decoder(self, view: View, tokens: Sequence[int]) -> DecodingState:
         """The state after the decoder was given some tokens, the same for all rows."""
-        memory: Any = self.backbone.begin(view)
+        memory: Any = self.backbone.init_decoder(view)
         rows, device = len(view.inputs), view.inputs.device
         for token in tokens:
             state = self._step(memory, torch.full((rows,), token, device=device))
@@ -68,17 +68,19 @@ class SentinelSeq2Seq(EncoderDecoderLM):
 class SentinelInfillState:
     """Where the decoder is, and which blank it is writing."""
 
-    writing: DecodingState
+    decoder_state: DecodingState
     blank: Tensor
     """(rows,) number of the blank that is being written, from 0."""
     blanks: Tensor
     """(rows,) how many there are."""
 
     def select(self, rows: Tensor) -> SentinelInfillState:
-        return SentinelInfillState(self.writing.select(rows), self.blank[rows], self.blanks[rows])
+        return SentinelInfillState(
+            self.decoder_state.select(rows), self.blank[rows], self.blanks[rows]
+        )
 
     def detach(self) -> SentinelInfillState:
-        return SentinelInfillState(self.writing.detach(), self.blank, self.blanks)
+        return SentinelInfillState(self.decoder_state.detach(), self.blank, self.blanks)
 
 
 class SentinelInfillDecoder(nn.Module):
@@ -94,12 +96,12 @@ class SentinelInfillDecoder(nn.Module):
         super().__init__()
         self.system = system
         objective = system.objective
-        self.vocabulary = objective.written
+        self.vocabulary = objective.decoder_vocabulary
         self.sentinels = objective.sentinels
         device = batch.tokens.device
-        self.ordinary = torch.ones(self.vocabulary.size, dtype=torch.bool, device=device)
+        self.answer_tokens = torch.ones(self.vocabulary.size, dtype=torch.bool, device=device)
         closing = (self.sentinels.end, *self.sentinels.ids)
-        self.ordinary[[*system.vocabulary.unpredictable, *closing]] = False
+        self.answer_tokens[[*system.vocabulary.unpredictable, *closing]] = False
         self.view = objective.infill_source_view(batch)
         self.blanks = objective.count_blanks(batch)
         most = len(self.sentinels.ids)
@@ -112,11 +114,11 @@ class SentinelInfillDecoder(nn.Module):
 
     def start(self, rows: int, *, condition: Batch | None = None) -> SentinelInfillState:
         assert rows == len(self.view.inputs), "as many rows as there are texts with blanks"
-        opened = self.system.open(self.view, self.system.objective.infill_prefix())
+        opened = self.system.start_decoder(self.view, self.system.objective.infill_prefix())
         return SentinelInfillState(opened, torch.zeros_like(self.blanks), self.blanks)
 
     def peek(self, state: SentinelInfillState) -> Categorical:
-        log_probs = self.system.emission.log_probs(state.writing.values)
+        log_probs = self.system.emission.log_probs(state.decoder_state.values)
         names = torch.tensor(self.sentinels.ids, device=log_probs.device)
         after = (state.blank + 1).clamp(max=len(names) - 1)
         last = state.blank + 1 >= state.blanks
@@ -126,7 +128,9 @@ class SentinelInfillDecoder(nn.Module):
     def advance(self, state: SentinelInfillState, tokens: Tensor) -> SentinelInfillState:
         names = torch.tensor(self.sentinels.ids, device=tokens.device)
         moved = state.blank + torch.isin(tokens, names)
-        return SentinelInfillState(self.system.advance(state.writing, tokens), moved, state.blanks)
+        return SentinelInfillState(
+            self.system.advance(state.decoder_state, tokens), moved, state.blanks
+        )
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
         """The answer to each blank of a text, read out of what was written for it."""
@@ -142,7 +146,7 @@ class SentinelInfillDecoder(nn.Module):
         found += [[] for _ in range(count - len(found))]
         return [tuple(answer) for answer in found[:count]]
 
-    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+    def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         """The other way: what is written where these are the answers, its end left out."""
         assert len(answers) == int(self.blanks[row]), "one answer for each blank"
         tokens: list[int] = []

@@ -25,8 +25,8 @@ class EncoderDecoderLM(CausalLM):
         """The state of `rows` texts before their first token, each given its source."""
         device = next(self.parameters()).device
         view = self.objective.source_view(condition, rows, device)
-        memory: State = self.backbone.begin(view)
-        for token in self.objective.opening():
+        memory: State = self.backbone.init_decoder(view)
+        for token in self.objective.decoder_prefix():
             state = self._step(memory, torch.full((rows,), token, device=device))
             memory = state.memory
         return state

@@ -30,14 +30,16 @@ class TemplateState:
     """
 
     inner: DecodingState
-    pattern: Tensor
+    template: Tensor
     """(B, P) tokens, BLANK at blanks, the end symbol last, and it again as padding."""
-    reached: Tensor
+    active_elements: Tensor
     """(B, P) bool: the next token may be the one of this element, or in this blank. One text may
     fit a pattern in several ways, so there may be several."""
 
     def select(self, rows: Tensor) -> TemplateState:
-        return TemplateState(self.inner.select(rows), self.pattern[rows], self.reached[rows])
+        return TemplateState(
+            self.inner.select(rows), self.template[rows], self.active_elements[rows]
+        )
 
     def detach(self) -> TemplateState:
         return replace(self, inner=self.inner.detach())
@@ -61,8 +63,10 @@ class TemplateConstrainedDecoder:
             np.where(body == mask, TEMPLATE_BLANK, body) for body in text_bodies(batch, vocabulary)
         ]
         never = [*vocabulary.unpredictable, vocabulary.end]
-        self.ordinary = torch.ones(vocabulary.size, dtype=torch.bool, device=batch.tokens.device)
-        self.ordinary[never] = False
+        self.answer_tokens = torch.ones(
+            vocabulary.size, dtype=torch.bool, device=batch.tokens.device
+        )
+        self.answer_tokens[never] = False
         self._check(never)
 
     def _check(self, never: list[int]) -> None:
@@ -85,19 +89,19 @@ class TemplateConstrainedDecoder:
     def peek(self, state: State) -> Categorical:
         """(rows, V) the system's own log-probabilities, -inf at what does not fit."""
         assert isinstance(state, TemplateState)
-        asked = state.pattern.clamp(min=0)
-        fixed = state.reached & (state.pattern != TEMPLATE_BLANK)
-        in_blank = (state.reached & (state.pattern == TEMPLATE_BLANK)).any(1, keepdim=True)
+        asked = state.template.clamp(min=0)
+        fixed = state.active_elements & (state.template != TEMPLATE_BLANK)
+        in_blank = (state.active_elements & (state.template == TEMPLATE_BLANK)).any(1, keepdim=True)
         forced = torch.zeros(len(asked), self.vocabulary.size, device=asked.device)
         forced = forced.scatter_add(1, asked, fixed.float()) > 0
-        possible = forced | (in_blank & self.ordinary)
+        possible = forced | (in_blank & self.answer_tokens)
         log_probs = self.system.peek(state.inner).log_probs
         return Categorical(log_probs.masked_fill(~possible, float("-inf")))
 
     def advance(self, state: State, tokens: Tensor) -> TemplateState:
         assert isinstance(state, TemplateState)
-        pattern, reached = state.pattern, state.reached
-        stays = reached & (pattern == TEMPLATE_BLANK) & self.ordinary[tokens][:, None]
+        pattern, reached = state.template, state.active_elements
+        stays = reached & (pattern == TEMPLATE_BLANK) & self.answer_tokens[tokens][:, None]
         moves = reached & (pattern == tokens[:, None])
         after = stays.clone()
         after[:, 1:] |= moves[:, :-1]
@@ -108,7 +112,7 @@ class TemplateConstrainedDecoder:
         """What stands in each blank of text `row`, given the text that was written, without end."""
         return align_template(self.patterns[row].tolist(), list(tokens))
 
-    def written(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+    def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
         """Text `row` with these answers in its blanks, without end."""
         given = iter(answers)
         parts = [

@@ -27,7 +27,7 @@ class ReplacedTokenDetector(Assembly):
     missing_network: Literal["detector", "generator"] | None = None
     """The network that it was given no weights of, where a checkpoint has but the other."""
     # What a detector loses rises as its generator gets better, so it can't tell a better epoch.
-    watched = "masked"
+    validation_metric = "masked"
 
     def detect(self, batch: Batch) -> Tensor:
         """(B, T) log-odds that the token at each place was replaced; -inf at padding."""

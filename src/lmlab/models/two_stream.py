@@ -28,11 +28,11 @@ class TwoStreamLM(AutoregressiveLM):
 
     backbone: TwoStreamBackbone
     objective: TwoStreamObjective
-    watched = "loss"
+    validation_metric = "loss"
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
         device = next(self.parameters()).device
-        tokens = torch.full((rows,), self.vocabulary.opening, device=device)
+        tokens = torch.full((rows,), self.vocabulary.bos, device=device)
         segments = self.objective.segments(tokens[:, None])[:, 0]
         return self._asked(self.backbone.initial_state(rows), tokens, segments)
 
@@ -41,7 +41,7 @@ class TwoStreamLM(AutoregressiveLM):
 
     def _asked(self, memory: State, tokens: Tensor, segments: Tensor) -> DecodingState:
         after = self.backbone.step(memory, tokens, segments)
-        return DecodingState(after, self.backbone.ask(after, torch.zeros_like(tokens)), None)
+        return DecodingState(after, self.backbone.query_next(after, torch.zeros_like(tokens)), None)
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None

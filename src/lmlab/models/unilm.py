@@ -60,7 +60,7 @@ class UniLM(MaskedLM):
     def start(self, rows: int, *, condition: Batch | None = None) -> UniLMState:
         """The state of `rows` texts before their first token, each given its condition."""
         device = next(self.parameters()).device
-        tokens = torch.full((rows, 1), self.vocabulary.opening, device=device)
+        tokens = torch.full((rows, 1), self.vocabulary.bos, device=device)
         lengths = torch.ones(rows, dtype=torch.long, device=device)
         if condition is not None:
             tokens, lengths = condition.tokens, condition.lengths

@@ -17,7 +17,7 @@ class Word2Vec(Assembly):
 
     objective: NegativeSampling
     emission: Word2VecEmission
-    watched = "loss"
+    validation_metric = "loss"
     threads: int = 1
     """Stretches of text that compiled code learns from at once."""
 

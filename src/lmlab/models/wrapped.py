@@ -59,9 +59,9 @@ class ModuleBackbone(Backbone):
         self.module = module
         self.width = count
         """Ids of the tokeniser; scores of more are left out."""
-        self.filler = filler
+        self.padding_id = filler
         """An id that stands where there is padding."""
-        self.pads = True
+        self.supports_padding = True
         taken = _parameters(module)
         self.takes_attention_mask = "attention_mask" in taken
         self._words = {"use_cache": False} if "use_cache" in taken else {}
@@ -72,7 +72,7 @@ class ModuleBackbone(Backbone):
     def scores(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """(B, T, D) of ids (B, T); anything at padding."""
         lengths = lengths.clamp(min=1)  # a row without any place is read and asked nothing
-        if self.pads or bool((lengths == tokens.shape[1]).all()):
+        if self.supports_padding or bool((lengths == tokens.shape[1]).all()):
             return self.read(tokens, lengths)
         rows, time = tokens.shape
         found: Tensor | None = None
@@ -97,7 +97,7 @@ class ModuleBackbone(Backbone):
         if self.takes_attention_mask:
             words["attention_mask"] = inside.long()
         try:
-            return self.module(tokens.masked_fill(~inside, self.filler), **words)
+            return self.module(tokens.masked_fill(~inside, self.padding_id), **words)
         except UserError:
             raise
         except Exception as error:  # a stranger's code may raise anything
@@ -138,20 +138,20 @@ def extract_logits(answer: Any, shape: tuple[int, ...]) -> Tensor:
 class LogitsEmission(Emission):
     """p(k | scores) = softmax_k(scores), over the tokens that can be predicted."""
 
-    never: Tensor
+    never_predicted: Tensor
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
-        self.register_buffer("never", never_predicted_mask(vocabulary), persistent=False)
+        self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        return F.log_softmax(self.allowed(hidden), dim=-1)
+        return F.log_softmax(self.masked_logits(hidden), dim=-1)
 
-    def allowed(self, hidden: Tensor) -> Tensor:
+    def masked_logits(self, hidden: Tensor) -> Tensor:
         """(…, V) the scores, -inf at what is never predicted; padding may be an id beyond them."""
-        beyond = len(self.never) - hidden.shape[-1]
+        beyond = len(self.never_predicted) - hidden.shape[-1]
         scores = F.pad(hidden.float(), (0, beyond), value=float("-inf"))
-        return scores + self.never.to(scores.device)
+        return scores + self.never_predicted.to(scores.device)
 
 
 class WrappedModel(Assembly):
@@ -180,15 +180,20 @@ class WrappedModel(Assembly):
         assert view.targets is not None
         found = [
             self.emission.log_prob(values, view.targets[rows][places[rows]])
-            for rows, values in self._at(view, places)
+            for rows, values in self._logits_by_chunk(view, places)
         ]
-        return Predictions(log_probs=torch.cat(found), places=places)
+        return Predictions(log_probs=torch.cat(found), target_mask=places)
 
     def logits_at(self, view: View, places: Tensor) -> Tensor:
         """(N, V) scores at the true entries of `places` (B, T), in reading order."""
-        return torch.cat([self.emission.allowed(values) for _, values in self._at(view, places)])
+        return torch.cat(
+            [
+                self.emission.masked_logits(values)
+                for _, values in self._logits_by_chunk(view, places)
+            ]
+        )
 
-    def _at(self, view: View, places: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def _logits_by_chunk(self, view: View, places: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Some rows after others, with the module's scores at their `places`."""
         rows, time = view.inputs.shape
         at_once = max(1, MAX_LOGITS_IN_MEMORY // max(1, time * self.vocabulary.size))
@@ -212,7 +217,7 @@ class WrappedCausalLM(WrappedModel):
         """The texts so far: what stands before their first token."""
         if condition is not None:
             raise UserError("a wrapped module is given no other text; leave the condition out.")
-        opening = torch.full((rows, 1), self.vocabulary.opening, device=device_of(self))
+        opening = torch.full((rows, 1), self.vocabulary.bos, device=device_of(self))
         return TensorState({"tokens": opening})
 
     def peek(self, state: TensorState) -> Categorical:

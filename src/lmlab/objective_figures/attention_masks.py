@@ -25,18 +25,18 @@ def attention_mask_grids(
     view: View, fed: InputCells, names: TokenNames, told: ViewAnnotations
 ) -> tuple[AttentionMaskGrid, ...]:
     """Every way of looking that a view has."""
-    if told.stack is not None:
-        return (_one_stack(view, told.stack, fed, names),)
+    if told.joint_view is not None:
+        return (_one_stack(view, told.joint_view, fed, names),)
     if view.decoder is not None:
         return _two_stacks(view, view.decoder, fed, names)
-    if told.sight is not None:
-        return (_one_layer(view, told.sight, fed, names),)
+    if told.layer_mask is not None:
+        return (_one_layer(view, told.layer_mask, fed, names),)
     if view.query_attention_mask is not None:
         content = _within("content stream", view, view.attention_mask, fed, names)
         query = _within("query stream", view, view.query_attention_mask, fed, names)
-        return (replace(content, asked=("",) * len(content.rows)), query)
+        return (replace(content, targets=("",) * len(content.rows)), query)
     own = _within("who may see whom", view, view.attention_mask, fed, names)
-    return (own, *_from_outside(own, told.asked_from))
+    return (own, *_from_outside(own, told.boundary_positions))
 
 
 def _within(
@@ -46,7 +46,9 @@ def _within(
     length, cells = int(part.lengths[0]), fed[id(part)]
     seen = rule.mask(part.lengths, part.inputs.shape[1])[0, :length, :length]
     asked = _asked_words(part, names)
-    return AttentionMaskGrid(name=name, rows=cells, columns=cells, seen=_rows(seen), asked=asked)
+    return AttentionMaskGrid(
+        name=name, rows=cells, columns=cells, allowed=_rows(seen), targets=asked
+    )
 
 
 def _two_stacks(
@@ -56,13 +58,13 @@ def _two_stacks(
     across = torch.ones(len(own.rows), int(view.lengths[0]), dtype=torch.bool)
     return (
         _within("encoder", view, view.attention_mask, fed, names),
-        replace(own, told=False),
+        replace(own, show_targets=False),
         AttentionMaskGrid(
             name="decoder looks at encoder",
             rows=own.rows,
             columns=fed[id(view)],
-            seen=_rows(across),
-            asked=own.asked,
+            allowed=_rows(across),
+            targets=own.targets,
         ),
     )
 
@@ -78,8 +80,8 @@ def _one_stack(view: View, stack: View, fed: InputCells, names: TokenNames) -> A
         name="who may see whom",
         rows=cells,
         columns=cells,
-        seen=_rows(seen[: len(cells), : len(cells)]),
-        asked=(first, *("" for _ in image), *others),
+        allowed=_rows(seen[: len(cells), : len(cells)]),
+        targets=(first, *("" for _ in image), *others),
     )
 
 
@@ -92,7 +94,7 @@ def _one_layer(
     asked = (*_asked_words(view, names), *("" for _ in auxiliary_nodes))
     seen = _rows(sight.allowed)
     return AttentionMaskGrid(
-        name="who sees whom in a layer", rows=cells, columns=cells, seen=seen, asked=asked
+        name="who sees whom in a layer", rows=cells, columns=cells, allowed=seen, targets=asked
     )
 
 
@@ -108,8 +110,8 @@ def _from_outside(
             name="asked again from around its span",
             rows=tuple(own.rows[place] for place in asked_from),
             columns=own.columns,
-            seen=tuple(tuple(c in read for c in columns) for read in asked_from.values()),
-            asked=tuple(own.asked[place] for place in asked_from),
+            allowed=tuple(tuple(c in read for c in columns) for read in asked_from.values()),
+            targets=tuple(own.targets[place] for place in asked_from),
         )
     ]
 

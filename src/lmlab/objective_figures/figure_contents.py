@@ -19,7 +19,7 @@ class TokenCell:
     """A word or a number, and what it is in the story."""
 
     text: str
-    look: CellStyle = "plain"
+    style: CellStyle = "plain"
     pixels: tuple[tuple[float, ...], ...] = ()
     """Rows of intensities from -1 to 1, where it is an image or a patch of one."""
 
@@ -37,11 +37,11 @@ class CellPanel:
     """Strips below each other whose columns belong together."""
 
     name: str = ""
-    strips: tuple[CellRow, ...]
+    rows: tuple[CellRow, ...]
 
-    def strip(self, name: str) -> CellRow:
+    def row(self, name: str) -> CellRow:
         """The one of this name."""
-        return next(strip for strip in self.strips if strip.name == name)
+        return next(strip for strip in self.rows if strip.name == name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,10 @@ class AttentionMaskGrid:
     name: str
     rows: tuple[TokenCell, ...]
     columns: tuple[TokenCell, ...]
-    seen: tuple[tuple[bool, ...], ...]
-    asked: tuple[str, ...]
+    allowed: tuple[tuple[bool, ...], ...]
+    targets: tuple[str, ...]
     """What is predicted at each row, "" where nothing is."""
-    told: bool = True
+    show_targets: bool = True
     """Whether what is predicted is written beside the rows."""
 
 
@@ -64,13 +64,13 @@ class ObjectiveContents:
 
     panels: tuple[CellPanel, ...]
     matrices: tuple[AttentionMaskGrid, ...]
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
-    def looks(self) -> set[CellStyle]:
+    def styles(self) -> set[CellStyle]:
         """What kinds of cells there are."""
-        strips = (strip for panel in self.panels for strip in panel.strips)
-        return {cell.look for strip in strips for cell in strip.cells if cell is not None}
+        strips = (strip for panel in self.panels for strip in panel.rows)
+        return {cell.style for strip in strips for cell in strip.cells if cell is not None}
 
 
 @runtime_checkable
@@ -86,7 +86,7 @@ class ExplainsView(Protocol):
 class NamesMentions(Protocol):
     """An objective that knows the mentions of its views by name."""
 
-    def mention(self, id: int) -> str:
+    def mention_name(self, id: int) -> str:
         """What a mention is called."""
         ...
 
@@ -95,7 +95,7 @@ class NamesMentions(Protocol):
 class HasBoundaryPositions(Protocol):
     """An objective that asks a target once more, from hidden states of other places."""
 
-    def asked_from(self, view: View) -> Mapping[int, tuple[int, ...]]:
+    def boundary_positions(self, view: View) -> Mapping[int, tuple[int, ...]]:
         """By asked place of the first row, those places; empty where nothing is asked so."""
         ...
 
@@ -113,12 +113,12 @@ class HasLayerMask(Protocol):
 class ViewAnnotations:
     """What is added to a view in its picture."""
 
-    remarks: tuple[str, ...] | None = None
+    notes: tuple[str, ...] | None = None
     """Sentences below the strips; None where the bare label must do."""
-    mention: Callable[[int], str] = str
-    asked_from: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    sight: LayerMask | None = None
-    stack: View | None = None
+    mention_name: Callable[[int], str] = str
+    boundary_positions: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    layer_mask: LayerMask | None = None
+    joint_view: View | None = None
     """Image and text in one row, where one stack reads both."""
 
 
@@ -129,13 +129,13 @@ def annotate_view(system: Assembly, view: View) -> ViewAnnotations:
     if view.decoder is None and isinstance(backbone, HasLayerMask):
         sight = backbone.layer_mask(int(view.lengths[0]))
     if view.decoder is not None and isinstance(backbone, ImageTextBackbone):
-        stack = backbone.joined(view)
+        stack = backbone.image_text_view(view)
     return ViewAnnotations(
-        remarks=objective.explain(view) if isinstance(objective, ExplainsView) else None,
-        mention=objective.mention if isinstance(objective, NamesMentions) else str,
-        asked_from=objective.asked_from(view)
+        notes=objective.explain(view) if isinstance(objective, ExplainsView) else None,
+        mention_name=objective.mention_name if isinstance(objective, NamesMentions) else str,
+        boundary_positions=objective.boundary_positions(view)
         if isinstance(objective, HasBoundaryPositions)
         else {},
-        sight=sight,
-        stack=stack,
+        layer_mask=sight,
+        joint_view=stack,
     )

@@ -77,7 +77,7 @@ class LayoutBox:
     top: float
     width: float
     height: float
-    look: str
+    style: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +88,10 @@ class LayoutText:
     top: float
     text: str
     size: float = 10.0
-    across: str = "center"
+    alignment: str = "center"
     colour: str = FOREGROUND_COLOUR
     faint: bool = False
-    turned: float = 0.0
+    rotation: float = 0.0
     bold: bool = False
 
 
@@ -108,14 +108,14 @@ class FigureLayout:
     width: float = 0.0
     height: float = 0.0
 
-    def reach(self, right: float, bottom: float) -> None:
+    def extend_to(self, right: float, bottom: float) -> None:
         """Be at least so large."""
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def square(self, look: str, left: float, top: float, side: float) -> None:
         middle = (left + side / 2, top + side / 2, side)
         self.squares.setdefault(look, []).append(middle)
-        self.reach(left + side, top + side)
+        self.extend_to(left + side, top + side)
 
 
 def objective_figure_spec(
@@ -126,7 +126,7 @@ def objective_figure_spec(
     return FigureSpec(
         name=name,
         title=title,
-        reading=CAPTION,
+        caption=CAPTION,
         draw=partial(draw_layout, sheet=sheet),
         width=sheet.width,
         height=sheet.height,
@@ -144,22 +144,24 @@ def arrange_contents(showing: ObjectiveContents, *, title: str, note: str = "") 
     sheet = FigureLayout()
     name, _, summary = title.partition(": ")
     summary = summary[:1].upper() + summary[1:]
-    sheet.words.append(LayoutText(left=0, top=0.1, text=name, size=15, across="left", bold=True))
-    sheet.words.append(LayoutText(left=0, top=0.42, text=summary, size=10.5, across="left"))
-    sheet.reach(estimate_text_width(summary, 10.5), 0.66)
+    sheet.words.append(LayoutText(left=0, top=0.1, text=name, size=15, alignment="left", bold=True))
+    sheet.words.append(LayoutText(left=0, top=0.42, text=summary, size=10.5, alignment="left"))
+    sheet.extend_to(estimate_text_width(summary, 10.5), 0.66)
     if note:
         sheet.words.append(
-            LayoutText(left=0, top=0.66, text=note, size=9, across="left", faint=True)
+            LayoutText(left=0, top=0.66, text=note, size=9, alignment="left", faint=True)
         )
-        sheet.reach(estimate_text_width(note, 9), 0.86)
+        sheet.extend_to(estimate_text_width(note, 9), 0.86)
     margin = 0.15 + max(
-        estimate_text_width(strip.name, 9) for panel in showing.panels for strip in panel.strips
+        estimate_text_width(strip.name, 9) for panel in showing.panels for strip in panel.rows
     )
     for panel in showing.panels:
         _place_panel(sheet, panel, margin)
-    for remark in showing.remarks:
-        sheet.words.append(LayoutText(left=0, top=sheet.height + 0.16, text=remark, across="left"))
-        sheet.reach(estimate_text_width(remark), sheet.height + 0.28)
+    for remark in showing.notes:
+        sheet.words.append(
+            LayoutText(left=0, top=sheet.height + 0.16, text=remark, alignment="left")
+        )
+        sheet.extend_to(estimate_text_width(remark), sheet.height + 0.28)
     corner = _place_matrices(sheet, showing.matrices)
     _place_legend(sheet, showing, corner)
     return sheet
@@ -178,15 +180,15 @@ def shorten_word(text: str) -> str:
 
 
 def _place_panel(sheet: FigureLayout, panel: CellPanel, margin: float) -> None:
-    columns = len(panel.strips[0].cells)
+    columns = len(panel.rows[0].cells)
     widths = [_column_width(panel, column) for column in range(columns)]
     top = sheet.height + 0.14
     if panel.name:
-        heading = LayoutText(left=0, top=top + 0.08, text=panel.name, across="left", bold=True)
+        heading = LayoutText(left=0, top=top + 0.08, text=panel.name, alignment="left", bold=True)
         sheet.words.append(heading)
         top += 0.26
     for chosen in _lines(widths, MAX_WIDTH_INCHES - margin):
-        for strip in panel.strips:
+        for strip in panel.rows:
             cells = [strip.cells[column] for column in chosen]
             tall = _height(strip.cells)
             middle = top + tall / 2
@@ -195,7 +197,7 @@ def _place_panel(sheet: FigureLayout, panel: CellPanel, margin: float) -> None:
                 top=middle,
                 text=strip.name,
                 size=9,
-                across="right",
+                alignment="right",
                 faint=True,
             )
             sheet.words.append(label)
@@ -205,13 +207,13 @@ def _place_panel(sheet: FigureLayout, panel: CellPanel, margin: float) -> None:
                     _place_cell(sheet, cell, left, top, widths[column], tall)
                 left += widths[column]
             top += tall
-            sheet.reach(left, top)
+            sheet.extend_to(left, top)
         top += 0.12
 
 
 def _height(cells: Sequence[TokenCell | None]) -> float:
     told = [cell for cell in cells if cell is not None]
-    if all(cell.look == "number" for cell in told):
+    if all(cell.style == "number" for cell in told):
         return NUMBER_ROW_INCHES
     return max([WORD_ROW_INCHES, *(image_side_inches(cell) + 0.08 for cell in told if cell.pixels)])
 
@@ -223,12 +225,12 @@ def image_side_inches(cell: TokenCell) -> float:
 
 def _column_width(panel: CellPanel, column: int) -> float:
     widths = [0.3]
-    for strip in panel.strips:
+    for strip in panel.rows:
         cell = strip.cells[column]
         if cell is not None and cell.pixels:
             widths.append(image_side_inches(cell) + 0.08)
         elif cell is not None:
-            size = 8 if cell.look == "number" else 10
+            size = 8 if cell.style == "number" else 10
             widths.append(estimate_text_width(shorten_word(cell.text), size) + 0.19)
     return max(widths)
 
@@ -252,7 +254,7 @@ def _place_cell(
     if cell.pixels:
         _place_image(sheet, cell, left + width / 2, top + height / 2)
         return
-    number = cell.look == "number"
+    number = cell.style == "number"
     if not number:
         sheet.boxes.append(
             LayoutBox(
@@ -260,10 +262,10 @@ def _place_cell(
                 top=top + 0.025,
                 width=width - 0.05,
                 height=height - 0.05,
-                look=cell.look,
+                style=cell.style,
             )
         )
-    ground = STYLE_COLOURS[cell.look][0]
+    ground = STYLE_COLOURS[cell.style][0]
     sheet.words.append(
         LayoutText(
             left=left + width / 2,
@@ -293,10 +295,12 @@ def _place_matrices(
     every = [_Frame.of(matrix, GRID_WIDTH_INCHES[len(matrices)]) for matrix in matrices]
     for line in _lines([frame.width + 0.3 for frame in every], MAX_WIDTH_INCHES + 0.3):
         frames = [every[place] for place in line]
-        above = max(frame.above for frame in frames)
+        above = max(frame.column_label_height for frame in frames)
         top, left = sheet.height + 0.22, 0.0
         for place, frame in zip(line, frames, strict=True):
-            _place_matrix(sheet, matrices[place], replace(frame, above=above), left, top)
+            _place_matrix(
+                sheet, matrices[place], replace(frame, column_label_height=above), left, top
+            )
             left += frame.width + 0.3
     return left, top + 0.3 + above
 
@@ -308,8 +312,8 @@ class _Frame:
     side: float
     size: float
     """Points of the names' letters."""
-    beside: float
-    above: float
+    row_label_width: float
+    column_label_height: float
     width: float
 
     @classmethod
@@ -322,14 +326,14 @@ class _Frame:
         )
         longest = max(estimate_text_width(shorten_word(cell.text), size) for cell in matrix.columns)
         arrows = [
-            estimate_text_width(f"→ {shorten_word(word)}", size) for word in matrix.asked if word
+            estimate_text_width(f"→ {shorten_word(word)}", size) for word in matrix.targets if word
         ]
-        right = max(arrows) + 0.1 if arrows and matrix.told else 0.0
+        right = max(arrows) + 0.1 if arrows and matrix.show_targets else 0.0
         return cls(
             side=side,
             size=size,
-            beside=beside,
-            above=0.88 * longest + 0.1 if _turned(matrix) else 0.22,
+            row_label_width=beside,
+            column_label_height=0.88 * longest + 0.1 if _turned(matrix) else 0.22,
             width=max(
                 beside + side * len(matrix.columns) + right, estimate_text_width(matrix.name, 11)
             ),
@@ -344,9 +348,9 @@ def _turned(matrix: AttentionMaskGrid) -> bool:
 def _place_matrix(
     sheet: FigureLayout, matrix: AttentionMaskGrid, frame: _Frame, left: float, top: float
 ) -> None:
-    name = LayoutText(left=left, top=top + 0.06, text=matrix.name, across="left", bold=True)
+    name = LayoutText(left=left, top=top + 0.06, text=matrix.name, alignment="left", bold=True)
     sheet.words.append(name)
-    x, y, side = left + frame.beside, top + 0.3 + frame.above, frame.side
+    x, y, side = left + frame.row_label_width, top + 0.3 + frame.column_label_height, frame.side
     _name_columns(sheet, matrix, frame, x, y)
     for row, cell in enumerate(matrix.rows):
         beside = LayoutText(
@@ -354,19 +358,19 @@ def _place_matrix(
             top=y + side * (row + 0.5),
             text=shorten_word(cell.text),
             size=frame.size,
-            across="right",
+            alignment="right",
             colour=_ink_of(cell),
         )
         sheet.words.append(beside)
-        asked = matrix.asked[row]
-        for column, seen in enumerate(matrix.seen[row]):
+        asked = matrix.targets[row]
+        for column, seen in enumerate(matrix.allowed[row]):
             look = "unseen" if not seen else "sees" if asked else "sees pale"
             sheet.square(look, x + side * column, y + side * row, side)
-        if asked and matrix.told:
+        if asked and matrix.show_targets:
             right = x + side * len(matrix.columns) + 0.06
-            arrow = replace(beside, left=right, text=f"→ {shorten_word(asked)}", across="left")
+            arrow = replace(beside, left=right, text=f"→ {shorten_word(asked)}", alignment="left")
             sheet.words.append(replace(arrow, colour=COLOURS[2], bold=True))
-    sheet.reach(left + frame.width, y + side * len(matrix.rows))
+    sheet.extend_to(left + frame.width, y + side * len(matrix.rows))
 
 
 def _name_columns(
@@ -380,8 +384,8 @@ def _name_columns(
                 top=y - (0.05 if turned else 0.11),
                 text=shorten_word(cell.text),
                 size=frame.size,
-                across="left" if turned else "center",
-                turned=60 if turned else 0,
+                alignment="left" if turned else "center",
+                rotation=60 if turned else 0,
                 colour=_ink_of(cell),
             )
         )
@@ -390,8 +394,8 @@ def _name_columns(
 def _ink_of(cell: TokenCell) -> str:
     """A mask or a changed word is known by its colour in the matrix too."""
     return (
-        STYLE_COLOURS[cell.look][1]
-        if cell.look in ("mask", "changed", "other")
+        STYLE_COLOURS[cell.style][1]
+        if cell.style in ("mask", "changed", "other")
         else FOREGROUND_COLOUR
     )
 
@@ -410,21 +414,21 @@ def _place_legend(
         if not beside and left and left + width > max(sheet.width, MAX_WIDTH_INCHES):
             top, left = top + 0.26, 0.0
         if look in STYLE_COLOURS:
-            sheet.boxes.append(LayoutBox(left=left, top=top, width=0.22, height=0.18, look=look))
+            sheet.boxes.append(LayoutBox(left=left, top=top, width=0.22, height=0.18, style=look))
         else:
             sheet.square(look, left, top - 0.01, 0.2)
-        words = LayoutText(left=left + 0.29, top=top + 0.09, text=said, size=9, across="left")
+        words = LayoutText(left=left + 0.29, top=top + 0.09, text=said, size=9, alignment="left")
         sheet.words.append(words)
-        sheet.reach(left + width, top + 0.2)
+        sheet.extend_to(left + width, top + 0.2)
         left, top = (left, top + 0.27) if beside else (left + width + 0.15, top)
 
 
 def _legend(showing: ObjectiveContents) -> list[tuple[str, str]]:
-    looks: set[str] = set(showing.looks)
+    looks: set[str] = set(showing.styles)
     looks |= {
         "sees" if asked else "sees pale"
         for matrix in showing.matrices
-        for asked, seen in zip(matrix.asked, matrix.seen, strict=True)
+        for asked, seen in zip(matrix.targets, matrix.allowed, strict=True)
         if any(seen)
     }
     return [(look, said) for look, said in STYLE_MEANINGS.items() if look in looks]
@@ -437,7 +441,7 @@ def draw_layout(figure: Figure, sheet: FigureLayout) -> None:
     axes.set_ylim(sheet.height, 0)
     axes.axis("off")
     for box in sheet.boxes:
-        ground, rim = STYLE_COLOURS[box.look]
+        ground, rim = STYLE_COLOURS[box.style]
         axes.add_patch(
             FancyBboxPatch(
                 (box.left, box.top),
@@ -446,7 +450,7 @@ def draw_layout(figure: Figure, sheet: FigureLayout) -> None:
                 boxstyle="round,pad=0,rounding_size=0.05",
                 facecolor=ground,
                 edgecolor=rim,
-                linewidth=1.1 if box.look != "plain" else 0.8,
+                linewidth=1.1 if box.style != "plain" else 0.8,
                 clip_on=False,
             )
         )
@@ -485,16 +489,16 @@ def _draw_pixels(axes: Axes, pixels: Sequence[tuple[float, float, float, float]]
 
 
 def _write(axes: Axes, words: LayoutText) -> None:
-    slanted: dict[str, Any] = {"rotation": words.turned, "rotation_mode": "anchor"}
+    slanted: dict[str, Any] = {"rotation": words.rotation, "rotation_mode": "anchor"}
     axes.text(
         words.left,
         words.top,
         words.text,
         fontsize=words.size,
-        ha=words.across,
-        va="center" if not words.turned else "center_baseline",
+        ha=words.alignment,
+        va="center" if not words.rotation else "center_baseline",
         color=words.colour,
         alpha=0.62 if words.faint else 1.0,
         fontweight="bold" if words.bold else "normal",
-        **(slanted if words.turned else {}),
+        **(slanted if words.rotation else {}),
     )

@@ -13,7 +13,7 @@ from lmlab.core.vocabulary import Vocabulary
 class InputAlignment:
     """Where in the clean text each input comes from."""
 
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     """The place in the clean text of each input, -1 where it is no word of the text's."""
     shift: int | None
     """Input t stands for place t + shift, shown or hidden; None where inputs move about."""
@@ -23,17 +23,17 @@ class InputAlignment:
 
         `unseen` tells by asked place of the clean text which inputs its prediction may not see.
         """
-        pairs = enumerate(self.places)
+        pairs = enumerate(self.positions)
         return frozenset(t for t, place in pairs if place in unseen and t in unseen[place])
 
-    def hidden(self, unseen: Mapping[int, Set[int]], length: int) -> frozenset[int]:
+    def masked_positions(self, unseen: Mapping[int, Set[int]], length: int) -> frozenset[int]:
         """Places of the clean text that are asked and not seen by the prediction.
 
         Where everything is asked and fed as well (left to right, in any order), sight alone hides:
         no word stands out, and none is told.
         """
         inputs: dict[int, set[int]] = {}
-        for t, place in enumerate(self.places):
+        for t, place in enumerate(self.positions):
             inputs.setdefault(place, set()).add(t)
         asked = {place for place in unseen if 0 <= place < length}
         if len(asked) >= length - 1 and sum(place in inputs for place in asked) >= len(asked) - 1:
@@ -59,11 +59,11 @@ def align_inputs(
     for shift in (0, 1):
         found = _straight(inputs, clean, shift, hidden, vocabulary)
         if found is not None:
-            return InputAlignment(places=found, shift=shift)
+            return InputAlignment(positions=found, shift=shift)
     found = _by_position(inputs, clean, positions, hidden)
     if found is None:
         found = _by_stretches(inputs, clean, clean_positions)
-    return InputAlignment(places=found, shift=None)
+    return InputAlignment(positions=found, shift=None)
 
 
 def teacher_forced_inputs(inputs: Sequence[int], targets: Sequence[int] | None) -> frozenset[int]:
@@ -81,7 +81,7 @@ def inputs_from_other_text(
     inputs: Sequence[int], reading: InputAlignment, other: Sequence[int]
 ) -> frozenset[int]:
     """Inputs that stand in a stretch of another text, two words of it at least."""
-    left = [id if place < 0 else -1 for id, place in zip(inputs, reading.places, strict=True)]
+    left = [id if place < 0 else -1 for id, place in zip(inputs, reading.positions, strict=True)]
     places = _by_stretches(left, other, None)
     return frozenset(
         t

@@ -90,22 +90,22 @@ class ObjectiveFigure:
     random: bool
     """Whether the view depends on the seed."""
     view: View
-    showing: ObjectiveContents
-    picture: FigureSpec
+    contents: ObjectiveContents
+    spec: FigureSpec
 
     @cached_property
-    def drawn(self) -> RenderedFigure:
+    def rendered(self) -> RenderedFigure:
         """The finished picture, drawn when it is first asked for."""
-        return render_figure(self.picture)
+        return render_figure(self.spec)
 
     @property
     def svg(self) -> str:
         """The picture for a file by itself, readable on light and on dark pages."""
-        return standalone_svg(self.drawn.svg)
+        return standalone_svg(self.rendered.svg)
 
     @property
     def png(self) -> bytes:
-        return self.drawn.png
+        return self.rendered.png
 
     def write(self, path: Path) -> None:
         """Write it as SVG or PNG, as the file's name ends."""
@@ -160,8 +160,8 @@ def show_objective(
         seed=drawn.seed,
         random=drawn.random,
         view=drawn.view,
-        showing=showing,
-        picture=picture,
+        contents=showing,
+        spec=picture,
     )
 
 
@@ -169,7 +169,8 @@ def check_figure_path(path: Path) -> None:
     """Refuse a file whose name does not say how to draw it."""
     if path.suffix.lower() not in FIGURE_SUFFIXES:
         raise UserError(
-            f"expected a file that ends in {' or '.join(FIGURE_SUFFIXES)}, and {path.name} came; the ending "
+            f"expected a file that ends in {' or '.join(FIGURE_SUFFIXES)}, and {path.name} "
+            f"came; the ending "
             "says in which form the picture is drawn."
         )
     if path.is_dir():
@@ -352,7 +353,7 @@ def _draw_view(stage: _PreparedText, seed: int | None) -> _SampledView:
 
 def _hides(stage: _PreparedText, view: View) -> bool:
     """Whether something is not fed as it was, or not seen where it is asked."""
-    return bool(_show(stage, view).looks & {"hidden", "mask", "changed"})
+    return bool(_show(stage, view).styles & {"hidden", "mask", "changed"})
 
 
 def _show(stage: _PreparedText, view: View) -> ObjectiveContents:
@@ -387,5 +388,5 @@ def _view(stage: _PreparedText, seed: int) -> _SampledView:
 
 def _asked(view: View) -> int:
     """How many things are asked."""
-    targets = view.asked.targets
+    targets = view.prediction_view.targets
     return 0 if targets is None else int((targets[0] != NO_TARGET).sum())

@@ -48,28 +48,28 @@ def view_contents(
         # A word of another text is none of this one's, though it may be spelled alike.
         [-1 if place in strange else id for place, id in enumerate(inputs)],
         clean,
-        asked=[place for part in (view, view.asked) for place in _own_origins(part)],
+        asked=[place for part in (view, view.prediction_view) for place in _own_origins(part)],
         clean_positions=_own_origins(reader),
         positions=_told(reader.positions),
         vocabulary=names.vocabulary,
     )
     words = [] if names.outcomes else clean
-    unseen = {**_unseen(view.asked, reader, words), **_unseen(view, reader, words)}
-    fed = {id(part): _fed(part, names) for part in (view, view.asked)}
+    unseen = {**_unseen(view.prediction_view, reader, words), **_unseen(view, reader, words)}
+    fed = {id(part): _fed(part, names) for part in (view, view.prediction_view)}
     strange |= inputs_from_other_text(inputs, reading, _other(batch))
     fed[id(reader)] = _fed_of_text(reader, names, reading, unseen, strange)
-    text = _text_strips("text", clean, reading.hidden(unseen, len(clean)), names)
-    panels = [CellPanel(strips=text)] if reading.shift is None else []
+    text = _text_strips("text", clean, reading.masked_positions(unseen, len(clean)), names)
+    panels = [CellPanel(rows=text)] if reading.shift is None else []
     panels += [*_other_texts(reader, batch, names), *_images(view)]
     for name, part in _parts(view, told):
         strips = _strips(part, fed[id(part)], names, told)
         if part is reader and reading.shift is not None:
             strips = _beside(text, strips, reading.shift)
-        panels.append(CellPanel(name=name, strips=strips))
+        panels.append(CellPanel(name=name, rows=strips))
     return ObjectiveContents(
         panels=tuple(panels),
         matrices=attention_mask_grids(view, fed, names, told),
-        remarks=_remarks(view) if told.remarks is None else told.remarks,
+        notes=_remarks(view) if told.notes is None else told.notes,
     )
 
 
@@ -77,7 +77,7 @@ def _parts(view: View, told: ViewAnnotations) -> list[tuple[str, View]]:
     """What is read, each by its name; an image has told its own."""
     if view.decoder is None:
         return [("", view)]
-    if told.stack is None:
+    if told.joint_view is None:
         return [("encoder", view), ("decoder", view.decoder)]
     return [("", view), ("text", view.decoder)]
 
@@ -99,7 +99,7 @@ def _other_texts(view: View, batch: Batch, names: TokenNames) -> list[CellPanel]
             if row == other and clean_positions[place] >= 0 and inputs[place] != targets[place]
         )
         ids = batch.tokens[other, : int(batch.lengths[other])].tolist()
-        panels.append(CellPanel(strips=_text_strips("other text", ids, hidden, names)))
+        panels.append(CellPanel(rows=_text_strips("other text", ids, hidden, names)))
     return panels
 
 
@@ -173,7 +173,7 @@ def _text_strips(
     name: str, clean: Sequence[int], hidden: frozenset[int], names: TokenNames
 ) -> tuple[CellRow, ...]:
     words = (
-        TokenCell(text=names.of(id), look="hidden" if place in hidden else "plain")
+        TokenCell(text=names.name(id), style="hidden" if place in hidden else "plain")
         for place, id in enumerate(clean)
     )
     return (
@@ -183,7 +183,7 @@ def _text_strips(
 
 
 def _numbers(values: Sequence[int] | range) -> tuple[TokenCell, ...]:
-    return tuple(TokenCell(text=str(value), look="number") for value in values)
+    return tuple(TokenCell(text=str(value), style="number") for value in values)
 
 
 def _beside(
@@ -209,9 +209,9 @@ def _fed(view: View, names: TokenNames) -> tuple[TokenCell, ...]:
     inputs = _inputs(view)
     back = teacher_forced_inputs(inputs, _told(view.targets))
     return tuple(
-        TokenCell(text=names.of(id), look="answer" if place in back else "plain")
+        TokenCell(text=names.name(id), style="answer" if place in back else "plain")
         if not replaces_words(id, names.vocabulary)
-        else TokenCell(text=names.of(id), look="mask")
+        else TokenCell(text=names.name(id), style="mask")
         for place, id in enumerate(inputs)
     )
 
@@ -238,9 +238,9 @@ def _fed_of_text(
             look = "answer"
         elif place in strange and place not in replaced:
             look = "other"
-        elif reading.places[place] < 0 and not _is_frame(id, names):
+        elif reading.positions[place] < 0 and not _is_frame(id, names):
             look = "changed"
-        cells.append(TokenCell(text=names.of(id), look=look))
+        cells.append(TokenCell(text=names.name(id), style=look))
     return tuple(cells)
 
 
@@ -268,13 +268,13 @@ def _strips(
             strips.append(CellRow(name=name, cells=_numbers(values[0, :length].tolist())))
     if view.mentions is not None and bool((view.mentions[0, :length] >= 0).any()):
         mentions = view.mentions[0, :length].tolist()
-        strips.append(CellRow(name="mention", cells=_where(mentions, told.mention)))
+        strips.append(CellRow(name="mention", cells=_where(mentions, told.mention_name)))
     if view.targets is not None:
         strips += _asked_strips(view, names)
-    if told.asked_from:
-        ends = {place: ", ".join(map(str, read)) for place, read in told.asked_from.items()}
+    if told.boundary_positions:
+        ends = {place: ", ".join(map(str, read)) for place, read in told.boundary_positions.items()}
         cells = (
-            TokenCell(text=ends[t], look="number") if t in ends else None for t in range(length)
+            TokenCell(text=ends[t], style="number") if t in ends else None for t in range(length)
         )
         strips.append(CellRow(name="from around", cells=tuple(cells)))
     if view.labels is not None and view.labels.ndim == 2:
@@ -284,9 +284,9 @@ def _strips(
 
 def _positions(view: View, told: ViewAnnotations) -> list[CellRow]:
     length = _length(view)
-    if told.stack is not None:
+    if told.joint_view is not None:
         # One stack counts on: the first token, the patches, the other tokens.
-        patches = int(told.stack.lengths[0]) - length
+        patches = int(told.joint_view.lengths[0]) - length
         is_image = view.decoder is not None
         words = (0, *range(patches + 1, patches + length))
         counted = tuple(range(1, length + 1)) if is_image else words
@@ -307,7 +307,7 @@ def _asked_strips(view: View, names: TokenNames) -> list[CellRow]:
     length = _length(view)
     targets = view.targets[0, :length]
     words = tuple(
-        None if id == NO_TARGET else TokenCell(text=names.target(id), look="target")
+        None if id == NO_TARGET else TokenCell(text=names.target(id), style="target")
         for id in targets.tolist()
     )
     strips = [CellRow(name="target", cells=words)]
@@ -318,7 +318,7 @@ def _asked_strips(view: View, names: TokenNames) -> list[CellRow]:
         asked = targets != NO_TARGET
         if bool((weights[asked] != 1).any()):
             cells = (
-                TokenCell(text=f"{weight:.2g}", look="number") if told else None
+                TokenCell(text=f"{weight:.2g}", style="number") if told else None
                 for weight, told in zip(weights.tolist(), asked.tolist(), strict=True)
             )
             strips.append(CellRow(name="weight", cells=tuple(cells)))
@@ -337,7 +337,7 @@ def _places_of_origin(view: View) -> tuple[TokenCell | None, ...]:
 def _where(values: Sequence[int], name: Callable[[int], str] = str) -> tuple[TokenCell | None, ...]:
     """Numbers where they are told, or their names, and nothing where they are -1."""
     return tuple(
-        None if value < 0 else TokenCell(text=name(value), look="number") for value in values
+        None if value < 0 else TokenCell(text=name(value), style="number") for value in values
     )
 
 
@@ -360,7 +360,7 @@ def _images(view: View) -> list[CellPanel]:
         return []
     rows = patches.view(count, count, side, side).transpose(1, 2).reshape(count * side, -1)
     whole = TokenCell(text="image", pixels=tuple(tuple(row) for row in rows.tolist()))
-    return [CellPanel(name="image", strips=(CellRow(name="given", cells=(whole,)),))]
+    return [CellPanel(name="image", rows=(CellRow(name="given", cells=(whole,)),))]
 
 
 def _remarks(view: View) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class BidirectionalLM(NextToken):
         """The backward model's, by place of the reversed text."""
         view = self.backward_view(batch)
         found = network.predict(view, self.backward(view))
-        return LogProbs(per_token=found.spread(), kind=self.kind)
+        return LogProbs(per_token=found.to_dense(), kind=self.kind)
 
     def backward_layers(self, batch: Batch) -> list[Tensor]:
         """Words and layers of the backward model, (B, T, W) each, at the places of the text.
@@ -90,4 +90,4 @@ def reverse_sequences(batch: Batch, end: int | None) -> Batch:
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     inside = (place >= 1) & (place <= last)
     index = torch.where(inside, last + 1 - place, place)
-    return replace(batch, tokens=batch.tokens.gather(1, index), carries=False)
+    return replace(batch, tokens=batch.tokens.gather(1, index), continues_previous=False)

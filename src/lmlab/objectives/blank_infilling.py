@@ -79,12 +79,12 @@ class PoissonSpans:
 class LongSpan:
     """One span of a length that is even over `least` to all of the text (Du et al. 2022: 0.5)."""
 
-    least: float = 0.5
+    min_share: float = 0.5
 
     def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
         if not tokens:
             return []
-        fewest = max(1, int(np.ceil(self.least * tokens)))
+        fewest = max(1, int(np.ceil(self.min_share * tokens)))
         return place_spans([int(random.integers(fewest, tokens + 1))], tokens, random)
 
 
@@ -94,10 +94,10 @@ class SpanMixture:
 
     first: SpanSampler
     second: SpanSampler
-    share: float = 0.5
+    second_probability: float = 0.5
 
     def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
-        law = self.second if random.random() < self.share else self.first
+        law = self.second if random.random() < self.second_probability else self.first
         return law(tokens, random)
 
 
@@ -142,21 +142,21 @@ class BlankInfilling(Objective):
         self.start = start
         self.symbols = {start: "[START]"}
         """What pictures call the ids of its own."""
-        self.longest = longest
+        self.max_length = longest
         """Most places of a part A that the network has positions for."""
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
-            return self.one_blank(batch)
+            return self.single_blank_view(batch)
         home = "cpu" if generator is None else generator.device
         seed = torch.randint(2**62, (1,), generator=generator, device=home)
         random = np.random.default_rng(int(seed))
         counts = maskable_positions(batch, self.vocabulary).sum(1).tolist()
         drawn = [self.spans(count, random) for count in counts]
         turns = [random.permutation(len(spans)).tolist() for spans in drawn]
-        return self.view_of(batch, drawn, turns)
+        return self.view_with_spans(batch, drawn, turns)
 
-    def view_of(
+    def view_with_spans(
         self, batch: Batch, spans: Sequence[Sequence[Span]], turns: Sequence[Sequence[int]]
     ) -> View:
         """The batch with these spans of each row taken out, written in these turns.
@@ -208,9 +208,9 @@ class BlankInfilling(Objective):
         )
         return join_blocks([text, starts, written], pad=self.vocabulary.pad)
 
-    def one_blank(self, batch: Batch) -> View:
+    def single_blank_view(self, batch: Batch) -> View:
         """All that follows place 0, or the condition, as one blank; a cut text has no [END]."""
-        lead = self.lead(batch.condition, batch.tokens[:, 0])
+        lead = self.part_a(batch.condition, batch.tokens[:, 0])
         asked = batch.tokens[:, 1:]
         starts = torch.full_like(batch.tokens[:, :1], self.start)
         place = torch.arange(1, batch.tokens.shape[1], device=asked.device).expand_as(asked)
@@ -232,7 +232,7 @@ class BlankInfilling(Objective):
         )
         return join_blocks([text, written], pad=self.vocabulary.pad)
 
-    def lead(self, condition: Batch | None, first: Tensor) -> PartA:
+    def part_a(self, condition: Batch | None, first: Tensor) -> PartA:
         """Part A where all is one blank: `first` (B,) or the condition, <mask>, </s>."""
         if condition is None:
             marks = torch.tensor([self.mask, self.end], device=first.device)
@@ -248,9 +248,10 @@ class BlankInfilling(Objective):
 
     def text_view(self, tokens: Tensor, lengths: Tensor) -> View:
         """A text as part A, nothing asked of it."""
-        if self.longest is not None and int(lengths.max()) > self.longest:
+        if self.max_length is not None and int(lengths.max()) > self.max_length:
             raise UserError(
-                f"this system has positions for {self.longest} tokens of a text with blanks, and "
+                f"this system has positions for {self.max_length} tokens of a text with blanks, "
+                f"and "
                 f"{int(lengths.max())} came; cut it, or build the system longer (--set length=…)."
             )
         return View(
@@ -268,13 +269,13 @@ class BlankInfilling(Objective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        view = self.one_blank(batch)
+        view = self.single_blank_view(batch)
         predictions = network.target_log_probs(view)
         assert view.clean_positions is not None
-        rows = predictions.places.nonzero(as_tuple=True)[0]
+        rows = predictions.target_mask.nonzero(as_tuple=True)[0]
         found = predictions.log_probs.new_zeros(batch.tokens.shape)
         found = found.index_put(
-            (rows, view.clean_positions[predictions.places]), predictions.log_probs
+            (rows, view.clean_positions[predictions.target_mask]), predictions.log_probs
         )
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
 

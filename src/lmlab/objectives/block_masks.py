@@ -42,7 +42,7 @@ class TokenBlock:
     """None where the network tells no segments apart."""
     targets: Tensor | int = NO_TARGET
     clean_positions: Tensor | int = -1
-    asking: Tensor | bool = False
+    is_query: Tensor | bool = False
     """Whether it is a mask beside the text, which no other place sees."""
 
     def tensor(self, name: str) -> Tensor:
@@ -72,7 +72,7 @@ def join_blocks(stretches: Sequence[TokenBlock], *, pad: int) -> View:
     return View(
         inputs=parts["inputs"].masked_fill(padding, pad),
         lengths=lengths,
-        attention_mask=rank_mask(parts["ranks"], parts["asking"]),
+        attention_mask=rank_mask(parts["ranks"], parts["is_query"]),
         targets=parts["targets"].masked_fill(padding, NO_TARGET),
         positions=parts["positions"].masked_fill(several, 0),
         segments=None if plain else parts["segments"].masked_fill(padding, 0),

@@ -38,13 +38,13 @@ class ConditionalLM(Seq2SeqObjective):
         super().__init__()
         self.vocabulary = vocabulary
         self.source = source or vocabulary
-        self.smoothing = smoothing
+        self.label_smoothing = smoothing
 
     def check_sampled_loss(self) -> None:
-        if self.smoothing:
+        if self.label_smoothing:
             raise UserError(
                 "label smoothing takes the log-probabilities of all tokens, of which a contrast "
-                "draws a few: --set smoothing=0, or leave --objective out."
+                "draws a few: --set label_smoothing=0, or leave --objective out."
             )
 
     def loss(
@@ -55,15 +55,18 @@ class ConditionalLM(Seq2SeqObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        if self.smoothing == 0 or not self.training:
+        if self.label_smoothing == 0 or not self.training:
             return super().loss(network, batch, state=state, generator=generator)
         assert isinstance(network, Assembly)
         view = self.view(batch, generator=generator)
         places = prediction_mask(view)
-        assert view.asked.targets is not None
-        values, targets = network.hidden(view, state).values[places], view.asked.targets[places]
+        assert view.prediction_view.targets is not None
+        values, targets = (
+            network.hidden(view, state).values[places],
+            view.prediction_view.targets[places],
+        )
         exact, mean = network.emission.log_prob_and_mean(values, targets)
-        lost = -(1 - self.smoothing) * exact - self.smoothing * mean
+        lost = -(1 - self.label_smoothing) * exact - self.label_smoothing * mean
         return Loss(lost.sum(), torch.tensor(float(lost.numel()), device=lost.device)), None
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
@@ -76,8 +79,8 @@ class ConditionalLM(Seq2SeqObjective):
             condition = Batch.collate(empty * rows, pad=self.source.pad).to(device)
         return View(inputs=condition.tokens, lengths=condition.lengths, attention_mask=FullMask())
 
-    def opening(self) -> tuple[int, ...]:
-        return (self.vocabulary.opening,)
+    def decoder_prefix(self) -> tuple[int, ...]:
+        return (self.vocabulary.bos,)
 
     def log_prob(
         self,
@@ -88,4 +91,4 @@ class ConditionalLM(Seq2SeqObjective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         predictions = network.target_log_probs(self.view(batch, generator=generator))
-        return LogProbs(per_token=predictions.spread(), kind=self.kind)
+        return LogProbs(per_token=predictions.to_dense(), kind=self.kind)

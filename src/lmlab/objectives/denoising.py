@@ -69,7 +69,7 @@ class TextInfilling:
 
     rate: float = 0.3
     mean: float = 3.0
-    longest: int | None = None
+    max_length: int | None = None
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
         spans = self.sample_span_lengths(len(tokens), random)
@@ -88,7 +88,7 @@ class TextInfilling:
         while left > 0:
             spans.append(min(int(random.poisson(self.mean)), left))
             left -= spans[-1]
-        while self.longest is not None and time - hidden + len(spans) > self.longest:
+        while self.max_length is not None and time - hidden + len(spans) > self.max_length:
             if 0 not in spans:
                 break
             spans.remove(0)
@@ -103,7 +103,7 @@ class SentencePermutation:
     sentences: SentenceSplitter = field(default_factory=SentenceSplitter)
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
-        parts = self.sentences.cut(tokens)
+        parts = self.sentences.split(tokens)
         return concatenate_arrays([parts[number] for number in random.permutation(len(parts))])
 
 
@@ -129,7 +129,7 @@ def make_noise(
         case "deletion":
             return TokenDeletion(rate)
         case "infilling":
-            return TextInfilling(rate=rate, mean=mean, longest=longest)
+            return TextInfilling(rate=rate, mean=mean, max_length=longest)
         case "permutation":
             return SentencePermutation(sentences)
         case "rotation":
@@ -157,9 +157,9 @@ class BARTDenoising(DenoisingObjective):
         self.sentences = sentences or SentenceSplitter()
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        self.sentences.meet(pieces, self.vocabulary.size)
+        self.sentences.setup_tokenizer(pieces, self.vocabulary.size)
 
-    def divide(
+    def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
         """What the noises leave of a text; all of it is written."""
@@ -167,8 +167,8 @@ class BARTDenoising(DenoisingObjective):
         for noise in self.noises:
             places = noise(shown.tokens, random=random)
             shown = CorruptedSource(
-                take_positions(shown.tokens, places, self.spelling.mask),
-                take_positions(shown.places, places, MASKED_POSITION),
+                take_positions(shown.tokens, places, self.special_tokens.mask),
+                take_positions(shown.positions, places, MASKED_POSITION),
             )
         return shown, np.arange(len(tokens))
 

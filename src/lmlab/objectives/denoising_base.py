@@ -32,13 +32,13 @@ class DenoisingSpecialTokens:
     vocabulary: Vocabulary
     mask: int
     """Stands in a source for what is hidden."""
-    opening: tuple[int, ...] = ()
+    decoder_prefix: tuple[int, ...] = ()
     """Ids that the decoder is given first; where empty, what stands before the text."""
-    source_start: bool = True
+    source_has_start: bool = True
     """Whether a source begins with the start symbol."""
 
     @classmethod
-    def of(
+    def from_vocabulary(
         cls,
         vocabulary: Vocabulary,
         *,
@@ -58,13 +58,15 @@ class DenoisingSpecialTokens:
                 f"a mask symbol is one of the {vocabulary.size} ids of the vocabulary, and "
                 f"{mask} came."
             )
-        return cls(vocabulary=vocabulary, mask=mask, opening=opening, source_start=source_start)
+        return cls(
+            vocabulary=vocabulary, mask=mask, decoder_prefix=opening, source_has_start=source_start
+        )
 
     @property
-    def frame(self) -> tuple[list[int], list[int]]:
+    def source_frame(self) -> tuple[list[int], list[int]]:
         """What stands before and after the body of a source."""
         start, end = self.vocabulary.start, self.vocabulary.end
-        before = [start] if self.source_start and start is not None else []
+        before = [start] if self.source_has_start and start is not None else []
         return before, [] if end is None else [end]
 
 
@@ -74,7 +76,7 @@ class CorruptedSource:
 
     tokens: np.ndarray
     """(S,) ids."""
-    places: np.ndarray
+    positions: np.ndarray
     """(S,) places in the body of the text, -1 where a mask symbol stands."""
 
 
@@ -92,22 +94,22 @@ class DenoisingObjective(Seq2SeqObjective):
 
     def __init__(self, spelling: DenoisingSpecialTokens, *, whole: float = 0.0) -> None:
         super().__init__()
-        self.spelling = spelling
+        self.special_tokens = spelling
         self.vocabulary = spelling.vocabulary
-        self.whole = whole
+        self.full_mask_rate = whole
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Told what the tokens look like; an objective that knows sentences has a use for it."""
         return
 
-    def opening(self) -> tuple[int, ...]:
-        return self.spelling.opening or (self.vocabulary.opening,)
+    def decoder_prefix(self) -> tuple[int, ...]:
+        return self.special_tokens.decoder_prefix or (self.vocabulary.bos,)
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         """The sources as they are, masks in them included; one mask alone where there are none."""
         if condition is None:
             return self.corrupted_source_view([self.fully_masked_source()] * rows, device)
-        skipped = 0 if self.spelling.source_start else 1
+        skipped = 0 if self.special_tokens.source_has_start else 1
         return View(
             inputs=condition.tokens[:, skipped:],
             lengths=(condition.lengths - skipped).clamp(min=0),
@@ -115,17 +117,17 @@ class DenoisingObjective(Seq2SeqObjective):
         )
 
     def fully_masked_source(self) -> CorruptedSource:
-        return CorruptedSource(np.array([self.spelling.mask]), np.array([-1]))
+        return CorruptedSource(np.array([self.special_tokens.mask]), np.array([-1]))
 
     def corrupted_source_view(self, shown: Sequence[CorruptedSource], device: torch.device) -> View:
         """The encoder's view of sources, framed by start and end; origins tell what is shown."""
-        before, after = self.spelling.frame
+        before, after = self.special_tokens.source_frame
         framed = [[*before, *each.tokens.tolist(), *after] for each in shown]
         batch = Batch.collate(framed, self.vocabulary.pad).to(device)
         clean_positions = torch.full_like(batch.tokens, -1)
         for row, each in enumerate(shown):
             # Place 0 of a text is its start; the body begins at place 1.
-            places = np.where(each.places < 0, -1, each.places + 1)
+            places = np.where(each.positions < 0, -1, each.positions + 1)
             inside = slice(len(before), len(before) + len(places))
             clean_positions[row, inside] = torch.from_numpy(places).to(clean_positions)
         return View(
@@ -135,9 +137,9 @@ class DenoisingObjective(Seq2SeqObjective):
             clean_positions=clean_positions,
         )
 
-    def written(self, batch: Batch) -> View:
+    def decoder_view(self, batch: Batch) -> View:
         """The decoder's view of texts that it writes as a whole."""
-        view, opening = causal_view(batch), self.spelling.opening
+        view, opening = causal_view(batch), self.special_tokens.decoder_prefix
         if not opening:
             return view
         assert view.targets is not None and view.clean_positions is not None
@@ -156,14 +158,14 @@ class DenoisingObjective(Seq2SeqObjective):
             return self.conditional_view(batch)
         random, shown, parts = numpy_generator(generator), [], []
         for body in text_bodies(batch, self.vocabulary):
-            whole = random.random() < self.whole
-            seen, part = self.corrupt_fully(body) if whole else self.divide(body, random)
+            whole = random.random() < self.full_mask_rate
+            seen, part = self.corrupt_fully(body) if whole else self.corrupt(body, random)
             shown.append(seen)
             parts.append(part)
         source = self.corrupted_source_view(shown, batch.tokens.device)
         return replace(source, decoder=self.partial_decoder_view(batch, parts))
 
-    def divide(
+    def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
         """What the source shows of a text (T,), and the places of it that are written, rising."""
@@ -185,19 +187,21 @@ class DenoisingObjective(Seq2SeqObjective):
             ended = length > 1 and tokens[length - 1] == self.vocabulary.end
             body = length - 1 - ended
             to_the_end = body == (part[-1] + 1 if len(part) else 0)
-            end = self.spelling.frame[1] if ended or not to_the_end else []
+            end = self.special_tokens.source_frame[1] if ended or not to_the_end else []
             rows.append([tokens[0], *(tokens[place + 1] for place in part), *end])
             here = [length - 1] if ended and to_the_end else [-1]
             clean_positions.append([*(part + 1), *here][: len(rows[-1]) - 1])
-        view = self.written(Batch.collate(rows, self.vocabulary.pad).to(batch.tokens.device))
+        view = self.decoder_view(Batch.collate(rows, self.vocabulary.pad).to(batch.tokens.device))
         assert view.clean_positions is not None
         told = Batch.collate(clean_positions, -1).tokens.to(view.clean_positions)
-        return replace(view, clean_positions=F.pad(told, (len(self.opening()) - 1, 0), value=-1))
+        return replace(
+            view, clean_positions=F.pad(told, (len(self.decoder_prefix()) - 1, 0), value=-1)
+        )
 
     def conditional_view(self, batch: Batch) -> View:
         """Texts beside their conditions, or beside nothing."""
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
-        return replace(source, decoder=self.written(batch))
+        return replace(source, decoder=self.decoder_view(batch))
 
     def log_prob(
         self,
@@ -208,8 +212,8 @@ class DenoisingObjective(Seq2SeqObjective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         predictions = network.target_log_probs(self.conditional_view(batch))
-        first = len(self.opening()) - 1
-        return LogProbs(per_token=predictions.spread()[:, first:], kind=self.kind)
+        first = len(self.decoder_prefix()) - 1
+        return LogProbs(per_token=predictions.to_dense()[:, first:], kind=self.kind)
 
 
 def text_bodies(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from torch import Tensor
 class DocumentMarginal(Protocol):
     """How the K documents of a question share in the text that is written for it."""
 
-    decodings: ClassVar[tuple[str, ...]]
+    decoding_methods: ClassVar[tuple[str, ...]]
     """Ways to find likely texts that its sum allows, the paper's own first."""
 
     def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class DocumentMarginal(Protocol):
         """(B, K, T) log p(z | x, y_≤t): which document the token at each place was taken from."""
         ...
 
-    def after(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
+    def update_weights(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
         """(B, K) the weights of the documents after a token was written.
 
         `written` gives (B, K) log p(y_t | x, z, y_<t) of it, and is called only where it matters.
@@ -41,7 +41,7 @@ class DocumentMarginal(Protocol):
 class RAGTokenMarginal:
     """RAG-Token: Π_t Σ_z p(z | x) p(y_t | x, z, y_<t); any token may rest on any document."""
 
-    decodings: ClassVar[tuple[str, ...]] = ("beam", "greedy", "sample")
+    decoding_methods: ClassVar[tuple[str, ...]] = ("beam", "greedy", "sample")
 
     def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
         return torch.logsumexp(log_weights[..., None] + each, dim=1)
@@ -49,7 +49,7 @@ class RAGTokenMarginal:
     def posteriors(self, log_weights: Tensor, each: Tensor) -> Tensor:
         return F.log_softmax(log_weights[..., None] + each, dim=1)
 
-    def after(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
+    def update_weights(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
         return log_weights
 
 
@@ -65,7 +65,7 @@ class RAGSequenceMarginal:
     out; theirs are the `thorough` and the `fast` decoding.
     """
 
-    decodings: ClassVar[tuple[str, ...]] = ("thorough", "fast", "beam", "greedy", "sample")
+    decoding_methods: ClassVar[tuple[str, ...]] = ("thorough", "fast", "beam", "greedy", "sample")
 
     def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
         # The posterior in double precision, since it is a sum over the whole text.
@@ -77,7 +77,7 @@ class RAGSequenceMarginal:
     def posteriors(self, log_weights: Tensor, each: Tensor) -> Tensor:
         return normalise_log_weights(log_weights[..., None] + each.cumsum(2))
 
-    def after(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
+    def update_weights(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
         return normalise_log_weights(log_weights + written())
 
 

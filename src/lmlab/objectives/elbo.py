@@ -47,9 +47,9 @@ class ELBO(LatentObjective):
     those that the decoder is fed, `latent_noise` disturbs the latent: in training alone.
 
     Scoring takes `samples` points of q for each sentence, decided by its tokens and the seed of
-    `generator` (see `sobol_points`). `bound` is "elbo", whose KL is exact and belongs to no token, or
-    "importance", log 1/S Σ_s p(s, z_s) / q(z_s | s) (Burda et al. 2016), tighter the more points.
-    Both are bounds on average over seeds. Cost: one decoding a point.
+    `generator` (see `sobol_points`). `bound` is "elbo", whose KL is exact and belongs to no token,
+    or "importance", log 1/S Σ_s p(s, z_s) / q(z_s | s) (Burda et al. 2016), tighter the more
+    points. Both are bounds on average over seeds. Cost: one decoding a point.
     """
 
     kind: ClassVar[ScoreKind] = "bound"
@@ -120,14 +120,16 @@ class ELBO(LatentObjective):
         assert isinstance(network, LatentNetwork)
         posterior = self.posterior(batch, generator=generator)
         mean = posterior.mean
-        latents = posterior.draw(sample_uniform(mean.shape, mean.device, generator=generator))
+        latents = posterior.reparameterised_sample(
+            sample_uniform(mean.shape, mean.device, generator=generator)
+        )
         if self.training:
             latents = add_gaussian_noise(latents, self.latent_noise, generator=generator)
         view = self.view(batch, generator=generator)
         found = network.target_log_probs(view, network.state_from_latents(latents))
         count = torch.tensor(float(found.log_probs.numel()), device=mean.device)
         # A row without a target is no sentence: it pays for no latent.
-        divergence = posterior.divergence()[found.places.any(1)]
+        divergence = posterior.kl_divergence()[found.target_mask.any(1)]
         price = divergence.clamp(min=self.free_bits).sum()
         parts = {
             "reconstruction": Loss(-found.log_probs.sum(), count),
@@ -152,10 +154,10 @@ class ELBO(LatentObjective):
             dimensions=self.latent.size,
             seed=seed_of(generator),
         )
-        latents = posterior.draw(uniforms)
+        latents = posterior.reparameterised_sample(uniforms)
         per_token = self._reconstructions(network, view, latents)
         if self.bound == "elbo":
-            whole = -posterior.divergence().sum(-1)
+            whole = -posterior.kl_divergence().sum(-1)
             per_token = per_token.mean(0)
         else:
             prices = self.latent.prior_log_prob(latents) - posterior.log_prob(latents)
@@ -177,7 +179,7 @@ class ELBO(LatentObjective):
             repeated = _repeated(view, len(some))
             state = network.state_from_latents(some.flatten(0, 1))
             predictions: Predictions = network.target_log_probs(repeated, state)
-            found.append(predictions.spread().unflatten(0, (len(some), -1)))
+            found.append(predictions.to_dense().unflatten(0, (len(some), -1)))
         return torch.cat(found)
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
@@ -186,20 +188,20 @@ class ELBO(LatentObjective):
             "latent means": Capture(
                 values=posterior.mean,
                 axes=("batch", "unit"),
-                reading="The mean of each sentence's posterior; where all sentences have the same, "
+                caption="The mean of each sentence's posterior; where all sentences have the same, "
                 "the posterior has collapsed.",
             ),
             "latent spreads": Capture(
-                values=posterior.spread,
+                values=posterior.std,
                 axes=("batch", "unit"),
-                reading="The standard deviation of each sentence's posterior; 1, as the prior's, "
+                caption="The standard deviation of each sentence's posterior; 1, as the prior's, "
                 "carries no information.",
                 bounds=NON_NEGATIVE,
             ),
             "divergence": Capture(
-                values=posterior.divergence().mean(0),
+                values=posterior.kl_divergence().mean(0),
                 axes=("unit",),
-                reading="KL(posterior ‖ prior) of each latent dimension, mean over sentences; a "
+                caption="KL(posterior ‖ prior) of each latent dimension, mean over sentences; a "
                 "dimension near zero is unused, and all of them near zero is a collapse.",
                 bounds=NON_NEGATIVE,
                 unit="nats",

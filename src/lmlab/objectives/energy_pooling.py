@@ -27,7 +27,7 @@ class AllPositionsPooling:
     def attention_mask(self, blanks: Tensor) -> AttentionMask:
         return FullMask()
 
-    def counted(self, blanks: Tensor, real: Tensor) -> Tensor:
+    def energy_mask(self, blanks: Tensor, real: Tensor) -> Tensor:
         return real
 
 
@@ -38,7 +38,7 @@ class BlanksPooling:
     def attention_mask(self, blanks: Tensor) -> AttentionMask:
         return FullMask()
 
-    def counted(self, blanks: Tensor, real: Tensor) -> Tensor:
+    def energy_mask(self, blanks: Tensor, real: Tensor) -> Tensor:
         return blanks & real
 
 
@@ -54,5 +54,5 @@ class IsolatedTemplatePooling:
     def attention_mask(self, blanks: Tensor) -> AttentionMask:
         return ExplicitMask(blanks[:, :, None] | ~blanks[:, None, :])
 
-    def counted(self, blanks: Tensor, real: Tensor) -> Tensor:
+    def energy_mask(self, blanks: Tensor, real: Tensor) -> Tensor:
         return real

@@ -95,10 +95,10 @@ class EntityLinkingMLM(BERTObjective):
         self.lexicon = lexicon
         self.linking = linking
         self.weight = weight
-        self.alone = False
+        self.linking_only = False
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        self.lexicon.meet(pieces, unknown=self.vocabulary.unknown)
+        self.lexicon.setup_tokenizer(pieces, unknown=self.vocabulary.unknown)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         view = super().view(batch, generator=generator)
@@ -124,7 +124,7 @@ class EntityLinkingMLM(BERTObjective):
         view = self.view(batch, generator=generator)
         hidden = network.hidden(view, state)
         linked = self._linked(view, hidden)
-        if self.alone and self.training:
+        if self.linking_only and self.training:
             return Loss(linked.total, linked.count, {"linking": linked}), None
         masked = weighted_cross_entropy(view, network.predict(view, hidden))
         total = masked.total + self.weight * linked.total
@@ -132,13 +132,13 @@ class EntityLinkingMLM(BERTObjective):
 
     def _linked(self, view: View, hidden: HiddenStates) -> Loss:
         assert view.spans is not None
-        [found] = hidden.recalled.values()
+        [found] = hidden.memory_outputs.values()
         return linking_loss(self.linking, found["scores"], view.spans)
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
         """How sure each mention of the clean text is of its candidates."""
         view = self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
-        [found] = network.hidden(view).recalled.values()
+        [found] = network.hidden(view).memory_outputs.values()
         spans = view.spans
         assert spans is not None
         # Of mentions with the same first word the longest, which comes last.

@@ -108,7 +108,7 @@ class EntityMaskingObjective(MaskedLMObjective):
         hidden = network.hidden(view, state)
         masked = weighted_cross_entropy(view, network.predict(view, hidden))
         parts = {"masked": masked}
-        for number, (_, found) in enumerate(sorted(hidden.recalled.items())):
+        for number, (_, found) in enumerate(sorted(hidden.memory_outputs.items())):
             parts |= memory_losses(view, found, linking="prediction" if number else "linking")
         if "mentions" in parts:
             parts["mentions"] = scale_loss(parts["mentions"], self.rate)

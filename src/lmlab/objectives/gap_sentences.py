@@ -133,8 +133,8 @@ class GapSentenceGeneration(DenoisingObjective):
 
     A share `rate` of a text's sentences is taken out, rounded, at least one and not all; the
     decoder writes them one after another, and the end. End marks don't count for ROUGE. A text of
-    one sentence is cut into stretches of `stretch` tokens (two halves, if it is no longer than
-    that), which stand for sentences; of a single token nothing is shown.
+    one sentence is cut into stretches of `segment_length` tokens (two halves, if it is no longer
+    than that), which stand for sentences; of a single token nothing is shown.
     """
 
     def __init__(
@@ -144,23 +144,23 @@ class GapSentenceGeneration(DenoisingObjective):
         *,
         sentences: SentenceSplitter | None = None,
         rate: float = 0.3,
-        stretch: int = 4,
+        segment_length: int = 4,
         whole: float = 0.0,
     ) -> None:
         super().__init__(spelling, whole=whole)
         self.choice = choice
         self.sentences = sentences or SentenceSplitter()
         self.rate = rate
-        self.stretch = stretch
+        self.chunk_length = segment_length
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        self.sentences.meet(pieces, self.vocabulary.size)
+        self.sentences.setup_tokenizer(pieces, self.vocabulary.size)
 
-    def divide(
+    def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
         """What the source shows of a text, and the places of the gap sentences, in order."""
-        parts = self.cut(tokens)
+        parts = self.split_sentences(tokens)
         if len(parts) < 2:
             return self.corrupt_fully(tokens)
         count = min(max(1, int(self.rate * len(parts) + 0.5)), len(parts) - 1)
@@ -173,16 +173,17 @@ class GapSentenceGeneration(DenoisingObjective):
         ]
         source = CorruptedSource(
             np.concatenate([each.tokens for each in shown]),
-            np.concatenate([each.places for each in shown]),
+            np.concatenate([each.positions for each in shown]),
         )
         return source, np.concatenate([parts[number] for number in sorted(gaps)])
 
-    def cut(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """The places of each sentence, or of each stretch where there is one sentence only."""
-        parts = self.sentences.cut(tokens)
+    def split_sentences(self, tokens: np.ndarray) -> list[np.ndarray]:
+        """The places of each sentence, or of each segment_length where there is one sentence
+        only."""
+        parts = self.sentences.split(tokens)
         if len(parts) != 1:
             return parts
-        size = min(self.stretch, (len(tokens) + 1) // 2)
+        size = min(self.chunk_length, (len(tokens) + 1) // 2)
         return np.split(np.arange(len(tokens)), range(size, len(tokens), size))
 
     def _words(self, tokens: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
 
     def __init__(self, vocabulary: Vocabulary, *, side: int, patch: int) -> None:
         super().__init__(vocabulary)
-        self.side = side
+        self.image_size = side
         self.patch = patch
         # Saved with the weights: which id is which number, the tokeniser alone knows.
         self.register_buffer("intensity", torch.zeros(vocabulary.size))
@@ -48,7 +48,7 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
             self.intensity[id] = 2 * number / highest - 1
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
-        shape = (rows, self.side, self.side)
+        shape = (rows, self.image_size, self.image_size)
         if condition is None:
             pixels = torch.full(shape, BACKGROUND_INTENSITY, device=device)
         else:
@@ -57,19 +57,20 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
         lengths = torch.full((rows,), patches.shape[1], device=device)
         return View(inputs=patches, lengths=lengths, attention_mask=FullMask())
 
-    def opening(self) -> tuple[int, ...]:
+    def decoder_prefix(self) -> tuple[int, ...]:
         # The class token, which is <s>, stands among the patches and has been read with them.
         return ()
 
     def _pixel_tokens(self, image: Batch) -> Tensor:
         """(B, side²) the tokens between the start and the end symbol."""
-        size, vocabulary = self.side**2, self.vocabulary
+        size, vocabulary = self.image_size**2, self.vocabulary
         first = int(vocabulary.start is not None)
         around = first + int(vocabulary.end is not None)
         wrong = image.lengths[image.lengths != size + around]
         if len(wrong):
             raise UserError(
-                f"an image is {self.side} × {self.side} = {size} numbers here, and one of "
+                f"an image is {self.image_size} × {self.image_size} = {size} numbers here, and "
+                f"one of "
                 f"{int(wrong[0]) - around} tokens came; give images of that size, or --set side."
             )
         return image.tokens[:, first : first + size]

@@ -35,9 +35,9 @@ class InverseClozeTask:
     """
 
     vocabulary: Vocabulary
-    keep: float = 0.1
+    keep_rate: float = 0.1
 
-    def draw(
+    def sample(
         self, batch: Batch, *, generator: torch.Generator | None = None
     ) -> QuestionDocumentPairs:
         """A cut of each text at random."""
@@ -46,7 +46,7 @@ class InverseClozeTask:
         most = (lengths // 2).clamp(min=1)
         count = torch.minimum(1 + (drawn[:, 0] * most).long(), lengths)
         first = (drawn[:, 1] * (lengths - count + 1)).long()
-        return self.cut(batch, first, count, kept=drawn[:, 2] < self.keep)
+        return self.split(batch, first, count, kept=drawn[:, 2] < self.keep_rate)
 
     def every(self, batch: Batch) -> Iterator[tuple[Tensor, QuestionDocumentPairs]]:
         """All cuts that take half of a text out of it, with (B,) whether a text has such a one."""
@@ -55,9 +55,9 @@ class InverseClozeTask:
         last = lengths - count
         for start in range(int(last.max()) + 1 if len(batch) else 0):
             first = last.clamp(max=start)
-            yield last >= start, self.cut(batch, first, count, kept=torch.zeros_like(last).bool())
+            yield last >= start, self.split(batch, first, count, kept=torch.zeros_like(last).bool())
 
-    def cut(
+    def split(
         self, batch: Batch, first: Tensor, count: Tensor, *, kept: Tensor
     ) -> QuestionDocumentPairs:
         """The spans of `count` (B,) tokens from `first` (B,), counted without <s>, and the rest."""

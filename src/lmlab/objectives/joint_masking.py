@@ -29,7 +29,7 @@ class UniformCountMasking:
     """In each text 1 … m places, every number as likely: with probability `spans` one run of
     neighbours, else any set of them. m is `most` of the text, rounded, and at least one."""
 
-    most: float = 1.0
+    max_mask_rate: float = 1.0
     spans: float = 0.5
 
     def __call__(
@@ -39,7 +39,7 @@ class UniformCountMasking:
         drawn = per_example_uniform((len(batch), 3), allowed.device, generator=generator)
         by_place = per_example_uniform(allowed.shape, allowed.device, generator=generator)
         count = allowed.sum(1)
-        greatest = (self.most * count).round().clamp(min=1)
+        greatest = (self.max_mask_rate * count).round().clamp(min=1)
         asked = torch.minimum((drawn[:, 0] * greatest).floor() + 1, greatest).long()[:, None]
         rank = by_place.masked_fill(~allowed, 2.0).argsort(1).argsort(1)
         number = allowed.cumsum(1) - 1

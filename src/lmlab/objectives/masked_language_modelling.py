@@ -62,7 +62,7 @@ class BERTObjective(MaskedLMObjective):
         self.vocabulary = vocabulary
         self.choice = choice
         self.replacement = replacement
-        self.repeats = repeats
+        self.static_masking = repeats
         self.full_sentences = full_sentences
         self.pairs = pairs
         self.boundary = boundary
@@ -71,27 +71,27 @@ class BERTObjective(MaskedLMObjective):
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Told before training what the tokens look like."""
         if self.units is not None:
-            self.units.meet(pieces)
+            self.units.setup_tokenizer(pieces)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        if self.repeats is None:
+        if self.static_masking is None:
             drawn = self._draw(batch, generator)
         else:
-            drawn = self.repeats(self._draw, batch, generator=generator)
+            drawn = self.static_masking(self._draw, batch, generator=generator)
         mentions = None
         if isinstance(self.units, MentionUnits):
-            mentions = self.units.covering(batch, maskable_positions(batch, self.vocabulary))
+            mentions = self.units.mention_ids(batch, maskable_positions(batch, self.vocabulary))
         # Hidden first, put together then: so a text is hidden the same way wherever it stands.
         arranging = self.pairs or self.full_sentences
         if arranging is not None:
-            return _arranged_view(arranging.arrange(batch, generator=generator), drawn, mentions)
-        return replace(masked_view(batch, drawn.shown, drawn.chosen), mentions=mentions)
+            return _arranged_view(arranging.pack(batch, generator=generator), drawn, mentions)
+        return replace(masked_view(batch, drawn.inputs, drawn.masked), mentions=mentions)
 
     def _draw(self, batch: Batch, generator: torch.Generator | None) -> MaskedBatch:
         allowed = maskable_positions(batch, self.vocabulary)
         chosen = self.choice(batch, allowed, generator=generator)
         shown = self.replacement(batch.tokens, chosen, generator=generator)
-        return MaskedBatch(chosen=chosen, shown=shown)
+        return MaskedBatch(masked=chosen, inputs=shown)
 
     def check_sampled_loss(self) -> None:
         if self.boundary is not None:
@@ -125,14 +125,14 @@ class BERTObjective(MaskedLMObjective):
         if self.pairs is not None and view.labels is not None:
             told.append(self.pairs.explain(int(view.labels[0])))
         if self.boundary is not None:
-            told.append(self.boundary.READING)
+            told.append(self.boundary.EXPLANATION)
         return tuple(filter(None, told))
 
-    def mention(self, id: int) -> str:
+    def mention_name(self, id: int) -> str:
         """The name that a view's mention has in the lexicon, where it is of the lexicon."""
         return self.units.name(id) if isinstance(self.units, MentionUnits) else str(id)
 
-    def asked_from(self, view: View) -> dict[int, tuple[int, ...]]:
+    def boundary_positions(self, view: View) -> dict[int, tuple[int, ...]]:
         """By place of the first row that is asked from outside of its span, the span's two ends."""
         if self.boundary is None:
             return {}
@@ -158,11 +158,11 @@ def masked_view(batch: Batch, shown: Tensor, hidden: Tensor) -> View:
 
 def _arranged_view(arranged: RepackedBatch, drawn: MaskedBatch, mentions: Tensor | None) -> View:
     """What was drawn for a clean batch, as its texts stand in another one."""
-    shown = arranged.take(drawn.shown, fill=arranged.batch.tokens)
-    chosen = arranged.take(drawn.chosen, fill=False)
+    shown = arranged.take(drawn.inputs, fill=arranged.batch.tokens)
+    chosen = arranged.take(drawn.masked, fill=False)
     return replace(
         masked_view(arranged.batch, shown, chosen),
-        clean_positions=arranged.places.masked_fill(~chosen, -1),
+        clean_positions=arranged.positions.masked_fill(~chosen, -1),
         clean_rows=arranged.rows,
         segments=arranged.segments,
         labels=arranged.labels,

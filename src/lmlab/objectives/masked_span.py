@@ -27,12 +27,12 @@ from lmlab.objectives.text_to_text import text_positions
 class ContiguousSpan:
     """A stretch of a `share` of a text, at least one token, or of `tokens`; any start alike."""
 
-    share: float = 0.5
+    span_share: float = 0.5
     tokens: int = 0
 
     def __call__(self, count: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """The first place, from 1, and the size of the span of texts with `count` (B,) tokens."""
-        size = torch.round(count.double() * self.share).long().clamp(min=1)
+        size = torch.round(count.double() * self.span_share).long().clamp(min=1)
         size = torch.full_like(count, self.tokens) if self.tokens else size
         size = torch.minimum(size, count)
         starts = count - size + 1
@@ -67,13 +67,13 @@ class MASSObjective(DenoisingObjective):
         super().__init__(spelling)
         self.span = span
         self.replacement = replacement
-        self.whole = whole
+        self.full_mask_rate = whole
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
             return self.conditional_view(batch)
         device, width = batch.tokens.device, batch.tokens.shape[1]
-        whole = sample_uniform((len(batch),), device, generator=generator) < self.whole
+        whole = sample_uniform((len(batch),), device, generator=generator) < self.full_mask_rate
         count = text_positions(batch, self.vocabulary.end).sum(1)
         first, size = self.span(count, generator)
         place = torch.arange(width, device=device)
@@ -102,7 +102,7 @@ class MASSObjective(DenoisingObjective):
         As in training, the decoder's input before token t of the span is token t - 1 of the batch.
         """
         return View(
-            inputs=batch.tokens.masked_fill(masked, self.spelling.mask),
+            inputs=batch.tokens.masked_fill(masked, self.special_tokens.mask),
             lengths=batch.lengths,
             attention_mask=FullMask(),
             decoder=self.span_view(batch, first, size),
@@ -117,7 +117,7 @@ class MASSObjective(DenoisingObjective):
         before = batch.tokens.gather(1, (place - 1).clamp(min=0))
         unseen = (turn == 0) & (first[:, None] > 1)
         return View(
-            inputs=before.masked_fill(unseen, self.spelling.mask),
+            inputs=before.masked_fill(unseen, self.special_tokens.mask),
             lengths=size,
             attention_mask=CausalMask(),
             positions=(place - 1).clamp(min=0),

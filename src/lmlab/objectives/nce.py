@@ -42,7 +42,7 @@ class NoiseContrastiveEstimation(NoiseSampledLoss):
         else:
             self.register_buffer("log_z", torch.zeros(()), persistent=False)
 
-    def lost(self, scores: Tensor, log_noise: Tensor) -> Tensor:
+    def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:
         odds = scores - self.log_z - log_noise - math.log(self.samples)
         return F.softplus(-odds[:, 0]) + F.softplus(odds[:, 1:]).sum(1)
 
@@ -50,5 +50,5 @@ class NoiseContrastiveEstimation(NoiseSampledLoss):
         found = super().capture_internals(network, view)
         if isinstance(self.log_z, nn.Parameter):
             reading = "The log of the one normaliser that was learnt for all contexts."
-            found["log z"] = Capture(values=self.log_z.detach(), axes=(), reading=reading)
+            found["log z"] = Capture(values=self.log_z.detach(), axes=(), caption=reading)
         return found

@@ -33,11 +33,11 @@ from lmlab.objectives.objective_interfaces import MaskedLMObjective
 class NegativeSampling(MaskedLMObjective):
     """Words against noise, given the words at most `window` away in the same sentence.
 
-    In training frequent words are left out first (see `UnigramDistribution`), so that a window reaches further;
-    each window is shrunk to 1 … `window` at random, which weighs near words more; or, where
-    `random_contexts` is given, that many words of the whole window are drawn, as 002 has it. The
-    noise is shared by all readings of a place. Where noise hits the right word it stays: it is what
-    makes the optimum a probability and not odds (word2vec skips it, alike for many words).
+    In training frequent words are left out first (see `UnigramDistribution`), so that a window
+    reaches further; each window is shrunk to 1 … `window` at random, which weighs near words more;
+    or, where `random_contexts` is given, that many words of the whole window are drawn, as 002 has
+    it. The noise is shared by all readings of a place. Where noise hits the right word it stays: it
+    is what makes the optimum a probability and not odds (word2vec skips it, alike for many words).
 
     `log_prob` is a pseudo-log-likelihood: Σ_t log p(s_t | the whole window around t), with p as of
     `Word2VecEmission`, over all tokens but the end symbol. Cost: one pass.
@@ -49,7 +49,7 @@ class NegativeSampling(MaskedLMObjective):
         self, law: UnigramDistribution, *, window: int, negatives: int, random_contexts: int = 0
     ) -> None:
         super().__init__()
-        self.law = law
+        self.unigram = law
         self.window = window
         self.negatives = negatives
         self.random_contexts = random_contexts
@@ -57,11 +57,11 @@ class NegativeSampling(MaskedLMObjective):
     def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        self.law.count(tokens)
+        self.unigram.count(tokens)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         """What is left of the text, each word seeing those of its own window; none sees itself."""
-        kept = self.law.kept().to(batch.tokens.device)[batch.tokens]
+        kept = self.unigram.keep_probabilities().to(batch.tokens.device)[batch.tokens]
         words = (_rand(kept, generator) < kept) & batch.mask()
         reach: Tensor | int = self.window
         if not self.random_contexts:
@@ -74,7 +74,7 @@ class NegativeSampling(MaskedLMObjective):
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
         """Each place sees the words of the whole window around it that are not masked."""
-        words = self.law.is_word[batch.tokens] & batch.mask() & ~masked
+        words = self.unigram.is_word[batch.tokens] & batch.mask() & ~masked
         return _asking(batch, self._near(batch, words, words | masked, self.window), masked)
 
     def _near(self, batch: Batch, words: Tensor, counted: Tensor, reach: Tensor | int) -> Tensor:
@@ -82,7 +82,7 @@ class NegativeSampling(MaskedLMObjective):
         rank = counted.cumsum(1)
         # A place that is not counted stands between two that are.
         rank = torch.where(counted, 2 * rank, 2 * rank + 1)
-        sentence = self.law.breaks[batch.tokens].cumsum(1)
+        sentence = self.unigram.is_boundary[batch.tokens].cumsum(1)
         apart = (rank[:, :, None] - rank[:, None, :]).abs()
         near = (apart <= 2 * reach) & (sentence[:, :, None] == sentence[:, None, :])
         itself = torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
@@ -101,7 +101,7 @@ class NegativeSampling(MaskedLMObjective):
         assert view.targets is not None
         places = view.targets != NO_TARGET
         contexts, targets = network.hidden(view).values[places], view.targets[places]
-        noise = self.law.draw((len(targets), self.negatives), generator=generator)
+        noise = self.unigram.sample_noise((len(targets), self.negatives), generator=generator)
         lost, present = negative_sampling_loss(_emission(network), contexts, targets, noise)
         return Loss((lost * present).sum(), present.sum().to(lost)), None
 
@@ -114,12 +114,12 @@ class NegativeSampling(MaskedLMObjective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         asked = batch.targets_mask()
-        if self.law.vocabulary.end is not None:
-            asked = asked & (batch.tokens != self.law.vocabulary.end)
+        if self.unigram.vocabulary.end is not None:
+            asked = asked & (batch.tokens != self.unigram.vocabulary.end)
         # No place sees itself, so that nothing needs hiding.
-        words = self.law.is_word[batch.tokens] & batch.mask()
+        words = self.unigram.is_word[batch.tokens] & batch.mask()
         view = _asking(batch, self._near(batch, words, words, self.window), asked)
-        found = network.target_log_probs(view).spread()
+        found = network.target_log_probs(view).to_dense()
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
 
 
@@ -127,7 +127,7 @@ def negative_sampling_loss(
     emission: Word2VecEmission, contexts: Tensor, targets: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(N, J) losses and which of them count, of targets (N,) against noise (N, k)."""
-    scores, present = emission.joined(contexts, torch.cat([targets[:, None], noise], 1))
+    scores, present = emission.combined_scores(contexts, torch.cat([targets[:, None], noise], 1))
     return F.softplus(-scores[..., 0]) + F.softplus(scores[..., 1:]).sum(-1), present
 
 

@@ -35,4 +35,4 @@ class NextToken(Objective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         predictions = network.target_log_probs(self.view(batch, generator=generator), state)
-        return LogProbs(per_token=predictions.spread(), kind=self.kind, state=predictions.state)
+        return LogProbs(per_token=predictions.to_dense(), kind=self.kind, state=predictions.state)

@@ -38,16 +38,16 @@ class NoiseSampledLoss(SampledLoss):
         self.samples = samples
         self.shared = shared
 
-    def lost(self, scores: Tensor, log_noise: Tensor) -> Tensor:
+    def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:
         """(N,) losses, from s and log q of the target and of the noise, both (N, 1 + k)."""
         raise TypeError(f"{type(self).__name__} does not define lost")
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
-        if isinstance(emission, CandidateLogits) and backbone.yields == "vectors":
+        if isinstance(emission, CandidateLogits) and backbone.output_kind == "vectors":
             return
         raise UserError(
             f"{type(self).__name__} asks for the scores of a few tokens, which a softmax on one "
-            f"vector a place has and {type(emission).__name__} on {backbone.yields} has not; "
+            f"vector a place has and {type(emission).__name__} on {backbone.output_kind} has not; "
             "--set emission=softmax where the system has that setting, or leave --objective out."
         )
 
@@ -68,22 +68,22 @@ class NoiseSampledLoss(SampledLoss):
         generator: torch.Generator | None = None,
     ) -> Predictions:
         places = prediction_mask(view)
-        assert view.asked.targets is not None
-        targets = view.asked.targets[places][:, None]
+        assert view.prediction_view.targets is not None
+        targets = view.prediction_view.targets[places][:, None]
         shape = (self.samples,) if self.shared else (len(targets), self.samples)
         noise = self.noise.sample(shape, generator=generator)
         own, common = (targets, noise) if self.shared else (torch.cat([targets, noise], 1), None)
         scores = network.scores(hidden, places, own, common)
         drawn = torch.cat([targets, noise.expand(len(targets), -1)], 1)
-        lost = self.lost(scores, self.noise.log_prob(drawn).to(scores.dtype))
-        return Predictions(log_probs=-lost, places=places)
+        lost = self.target_losses(scores, self.noise.log_prob(drawn).to(scores.dtype))
+        return Predictions(log_probs=-lost, target_mask=places)
 
     def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
         return {
             "log normaliser": Capture(
-                values=log_normalisers(network, view).spread(),
+                values=log_normalisers(network, view).to_dense(),
                 axes=("batch", "time"),
-                reading="Log of the sum of exp(score) over all tokens: near the log Z that "
+                caption="Log of the sum of exp(score) over all tokens: near the log Z that "
                 "training fixed or learnt where scores are log-probabilities by themselves.",
                 unit="nats",
             )
@@ -97,7 +97,7 @@ def log_normalisers(network: Network, view: View) -> Predictions:
     """
     hidden = network.hidden(view)
     normalised = network.predict(view, hidden)
-    assert view.asked.targets is not None
-    targets = view.asked.targets[normalised.places][:, None]
-    scores = network.scores(hidden, normalised.places, targets).squeeze(1)
-    return Predictions(log_probs=scores - normalised.log_probs, places=normalised.places)
+    assert view.prediction_view.targets is not None
+    targets = view.prediction_view.targets[normalised.target_mask][:, None]
+    scores = network.scores(hidden, normalised.target_mask, targets).squeeze(1)
+    return Predictions(log_probs=scores - normalised.log_probs, target_mask=normalised.target_mask)

@@ -88,7 +88,7 @@ class EnergyPooling(Protocol):
         """Who may see whom, where `blanks` (B, T) are true."""
         ...
 
-    def counted(self, blanks: Tensor, real: Tensor) -> Tensor:
+    def energy_mask(self, blanks: Tensor, real: Tensor) -> Tensor:
         """(B, T) the places whose energy counts; `real` (B, T) are those that hold a token."""
         ...
 
@@ -195,7 +195,7 @@ class Seq2SeqObjective(Objective):
         """What the encoder sees of the sources, or where there are none."""
         raise TypeError(f"{type(self).__name__} does not define source_view")
 
-    def opening(self) -> tuple[int, ...]:
+    def decoder_prefix(self) -> tuple[int, ...]:
         """Ids that the decoder is given before the first token it writes."""
         raise TypeError(f"{type(self).__name__} does not define opening")
 
@@ -212,10 +212,10 @@ class SentinelObjective(Seq2SeqObjective):
     """An objective whose network writes whole texts, and stretches hidden behind sentinels."""
 
     sentinels: SentinelTokens
-    written: Vocabulary
+    decoder_vocabulary: Vocabulary
     """The ids that the decoder writes: the tokeniser's, and the sentinels where they are others."""
 
-    def opening(self, given: bool = False) -> tuple[int, ...]:
+    def decoder_prefix(self, given: bool = False) -> tuple[int, ...]:
         """What the decoder is given before a text; `given` tells whether there is a source."""
         raise TypeError(f"{type(self).__name__} does not define opening")
 

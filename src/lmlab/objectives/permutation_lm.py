@@ -56,17 +56,18 @@ class PermutationLM(TwoStreamObjective):
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.one_in = one_in
-        self.left_to_right = left_to_right
-        self.stretch = stretch
+        self.partial_prediction = one_in
+        self.left_to_right_rate = left_to_right
+        self.segment_length = stretch
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         order = sample_factorisation_order(batch, generator=generator)
         count = (batch.lengths - 1).clamp(min=0)
-        predicted = predicted_count(count, 1 / self.one_in)
-        if self.left_to_right:
+        predicted = predicted_count(count, 1 / self.partial_prediction)
+        if self.left_to_right_rate:
             drawn = (
-                sample_uniform(count.shape, count.device, generator=generator) < self.left_to_right
+                sample_uniform(count.shape, count.device, generator=generator)
+                < self.left_to_right_rate
             )
             order = torch.where(drawn[:, None], left_to_right_order(batch.tokens), order)
             predicted = torch.where(drawn, count, predicted)
@@ -121,10 +122,10 @@ class PermutationLM(TwoStreamObjective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         found = []
-        for part in split_batch(batch, self.stretch):
+        for part in split_batch(batch, self.segment_length):
             predictions = network.target_log_probs(self.scoring_view(part), state)
             state = predictions.state
-            found.append(predictions.spread()[:, 1:])
+            found.append(predictions.to_dense()[:, 1:])
         return LogProbs(per_token=torch.cat(found, 1), kind=self.kind, state=state)
 
 

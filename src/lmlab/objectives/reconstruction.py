@@ -77,7 +77,7 @@ class ReconstructionObjective(AutoencoderObjective):
         generator: torch.Generator | None = None,
     ) -> LogProbs:
         found = _written_again(network, autoencoding_view(batch), 0.0, generator)
-        return LogProbs(per_token=found.spread(), kind=self.kind)
+        return LogProbs(per_token=found.to_dense(), kind=self.kind)
 
     def reconstruct_with_noise(
         self,
@@ -93,7 +93,7 @@ class ReconstructionObjective(AutoencoderObjective):
         erase = TokenNoise(token_noise, network.vocabulary)
         view = replace(view, inputs=erase(view.inputs, view.lengths, generator=generator))
         found = _written_again(network, view, latent_noise, generator)
-        return LogProbs(per_token=found.spread(), kind=self.kind)
+        return LogProbs(per_token=found.to_dense(), kind=self.kind)
 
 
 def _written_again(

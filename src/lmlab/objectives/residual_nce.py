@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lmlab.core.ancestral import sample_texts
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.frozen_system import FrozenSystem
@@ -18,6 +17,7 @@ from lmlab.core.protocols import LogProb, Step, require
 from lmlab.core.score_kind import ScoreKind
 from lmlab.core.system import System
 from lmlab.core.view import NO_TARGET, View
+from lmlab.inference.decoding import TokenChoice, ancestral_choice, decode
 from lmlab.objectives.energy_pooling import AllPositionsPooling
 from lmlab.objectives.objective_interfaces import (
     DATA_LABEL,
@@ -25,6 +25,9 @@ from lmlab.objectives.objective_interfaces import (
     EnergyObjective,
     Seq2SeqObjective,
 )
+
+MAX_LOGITS_AT_ONCE = 8_000_000
+"""Rows times vocabulary in one step; more rows than that are sampled in several groups."""
 
 
 class ResidualObjective(EnergyObjective):
@@ -53,11 +56,11 @@ class ResidualNCE(ResidualObjective):
     def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        self.base.longest.fill_(int(np.diff(offsets).max()) - 1)
+        self.base.max_length.fill_(int(np.diff(offsets).max()) - 1)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         device = batch.tokens.device
-        texts = self.base.draw(len(batch) * self.negatives, generator=generator)
+        texts = self.base.sample_texts(len(batch) * self.negatives, generator=generator)
         drawn = self.base.batch(texts, device)
         time = max(batch.tokens.shape[1], drawn.tokens.shape[1])
         shape, pad = (len(batch) + len(drawn), time), self.base.system.vocabulary.pad
@@ -85,7 +88,7 @@ class FrozenBaseLM(nn.Module):
     distribution over such texts, whose probabilities sum to one.
     """
 
-    longest: Tensor
+    max_length: Tensor
 
     def __init__(self, base: System, *, longest: int) -> None:
         super().__init__()
@@ -102,20 +105,32 @@ class FrozenBaseLM(nn.Module):
                 "text; train one on a corpus of one text a line."
             )
         self.frozen = FrozenSystem(base)
-        self.register_buffer("longest", torch.tensor(longest))
+        self.register_buffer("max_length", torch.tensor(longest))
 
     @property
     def system(self) -> Any:
         return self.frozen.system
 
-    def draw(self, rows: int, *, generator: torch.Generator | None = None) -> list[list[int]]:
-        """Texts without <s>, each with its </s> unless it was cut."""
-        return sample_texts(
-            self.frozen.system, rows, max_length=int(self.longest), generator=generator
-        )
+    def sample_texts(
+        self, rows: int, *, generator: torch.Generator | None = None
+    ) -> list[list[int]]:
+        """Ancestral samples without <s>, each with its </s> unless it was cut."""
+        system, longest = self.system, int(self.max_length)
+        at_once = max(1, MAX_LOGITS_AT_ONCE // system.vocabulary.size)
+        sampled: list[list[int]] = []
+        while len(sampled) < rows:
+            count = min(at_once, rows - len(sampled))
+            with torch.no_grad():
+                sampled += self._sample(count, longest, ancestral_choice(generator))
+        return sampled
+
+    def _sample(self, rows: int, longest: int, choose: TokenChoice) -> list[list[int]]:
+        end = [] if self.system.vocabulary.end is None else [self.system.vocabulary.end]
+        generated = decode(self.system, self.system.start(rows), choose, [longest] * rows)
+        return [[*each.tokens, *(end if each.finished else [])] for each in generated]
 
     def batch(self, texts: list[list[int]], device: torch.device) -> Batch:
         """Drawn texts as a batch, each after its start symbol."""
         vocabulary = self.frozen.system.vocabulary
-        rows = [[vocabulary.opening, *ids] for ids in texts]
+        rows = [[vocabulary.bos, *ids] for ids in texts]
         return Batch.collate(rows, pad=vocabulary.pad).to(device)

@@ -19,7 +19,7 @@ class ImportanceSampledSoftmax(NoiseSampledLoss):
     what the model likes, the loss has no floor. (N, 1 + k) scores.
     """
 
-    def lost(self, scores: Tensor, log_noise: Tensor) -> Tensor:
+    def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:
         ratios = scores[:, 1:] - log_noise[:, 1:]
         return torch.logsumexp(ratios, 1) - math.log(self.samples) - scores[:, 0]
 
@@ -31,6 +31,6 @@ class SampledSoftmax(NoiseSampledLoss):
     negative. (N, 1 + k) scores.
     """
 
-    def lost(self, scores: Tensor, log_noise: Tensor) -> Tensor:
+    def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:
         corrected = scores - log_noise
         return torch.logsumexp(corrected, 1) - corrected[:, 0]

@@ -67,7 +67,7 @@ class SentencePairTask(nn.Module):
                 "</s> nor [SEP]; add one to its tokenizer.json, or give --set pairs=none."
             )
         self.separator, self.pad = vocabulary.end, vocabulary.pad
-        self.chance = chance
+        self.corruption_rate = chance
         self.pool = nn.Linear(width, width)
         self.classify = nn.Linear(width, 2)
         init_transformer_weights(self, width)
@@ -94,7 +94,7 @@ class SentencePairTask(nn.Module):
         weights = (view.targets != NO_TARGET).sum(1) * (view.labels != NO_TARGET)
         return Loss((each * weights).sum(), weights.sum().to(each))
 
-    def arrange(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
+    def pack(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
         """Cut every text that can be, and change some of them."""
         device = batch.tokens.device
         last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
@@ -106,9 +106,9 @@ class SentencePairTask(nn.Module):
         own, one = torch.arange(len(batch), device=device), torch.ones_like(words)
         first = TextSegment(rows=own, first=one, count=cut)
         second = TextSegment(rows=own, first=cut + 1, count=words - cut)
-        changeable = cuttable & self.changeable(cuttable)
-        change = changeable & (drawn[1] < self.chance)
-        head, tail = self.changed(first, second, words, cuttable, drawn[2])
+        changeable = cuttable & self.can_corrupt(cuttable)
+        change = changeable & (drawn[1] < self.corruption_rate)
+        head, tail = self.corrupt_pairs(first, second, words, cuttable, drawn[2])
         labels = change.long().masked_fill(~cuttable, NO_TARGET)
         first, second = head.where(change, first), tail.where(change, second)
         return self._joined(batch, first, second, closed, labels)
@@ -134,7 +134,7 @@ class SentencePairTask(nn.Module):
         arranged = RepackedBatch(
             batch=replace(batch, lengths=lengths),
             rows=torch.where(at_end | (place == 0), own, rows),
-            places=places,
+            positions=places,
             segments=(parted[:, None] & (place >= behind) & inside).long(),
             labels=labels,
         )
@@ -142,11 +142,11 @@ class SentencePairTask(nn.Module):
         tokens = arranged.take(batch.tokens, fill=blank)
         return replace(arranged, batch=replace(arranged.batch, tokens=tokens))
 
-    def changeable(self, cuttable: Tensor) -> Tensor:
+    def can_corrupt(self, cuttable: Tensor) -> Tensor:
         """(B,) bool: the rows of which something else can be made."""
         return cuttable
 
-    def changed(
+    def corrupt_pairs(
         self,
         first: TextSegment,
         second: TextSegment,
@@ -169,10 +169,10 @@ class NextSentencePrediction(SentencePairTask):
     question = "does the second segment follow the first?"
     answers = ("Yes", "No, it is the end of another text")
 
-    def changeable(self, cuttable: Tensor) -> Tensor:
+    def can_corrupt(self, cuttable: Tensor) -> Tensor:
         return cuttable & (cuttable.sum() > 1)
 
-    def changed(
+    def corrupt_pairs(
         self,
         first: TextSegment,
         second: TextSegment,
@@ -192,7 +192,7 @@ class SentenceOrderPrediction(SentencePairTask):
     question = "do the two segments stand in their order?"
     answers = ("Yes", "No, they are swapped")
 
-    def changed(
+    def corrupt_pairs(
         self,
         first: TextSegment,
         second: TextSegment,

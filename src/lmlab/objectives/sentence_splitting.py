@@ -25,12 +25,12 @@ class SentenceSplitter:
         self.ends = np.array(sorted(set(ends)), dtype=np.int64)
         """Ids of the tokens that end a sentence."""
 
-    def meet(self, pieces: TokenizerProtocol, size: int) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol, size: int) -> None:
         """Learn which of a tokeniser's `size` tokens end a sentence; those known before stay."""
         found = {token for token in range(size) if is_sentence_end(pieces.token(token))}
         self.ends = np.array(sorted(found | set(self.ends.tolist())), dtype=np.int64)
 
-    def cut(self, tokens: np.ndarray) -> list[np.ndarray]:
+    def split(self, tokens: np.ndarray) -> list[np.ndarray]:
         """The places of each sentence of a text (T,); several marks in a row end only one."""
         ending = self.is_end(tokens)
         last = ending & ~np.append(ending[1:], False)

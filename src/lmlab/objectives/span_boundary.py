@@ -22,13 +22,13 @@ class SpanBoundaryObjective(nn.Module):
     """
 
     name: ClassVar[str] = "span boundary"
-    READING: ClassVar[str] = (
+    EXPLANATION: ClassVar[str] = (
         "A hidden word is asked twice: at its own place, and from those just around its span."
     )
 
     def __init__(self, width: int, emission: Emission, *, places: int = 20) -> None:
         super().__init__()
-        self.places = nn.Embedding(places, width)
+        self.positions = nn.Embedding(places, width)
         self.layers = nn.Sequential(
             nn.Linear(3 * width, width),
             nn.GELU(),
@@ -46,8 +46,8 @@ class SpanBoundaryObjective(nn.Module):
         before, behind, asked = span_boundaries(view)
         rows, places = asked.nonzero(as_tuple=True)
         left, right = before[asked], behind[asked]
-        within = (places - left - 1).clamp(max=self.places.num_embeddings - 1)
-        outside = torch.cat([hidden[rows, left], hidden[rows, right], self.places(within)], -1)
+        within = (places - left - 1).clamp(max=self.positions.num_embeddings - 1)
+        outside = torch.cat([hidden[rows, left], hidden[rows, right], self.positions(within)], -1)
         return self.layers(outside), asked
 
     def loss(self, view: View, hidden: Tensor) -> Loss:

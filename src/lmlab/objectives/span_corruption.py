@@ -35,8 +35,8 @@ class RandomSpanMasking:
 
     rate: float = 0.15
     mean: float = 3.0
-    anywhere: bool = True
-    most: int | None = None
+    free_placement: bool = True
+    max_spans: int | None = None
     """Spans of a text at most, where there are only so many sentinels."""
 
     def __call__(
@@ -55,9 +55,9 @@ class RandomSpanMasking:
         hidden = torch.minimum(hidden.clamp(min=1), (size - 1).clamp(min=1)).minimum(size)
         spans = torch.round(hidden.double() / self.mean).long().clamp(min=1)
         # Spans have something between them, and in the code's law before the first one too.
-        room = size - hidden + 1 if self.anywhere else (size - hidden).clamp(min=1)
+        room = size - hidden + 1 if self.free_placement else (size - hidden).clamp(min=1)
         spans = spans.minimum(hidden).minimum(room)
-        return hidden, spans if self.most is None else spans.clamp(max=self.most)
+        return hidden, spans if self.max_spans is None else spans.clamp(max=self.max_spans)
 
     def _drawn(
         self,
@@ -86,7 +86,7 @@ class RandomSpanMasking:
         self, shown: Tensor, spans: Tensor, time: int, generator: torch.Generator | None
     ) -> Tensor:
         """(B, T) which stretch between spans each shown token is of."""
-        if not self.anywhere:
+        if not self.free_placement:
             return _segments(shown, spans - 1, time, generator)
         # The first and the last stretch may be empty: each is lent a token, taken back here.
         return _segments(shown + 2, spans, time + 2, generator)[:, 1:-1]
@@ -136,19 +136,19 @@ class SpanCorruption(TextToTextObjective):
         super().__init__(vocabulary, sentinels, begin=begin, written=written)
         # One sentinel is the final one's; of a pair both texts need some.
         most = (len(sentinels.ids) - 1) // (2 if joined else 1)
-        self.spans = replace(spans, most=most)
-        self.whole = whole
-        self.joined = joined
-        self.final = final
+        self.spans = replace(spans, max_spans=most)
+        self.full_mask_rate = whole
+        self.mask_pairs = joined
+        self.final_sentinel = final
 
-    def opening(self, given: bool = False) -> tuple[int, ...]:
-        return (self.begin,) if given and not self.joined else self.infill_prefix()
+    def decoder_prefix(self, given: bool = False) -> tuple[int, ...]:
+        return (self.decoder_start,) if given and not self.mask_pairs else self.infill_prefix()
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         blank = (self.sentinels.ids[0], self.sentinels.end)
         if condition is None:
             return self.constant_source_view(blank, rows, device)
-        if not self.joined:
+        if not self.mask_pairs:
             return super().source_view(condition, rows, device)
         closing = torch.tensor([blank], device=device).expand(rows, -1)
         inputs, lengths = compact_left(
@@ -159,11 +159,12 @@ class SpanCorruption(TextToTextObjective):
         return View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        if batch.condition is not None and not self.joined:
+        if batch.condition is not None and not self.mask_pairs:
             return self.text_view(batch)
         end = self.sentinels.end
         whole = (
-            sample_uniform((len(batch), 1), batch.tokens.device, generator=generator) < self.whole
+            sample_uniform((len(batch), 1), batch.tokens.device, generator=generator)
+            < self.full_mask_rate
         )
         allowed = text_positions(batch, end)
         hidden = self.spans(batch, allowed, generator=generator) | (allowed & whole)
@@ -173,12 +174,14 @@ class SpanCorruption(TextToTextObjective):
             given = batch.condition
             asked = self.spans(given, text_positions(given, end), generator=generator) & ~whole
             nowhere = torch.full_like(given.tokens, -1)
-            clean = MaskedTexts(given.tokens, given.targets_mask(), asked, nowhere).before(clean)
+            clean = MaskedTexts(given.tokens, given.targets_mask(), asked, nowhere).concatenate(
+                clean
+            )
         return self.corruption_view(clean)
 
     def corruption_view(self, clean: MaskedTexts) -> View:
         """The view in which these places are hidden."""
-        tokens, hidden, place, lengths = clean.together(self.vocabulary.pad)
+        tokens, hidden, place, lengths = clean.compact(self.vocabulary.pad)
         before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], 1)
         starts = hidden & ~before
         names = self._names(tokens)[(starts.cumsum(1) - 1).clamp(min=0)]
@@ -195,7 +198,7 @@ class SpanCorruption(TextToTextObjective):
         targets, written = compact_left(values, kept, NO_TARGET)
         clean_positions, _ = compact_left(places, kept, -1)
         decoder = decoder_view_after(
-            self.begin, targets, written, clean_positions, self.vocabulary.pad
+            self.decoder_start, targets, written, clean_positions, self.vocabulary.pad
         )
         return View(inputs=inputs, lengths=count, attention_mask=FullMask(), decoder=decoder)
 
@@ -203,7 +206,9 @@ class SpanCorruption(TextToTextObjective):
         """(B, 2) the final sentinel and the end, and which of them are written."""
         final = self._names(starts)[starts.sum(1)]
         closing = torch.stack([final, torch.full_like(final, self.sentinels.end)], 1)
-        return closing, torch.tensor([[self.final, True]], device=starts.device).expand_as(closing)
+        return closing, torch.tensor([[self.final_sentinel, True]], device=starts.device).expand_as(
+            closing
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,20 +218,20 @@ class MaskedTexts:
     tokens: Tensor
     real: Tensor
     hidden: Tensor
-    place: Tensor
+    positions: Tensor
 
-    def before(self, other: MaskedTexts) -> MaskedTexts:
+    def concatenate(self, other: MaskedTexts) -> MaskedTexts:
         """These and then the other's, row by row; padding in between is not real."""
         return MaskedTexts(
             torch.cat([self.tokens, other.tokens], 1),
             torch.cat([self.real, other.real], 1),
             torch.cat([self.hidden, other.hidden], 1),
-            torch.cat([self.place, other.place], 1),
+            torch.cat([self.positions, other.positions], 1),
         )
 
-    def together(self, pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def compact(self, pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Tokens, hidden and places with the real ones moved to the left, and how many they are."""
         tokens, lengths = compact_left(self.tokens, self.real, pad)
         hidden, _ = compact_left(self.hidden, self.real, 0)
-        place, _ = compact_left(self.place, self.real, -1)
+        place, _ = compact_left(self.positions, self.real, -1)
         return tokens, hidden, place, lengths

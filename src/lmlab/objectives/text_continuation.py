@@ -76,13 +76,13 @@ class PALMObjective(DenoisingObjective):
         view = super().view(batch, generator=generator)
         return view if batch.condition is not None else self.masked(view, generator)
 
-    def divide(
+    def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
-        places, cut = np.arange(len(tokens)), self.cut(len(tokens))
+        places, cut = np.arange(len(tokens)), self.source_length(len(tokens))
         return CorruptedSource(tokens[:cut], places[:cut]), places[cut:]
 
-    def cut(self, time: int) -> int:
+    def source_length(self, time: int) -> int:
         """How many tokens of a text are its first part."""
         return min(int(self.first * time + 0.5), max(time - 1, 1))
 
@@ -93,7 +93,9 @@ class PALMObjective(DenoisingObjective):
             lengths=view.lengths,
             rows=torch.arange(len(view.inputs), device=view.inputs.device),
         )
-        allowed = maskable_positions(batch, self.vocabulary) & (view.inputs != self.spelling.mask)
+        allowed = maskable_positions(batch, self.vocabulary) & (
+            view.inputs != self.special_tokens.mask
+        )
         chosen = self.choice(batch, allowed, generator=generator)
         place = torch.arange(view.inputs.shape[1], device=view.inputs.device)
         clean_positions = (
@@ -120,7 +122,7 @@ class PALMObjective(DenoisingObjective):
         view = self.view(batch, generator=generator)
         if view.decoder is None:
             return self.masked_loss(view, network.backbone.run_encoder(view)), None
-        hidden, read = network.backbone.both(view)
+        hidden, read = network.backbone.decoder_and_encoder_hidden(view)
         written = weighted_cross_entropy(view, network.predict(view, hidden))
         if view.targets is None or not self.joint:
             return written, None

@@ -51,11 +51,11 @@ class TextToTextObjective(SentinelObjective):
         super().__init__()
         self.vocabulary = vocabulary
         self.sentinels = sentinels
-        self.begin = vocabulary.opening if begin is None else begin
-        self.written = written or vocabulary
+        self.decoder_start = vocabulary.bos if begin is None else begin
+        self.decoder_vocabulary = written or vocabulary
 
-    def opening(self, given: bool = False) -> tuple[int, ...]:
-        return (self.begin,)
+    def decoder_prefix(self, given: bool = False) -> tuple[int, ...]:
+        return (self.decoder_start,)
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
         if condition is None:
@@ -80,7 +80,7 @@ class TextToTextObjective(SentinelObjective):
         """A source beside which the whole text is written."""
         given = batch.condition is not None
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
-        return replace(source, decoder=whole_text_view(batch, self.opening(given)))
+        return replace(source, decoder=whole_text_view(batch, self.decoder_prefix(given)))
 
     def log_prob(
         self,
@@ -93,7 +93,7 @@ class TextToTextObjective(SentinelObjective):
         assert isinstance(network, Assembly)
         view = self.text_view(batch)
         hidden = network.hidden(view)
-        found = network.predict(view, hidden).spread()
+        found = network.predict(view, hidden).to_dense()
         if self.sentinels.ids:
             assert view.decoder is not None and view.decoder.targets is not None
             targets = view.decoder.targets
@@ -101,11 +101,11 @@ class TextToTextObjective(SentinelObjective):
             ends = targets == self.sentinels.end
             closing = self.sentinels.log_span_end(network.emission.log_probs(hidden.values[ends]))
             found = found.masked_scatter(ends, closing.to(found))
-        before = len(self.opening(batch.condition is not None)) - 1
+        before = len(self.decoder_prefix(batch.condition is not None)) - 1
         return LogProbs(per_token=found[:, before:], kind=self.kind)
 
     def infill_prefix(self) -> tuple[int, ...]:
-        return (self.begin, self.sentinels.ids[0])
+        return (self.decoder_start, self.sentinels.ids[0])
 
     def infill_source_view(self, batch: Batch) -> View:
         blank, tokens = self._blanks(batch), batch.tokens[:, 1:]
@@ -160,7 +160,7 @@ class PrefixLM(TextToTextObjective):
         targets, _ = compact_left(batch.tokens, asked, NO_TARGET)
         clean_positions, written = compact_left(place, asked, -1)
         decoder = decoder_view_after(
-            self.begin, targets, written, clean_positions, self.vocabulary.pad
+            self.decoder_start, targets, written, clean_positions, self.vocabulary.pad
         )
         return View(inputs=inputs, lengths=lengths, attention_mask=FullMask(), decoder=decoder)
 

@@ -60,7 +60,8 @@ has the next id, so that 0 and 1 are the sentences of both ways, 4 and 5 source 
 SEGMENT_COUNT = 6
 MODE_DESCRIPTIONS = {
     UniLMMode.BIDIRECTIONAL: "both ways, every place sees every other",
-    UniLMMode.SEQUENCE_TO_SEQUENCE: "sequence to sequence, the first part read and the second written",
+    UniLMMode.SEQUENCE_TO_SEQUENCE: "sequence to sequence, the first part read and the second "
+    "written",
     UniLMMode.LEFT_TO_RIGHT: "left to right, a place sees itself and those before it",
     UniLMMode.RIGHT_TO_LEFT: "right to left, a place sees itself and those behind it",
 }
@@ -106,7 +107,7 @@ class UniLMObjective(MaskedLMObjective):
         self.choice = choice
         self.target_choice = IndependentMasking(target_rate)
         self.replacement = replacement or MaskReplacement(vocabulary=vocabulary)
-        self.shares = tuple(shares)
+        self.mode_probabilities = tuple(shares)
         self.longest = longest
         """Most places that the network has positions for."""
 
@@ -114,7 +115,7 @@ class UniLMObjective(MaskedLMObjective):
         if batch.condition is not None:
             return self.generation_finetuning_view(batch, generator=generator)
         drawn = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
-        ends = torch.tensor(self.shares, device=drawn.device).cumsum(0)
+        ends = torch.tensor(self.mode_probabilities, device=drawn.device).cumsum(0)
         modes = torch.bucketize(drawn, ends / ends[-1], right=True).clamp(max=len(UniLMMode) - 1)
         return self.view_in_modes(batch, modes, generator=generator)
 
@@ -177,7 +178,7 @@ class UniLMObjective(MaskedLMObjective):
             clean_positions=torch.arange(1, batch.tokens.shape[1], device=batch.tokens.device)[
                 None
             ],
-            asking=True,
+            is_query=True,
         )
         return join_blocks([self._lead(batch), text, masks], pad=self.vocabulary.pad)
 
@@ -192,10 +193,10 @@ class UniLMObjective(MaskedLMObjective):
         view = self.autoregressive_view(batch)
         predictions = network.target_log_probs(view)
         assert view.clean_positions is not None
-        rows = predictions.places.nonzero(as_tuple=True)[0]
+        rows = predictions.target_mask.nonzero(as_tuple=True)[0]
         found = predictions.log_probs.new_zeros(batch.tokens.shape)
         found = found.index_put(
-            (rows, view.clean_positions[predictions.places]), predictions.log_probs
+            (rows, view.clean_positions[predictions.target_mask]), predictions.log_probs
         )
         return LogProbs(per_token=found[:, 1:], kind=self.kind)
 
@@ -247,7 +248,7 @@ class UniLMObjective(MaskedLMObjective):
     def separator(self) -> int:
         """What stands between two parts: the end symbol, where there is one."""
         end = self.vocabulary.end
-        return self.vocabulary.opening if end is None else end
+        return self.vocabulary.bos if end is None else end
 
     def _hideable(self, batch: Batch, writes: Tensor) -> Tensor:
         """(B, T) bool: ordinary tokens, and in rows (B,) that are written the end symbol too."""
@@ -305,36 +306,37 @@ class NgramMasking:
     """
 
     rate: float = 0.15
-    longer: float = 0.2
-    longest: int = 3
+    ngram_rate: float = 0.2
+    max_ngram: int = 3
 
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         rows, time = allowed.shape
         # Spans may begin before the text, or its first places would be hidden more seldom.
-        shape = rows, time + self.longest - 1
+        shape = rows, time + self.max_ngram - 1
         drawn = sample_uniform(shape, allowed.device, generator=generator)
         sizes = self.sizes(sample_uniform(shape, allowed.device, generator=generator))
         chosen = torch.zeros_like(allowed)
-        for before in range(self.longest):
-            begin = self.longest - 1 - before
+        for before in range(self.max_ngram):
+            begin = self.max_ngram - 1 - before
             begins = drawn[:, begin : begin + time] < self.start_rate
             chosen |= begins & (sizes[:, begin : begin + time] > before)
-        lonely = drawn[:, self.longest - 1 :].masked_fill(~allowed, 2.0)
+        lonely = drawn[:, self.max_ngram - 1 :].masked_fill(~allowed, 2.0)
         return ensure_one_masked(lonely, chosen, allowed)
 
     def sizes(self, drawn: Tensor) -> Tensor:
         """Tokens of a span, for a number in [0, 1)."""
-        kinds = max(self.longest - 1, 1)
-        long = 2 + (drawn / max(self.longer, 1e-9) * kinds).long().clamp(max=kinds - 1)
-        return torch.where(drawn < self.longer, long, 1)
+        kinds = max(self.max_ngram - 1, 1)
+        long = 2 + (drawn / max(self.ngram_rate, 1e-9) * kinds).long().clamp(max=kinds - 1)
+        return torch.where(drawn < self.ngram_rate, long, 1)
 
     @property
     def start_rate(self) -> float:
         """q of a span's beginning at a place: Π_k (1 - q P(size > k)) = 1 - rate, by bisection."""
         over = [1.0] + [
-            self.longer * (self.longest - k) / (self.longest - 1) for k in range(1, self.longest)
+            self.ngram_rate * (self.max_ngram - k) / (self.max_ngram - 1)
+            for k in range(1, self.max_ngram)
         ]
         low, high = 0.0, 1.0
         for _ in range(60):

@@ -50,7 +50,7 @@ class HeatMapAxis:
 
     name: str
     labels: tuple[str, ...] | None = None
-    longest: int = MAX_LABEL_LENGTH
+    max_label_length: int = MAX_LABEL_LENGTH
     """Letters of a label before it is cut."""
 
     def inches(self, entries: int, cell: float) -> float:
@@ -231,7 +231,7 @@ def label_columns(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 
     if axis.labels is None:
         axes.set_xticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
         return
-    labels = [shorten_label(label, axis.longest) for label in axis.labels]
+    labels = [shorten_label(label, axis.max_label_length) for label in axis.labels]
     axes.set_xticks(np.arange(entries) + 0.5, labels, fontsize=size)
     for name in axes.get_xticklabels():
         if len(name.get_text()) > 2:
@@ -244,7 +244,7 @@ def label_rows(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) 
     if axis.labels is None:
         axes.set_yticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
         return
-    labels = [shorten_label(label, axis.longest) for label in axis.labels]
+    labels = [shorten_label(label, axis.max_label_length) for label in axis.labels]
     axes.set_yticks(np.arange(entries) + 0.5, labels, fontsize=size)
 
 
@@ -295,7 +295,7 @@ class BarChart:
     """Written in the picture's corner."""
     level: float | None = None
     """A dashed line across: what it would be if all were alike, say."""
-    lying: bool = False
+    horizontal: bool = False
     """Bars from left to right, for names that are long."""
 
 
@@ -307,7 +307,7 @@ def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_title(title, loc="left", fontsize=11)
     places = np.arange(len(bars.values))
-    if bars.lying:
+    if bars.horizontal:
         _draw_lying(axes, bars, places)
     elif len(places) <= MAX_BARS:
         axes.bar(places + 0.5, bars.values, width=0.72, color=COLOURS[0])
@@ -318,9 +318,9 @@ def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
     else:
         _draw_outline(axes, bars, places)
     if bars.level is not None:
-        line = partial(axes.axvline if bars.lying else axes.axhline, bars.level)
+        line = partial(axes.axvline if bars.horizontal else axes.axhline, bars.level)
         line(color=FOREGROUND_COLOUR, linewidth=1, linestyle=(0, (2, 2)))
-    if bars.remark and bars.lying:
+    if bars.remark and bars.horizontal:
         axes.set_title(bars.remark, loc="right", fontsize=9)
     elif bars.remark:
         bottom, top = axes.get_ylim()
@@ -335,7 +335,9 @@ def _draw_lying(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None:
     axes.set_ylim(len(places), 0)
     label_rows(
         axes,
-        HeatMapAxis(name=bars.axis, labels=bars.labels, longest=MAX_HORIZONTAL_LABEL_LENGTH),
+        HeatMapAxis(
+            name=bars.axis, labels=bars.labels, max_label_length=MAX_HORIZONTAL_LABEL_LENGTH
+        ),
         len(places),
     )
     axes.set_xlabel(bars.unit)
@@ -367,7 +369,7 @@ class TextTable:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    places: tuple[float, ...]
+    column_positions: tuple[float, ...]
     """Where each column begins, in inches."""
 
     @property
@@ -384,6 +386,6 @@ def draw_text_table(figure: Figure, listing: TextTable, *, title: str) -> None:
     axes.axis("off")
     axes.set_title(title, loc="left", fontsize=11)
     for line, row in enumerate((listing.header, *listing.rows)):
-        for start, words in zip(listing.places, row, strict=True):
+        for start, words in zip(listing.column_positions, row, strict=True):
             alpha = 0.6 if line == 0 else 1.0
             axes.text(start + 0.05, line + 0.5, words, va="center", fontsize=9, alpha=alpha)

@@ -35,7 +35,7 @@ class FigureSpec:
     name: str
     """What its files are called, without an ending."""
     title: str
-    reading: str
+    caption: str
     """One or two sentences on how to read it."""
     draw: Callable[[Figure], None]
     """Draws on an empty figure of `width` × `height` inches; labels may stand beyond its edge."""
@@ -51,16 +51,16 @@ class RenderedFigure:
     """A finished picture."""
 
     svg: str
-    pixels: bytes
+    png_bytes: bytes
     """The PNG."""
-    boxes: str = ""
+    missing_glyphs: str = ""
     """Letters that the PNG shows as boxes, because no installed font has them."""
 
     @property
     def png(self) -> bytes:
         """The PNG; warns, once, where it shows letters as boxes."""
-        warn_missing_glyphs(self.boxes)
-        return self.pixels
+        warn_missing_glyphs(self.missing_glyphs)
+        return self.png_bytes
 
 
 def render_figure(picture: FigureSpec) -> RenderedFigure:
@@ -69,7 +69,9 @@ def render_figure(picture: FigureSpec) -> RenderedFigure:
         picture.draw(figure)
         boxes = use_installed_fonts(figure)
         box = drawn_extent(figure)
-        return RenderedFigure(svg=as_svg(figure, box), pixels=as_png(figure, box), boxes=boxes)
+        return RenderedFigure(
+            svg=as_svg(figure, box), png_bytes=as_png(figure, box), missing_glyphs=boxes
+        )
 
 
 def numbered_name(name: str, place: int, of: int) -> str:

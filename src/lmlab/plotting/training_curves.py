@@ -32,11 +32,11 @@ class LossCurve:
     """Pairs of tokens seen and mean loss since the pair before."""
     held_out: tuple[tuple[float, float], ...]
     """Pairs of tokens seen and loss on held-out text."""
-    look: int = 0
+    colour_index: int = 0
     """Its place in the palette."""
-    contrast: bool = False
+    sampled_loss: bool = False
     """Whether the training losses are a contrast, which is not to be held against held-out ones."""
-    one_pass: bool = False
+    single_epoch: bool = False
     """Whether the model was fitted in one pass (n-gram counts), so that it has one loss alone."""
 
 
@@ -48,7 +48,7 @@ class LossBar:
     value: float
     low: float | None = None
     high: float | None = None
-    look: int = 0
+    colour_index: int = 0
     """Its place in the palette."""
 
 
@@ -132,15 +132,15 @@ def loss_curve_from_metrics(
         name=name,
         train=tuple(train),
         held_out=tuple(held_out),
-        contrast=contrast,
-        one_pass=len(trained) == 1 and "learning_rate" not in trained[0],
+        sampled_loss=contrast,
+        single_epoch=len(trained) == 1 and "learning_rate" not in trained[0],
     )
 
 
 def _draw_bar(axes: Axes, bar: LossBar, place: int, *, longest: float) -> None:
     # A model that gives some text probability zero has no finite loss: its bar goes to the edge.
     drawn = bar.value if np.isfinite(bar.value) else longest
-    axes.barh(place, drawn, height=0.62, color=colour(bar.look))
+    axes.barh(place, drawn, height=0.62, color=colour(bar.colour_index))
     if bar.low is not None and bar.high is not None:
         axes.plot((bar.low, bar.high), (place, place), color=FOREGROUND_COLOUR, linewidth=1.2)
     right = max(drawn, 0.0, bar.high or 0.0)
@@ -150,18 +150,18 @@ def _draw_bar(axes: Axes, bar: LossBar, place: int, *, longest: float) -> None:
 
 def _draw_curve(axes: Axes, curve: LossCurve, longest: float) -> None:
     name = printable_name(curve.name)
-    look = line_style(curve.look)
+    look = line_style(curve.colour_index)
     if curve.train:
-        apart = f"{name} (training, a contrast)" if curve.contrast else None
+        apart = f"{name} (training, a contrast)" if curve.sampled_loss else None
         axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=apart, **look)
     if len(curve.held_out) == 1:
         x, y = curve.held_out[0]
-        if curve.one_pass:
+        if curve.single_epoch:
             axes.plot((0, longest), (y, y), linewidth=1.2, alpha=0.8, **look)
         axes.plot(x, y, "o", markersize=5, label=name, **look)
     elif curve.held_out:
         axes.plot(*zip(*curve.held_out, strict=True), linewidth=2, label=name, **look)
-    elif curve.train and not curve.contrast:
+    elif curve.train and not curve.sampled_loss:
         axes.plot([], [], linewidth=0.9, label=f"{name} (training)", **look)
 
 

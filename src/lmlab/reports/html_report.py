@@ -83,8 +83,10 @@ def assign_colours(chapters: Sequence[ReportSection]) -> list[ReportSection]:
     return [
         replace(
             chapter,
-            looks=looks,
-            curves=tuple(replace(curve, look=looks[curve.name]) for curve in chapter.curves),
+            colour_indices=looks,
+            curves=tuple(
+                replace(curve, colour_index=looks[curve.name]) for curve in chapter.curves
+            ),
         )
         for chapter in chapters
     ]
@@ -184,12 +186,16 @@ def _rows(chapter: ReportSection) -> Html:
 def _name(row: ComparisonRow, chapter: ReportSection) -> TableCell:
     seeds = f" ({len(row.seeds)} seeds)" if len(row.seeds) > 1 else ""
     name = row.name if row.system in row.name else f"{row.name} ({row.system})"
-    return TableCell(join_html([_swatch(chapter.look(row.name)), name + seeds]))
+    return TableCell(join_html([_swatch(chapter.colour_index(row.name)), name + seeds]))
 
 
 def _nats(row: ComparisonRow) -> TableCell:
     mean = number_cell(row.nats_per_token, 4)
-    return mean if row.spread is None else TableCell(f"{mean.shown} ± {row.spread:.4f}", mean.value)
+    return (
+        mean
+        if row.seed_std is None
+        else TableCell(f"{mean.shown} ± {row.seed_std:.4f}", mean.value)
+    )
 
 
 def _unknown(row: ComparisonRow) -> TableCell:
@@ -220,15 +226,15 @@ def _bars(chapter: ReportSection) -> Html:
             LossBar(
                 name=row.name,
                 value=row.nats_per_token,
-                low=None if row.spread is None else row.nats_per_token - row.spread,
-                high=None if row.spread is None else row.nats_per_token + row.spread,
-                look=chapter.look(row.name),
+                low=None if row.seed_std is None else row.nats_per_token - row.seed_std,
+                high=None if row.seed_std is None else row.nats_per_token + row.seed_std,
+                colour_index=chapter.colour_index(row.name),
             )
             for row in rows
         ]
         return _figure(draw_loss_bars(bars, floor=rows[0].floor), "Loss on the split.")
     bars = [
-        LossBar(name=row.name, value=bits, look=chapter.look(row.name))
+        LossBar(name=row.name, value=bits, colour_index=chapter.colour_index(row.name))
         for bits, row in _by_character(comparison)
     ]
     if not bars:
@@ -244,11 +250,11 @@ def _curves(chapter: ReportSection) -> Html:
     picture = draw_training_curves(chapter.curves, floor=chapter.entropy)
     words = "Thick: held-out text. Thin: training text, with dropout where a model has it."
     once = [curve for curve in chapter.curves if len(curve.held_out) == 1]
-    if any(curve.one_pass for curve in once):
+    if any(curve.single_epoch for curve in once):
         words += " A line across: a model fitted in one pass."
-    if any(not curve.one_pass for curve in once):
+    if any(not curve.single_epoch for curve in once):
         words += " A point alone: a training that was validated once."
-    if any(curve.contrast for curve in chapter.curves):
+    if any(curve.sampled_loss for curve in chapter.curves):
         words += " A contrast is no loss a token: see whether it falls, not where it lies."
     return join_html([tag("h3", "Training"), _figure(picture, words)])
 
@@ -308,7 +314,7 @@ def _sentence(sentence: ComparedSentence, chapter: ReportSection) -> Html:
         lines += [tag("div", "source", class_="name"), tag("div", sentence.source)]
     for row in chapter.comparison.rows:
         tokens = sentence.tokens.get(row.name, ())
-        lines.append(tag("div", _swatch(chapter.look(row.name)), row.name, class_="name"))
+        lines.append(tag("div", _swatch(chapter.colour_index(row.name)), row.name, class_="name"))
         lines.append(tag("div", *(_token(token) for token in tokens)))
     return tag("div", *lines, class_="tokens")
 
@@ -334,7 +340,7 @@ def _samples(chapter: ReportSection) -> Html:
     sections = [
         tag(
             "section",
-            tag("h4", _swatch(chapter.look(row.name)), row.name),
+            tag("h4", _swatch(chapter.colour_index(row.name)), row.name),
             _texts(chapter.samples[row.name]),
         )
         for row in chapter.comparison.rows
@@ -354,13 +360,15 @@ def _samples(chapter: ReportSection) -> Html:
 
 def _inside(chapter: ReportSection) -> Html:
     """Pictures that show several runs, once; those of each row's run folded away, as many."""
-    inside = {row.name: chapter.inside.get(row.name, ()) for row in chapter.comparison.rows}
+    inside = {
+        row.name: chapter.inspection_figures.get(row.name, ()) for row in chapter.comparison.rows
+    }
     shared = {shot.svg: shot for shots in inside.values() for shot in shots if not shot.run}
     own = {name: [shot for shot in shots if shot.run] for name, shots in inside.items()}
     folds = [
         tag(
             "details",
-            tag("summary", _swatch(chapter.look(name)), f"{name}, {len(shots)} pictures"),
+            tag("summary", _swatch(chapter.colour_index(name)), f"{name}, {len(shots)} pictures"),
             figures_html(shots),
         )
         for name, shots in own.items()

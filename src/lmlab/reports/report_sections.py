@@ -92,14 +92,14 @@ class ReportSection:
     """The language's own, in nats per token, where it is the same for all rows."""
     samples: Mapping[str, tuple[SampledText, ...]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    inside: Mapping[str, tuple[SavedFigure, ...]] = field(default_factory=dict)
+    inspection_figures: Mapping[str, tuple[SavedFigure, ...]] = field(default_factory=dict)
     """Pictures that `lmlab inspect` left in the figures of a row's first run."""
-    looks: Mapping[str, int] = field(default_factory=dict)
+    colour_indices: Mapping[str, int] = field(default_factory=dict)
     """Each row's place in the palette."""
 
-    def look(self, name: str) -> int:
+    def colour_index(self, name: str) -> int:
         """The place in the palette of the row of that name."""
-        return self.looks.get(name, 0)
+        return self.colour_indices.get(name, 0)
 
 
 def make_report_section(
@@ -121,7 +121,7 @@ def make_report_section(
             for place, row in enumerate(rows)
         },
         commands={row.name: _commands(row, by_path) for row in rows},
-        inside={
+        inspection_figures={
             row.name: read_figure_files(RunFolder(first[row.name].path).figures) for row in rows
         },
     )
@@ -149,7 +149,9 @@ def sample_texts(
     """
     if not isinstance(model.system, (Step, Sample)):
         return ()
-    given = [encode_with_special_tokens(model.reads_by, source) for source in sources]
+    given = [
+        encode_with_special_tokens(model.effective_source_tokenizer, source) for source in sources
+    ]
     condition = Batch.collate(given, model.system.vocabulary.pad) if given else None
     drawn = sample_sequences(
         model.system,

@@ -27,7 +27,7 @@ class BiEncoder(nn.Module):
     frozen = False
     """Whether q is fixed as well."""
 
-    def rest(self) -> None:
+    def freeze(self) -> None:
         """Let q stay as it is, and so what is found for a question."""
         self.frozen = True
         self.requires_grad_(False)
@@ -68,7 +68,7 @@ class RandomProjectionBM25(BiEncoder):
 
     directions: Tensor
     """(V, width) r."""
-    rarity: Tensor
+    idf: Tensor
     """(V,) idf."""
     mean_length: Tensor
     """() words of a document."""
@@ -78,7 +78,7 @@ class RandomProjectionBM25(BiEncoder):
         self.width = width
         directions = nn.functional.normalize(torch.randn(vocabulary.size, width), dim=1)
         self.register_buffer("directions", directions)
-        self.register_buffer("rarity", torch.ones(vocabulary.size))
+        self.register_buffer("idf", torch.ones(vocabulary.size))
         self.register_buffer("mean_length", torch.ones(()))
         # Kept √width times as long: a step of Adam is of one size, and numbers of the order one
         # learn at the pace of the writer's.
@@ -88,22 +88,22 @@ class RandomProjectionBM25(BiEncoder):
     @torch.no_grad()
     def setup_documents(self, memory: DocumentMemory) -> None:
         """From them it learns idf, and how long a document is on average."""
-        size, lengths = len(self.rarity), memory.offsets.diff()
+        size, lengths = len(self.idf), memory.offsets.diff()
         document = torch.repeat_interleave(lengths)
         pairs = torch.unique(document * size + memory.tokens.long())
-        having = torch.bincount(pairs % size, minlength=size).to(self.rarity)
-        self.rarity = inverse_document_frequency(having, len(memory))
-        self.mean_length = lengths.to(self.rarity).mean().clamp(min=1)
+        having = torch.bincount(pairs % size, minlength=size).to(self.idf)
+        self.idf = inverse_document_frequency(having, len(memory))
+        self.mean_length = lengths.to(self.idf).mean().clamp(min=1)
 
     def encode(self, batch: Batch) -> Tensor:
         inner = batch.mask()
         inner[:, 0] = False
         inner.scatter_(1, (batch.lengths - 1)[:, None], False)
-        counts = self.rarity.new_zeros(len(batch), len(self.rarity))
+        counts = self.idf.new_zeros(len(batch), len(self.idf))
         counts.scatter_add_(1, batch.tokens, inner.to(counts))
         length = inner.sum(1, keepdim=True) / self.mean_length
         often = counts * (BM25_K1 + 1) / (counts + length_normalisation(length))
-        return (often * self.rarity) @ self.directions
+        return (often * self.idf) @ self.directions
 
     def encode_queries(self, batch: Batch) -> Tensor:
         vectors: Tensor = self.questions(batch.tokens)
@@ -123,7 +123,7 @@ class TrainedBiEncoder(BiEncoder):
         require(base, EncodeQueries, "looking documents up")
         self.documents = FrozenSystem(base)
         self.questions = deepcopy(base)
-        probe = Batch.collate([[base.vocabulary.opening]], base.vocabulary.pad)
+        probe = Batch.collate([[base.vocabulary.bos]], base.vocabulary.pad)
         probe = probe.to(next(base.parameters()).device)
         vectors = self.encode_queries(probe)
         self.width = vectors.shape[-1]

@@ -221,7 +221,7 @@ class CachedIndex:
         self._own = vectors, vectors._version
         self._damaged = False
 
-    def of(self, vectors: Tensor, kind: IndexKind) -> DenseIndex:
+    def get(self, vectors: Tensor, kind: IndexKind) -> DenseIndex:
         """An index of these vectors: that of the folder if it is of them, else a new one.
 
         It is written only where the vectors are still the run's own: of edited documents, say,

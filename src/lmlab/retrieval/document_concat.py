@@ -41,12 +41,12 @@ class KnowledgeAugmentedEncoder(Backbone):
     (B, T), values (B, T, M, W); cost M times the reader's, on texts longer by a document.
     """
 
-    yields: ClassVar[str] = "components"
+    output_kind: ClassVar[str] = "components"
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
 
     def __init__(self, reader: Backbone, retriever: Retriever) -> None:
         super().__init__()
-        self.reader = reader
+        self.encoder = reader
         self.retriever = retriever
         self.width = reader.width
 
@@ -57,7 +57,7 @@ class KnowledgeAugmentedEncoder(Backbone):
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         found = self.find(view)
         beside, _ = concatenate_documents(view, found.numbers, self.retriever.memory)
-        values = self.reader(beside).values[:, : view.inputs.shape[1]]
+        values = self.encoder(beside).values[:, : view.inputs.shape[1]]
         values = values.unflatten(0, found.numbers.shape).transpose(1, 2)
         weights = found.log_probs[:, None].expand(*values.shape[:3])
         return HiddenStates(values=values, log_weights=weights)
@@ -68,7 +68,7 @@ class KnowledgeAugmentedEncoder(Backbone):
         rows, choices = numbers.shape
         repeated = places[:, None].expand(rows, choices, -1)
         asked = F.pad(repeated.flatten(0, 1), (0, time - places.shape[1]))
-        found = self.reader.at(beside, asked)
+        found = self.encoder.hidden_at(beside, asked)
         # They came document by document; they go place by place.
         row, choice, place = repeated.nonzero(as_tuple=True)
         order = ((row * places.shape[1] + place) * choices + choice).argsort()

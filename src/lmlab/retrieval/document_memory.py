@@ -50,11 +50,11 @@ class DocumentMemory(nn.Module):
     """(N + 1,) where each document begins."""
     vectors: Tensor
     """(N, width) zero until they are embedded."""
-    coming: Tensor
+    pending_vectors: Tensor
     """(N, width) what the vectors will be at the next refresh, (0, width) where nothing waits."""
-    rest_tokens: Tensor
+    truncated_tokens: Tensor
     """(all tokens,) of what was cut off of the documents, made anew from their texts."""
-    rest_offsets: Tensor
+    truncated_offsets: Tensor
     """(N + 1,) where that of each begins."""
 
     def __init__(
@@ -76,7 +76,7 @@ class DocumentMemory(nn.Module):
         self.documents = documents
         self.vocabulary = vocabulary
         self.width = width
-        self.longest = longest
+        self.max_document_length = longest
         self.words = WordUnits(vocabulary)
         self.kind: IndexKind = kind
         self._index: tuple[Tensor, int, DenseIndex] | None = None
@@ -85,9 +85,13 @@ class DocumentMemory(nn.Module):
         self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
-        self.register_buffer("coming", torch.zeros(0, width))
-        self.register_buffer("rest_tokens", torch.zeros(0, dtype=torch.int32), persistent=False)
-        self.register_buffer("rest_offsets", torch.zeros(1, dtype=torch.int64), persistent=False)
+        self.register_buffer("pending_vectors", torch.zeros(0, width))
+        self.register_buffer(
+            "truncated_tokens", torch.zeros(0, dtype=torch.int32), persistent=False
+        )
+        self.register_buffer(
+            "truncated_offsets", torch.zeros(1, dtype=torch.int64), persistent=False
+        )
 
     def __len__(self) -> int:
         """Documents that can be found."""
@@ -95,37 +99,43 @@ class DocumentMemory(nn.Module):
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Tokenise all documents; their vectors are zero until `embed`."""
-        self.words.meet(pieces)
+        self.words.setup_tokenizer(pieces)
         every = [pieces.encode(document_text(document)) for document in self.documents]
-        self.tokens, self.offsets = self._joined([each[: self.longest - 2] for each in every])
-        rest = self._joined([each[self.longest - 2 :] for each in every])
-        self.rest_tokens, self.rest_offsets = rest
+        self.tokens, self.offsets = self._joined(
+            [each[: self.max_document_length - 2] for each in every]
+        )
+        rest = self._joined([each[self.max_document_length - 2 :] for each in every])
+        self.truncated_tokens, self.truncated_offsets = rest
         self.vectors = self.vectors.new_zeros(len(every), self.width)
 
     def for_documents(self, documents: Documents, pieces: TokenizerProtocol) -> DocumentMemory:
         """A memory like this one of other documents, whose vectors are not known yet."""
-        words: dict[str, Any] = {"width": self.width, "longest": self.longest, "kind": self.kind}
+        words: dict[str, Any] = {
+            "width": self.width,
+            "longest": self.max_document_length,
+            "kind": self.kind,
+        }
         other = DocumentMemory(documents, self.vocabulary, **words).to(self.vectors)
         other.setup_tokenizer(pieces)
         return other
 
-    def take(self, vectors: Tensor, index: DenseIndex | None = None) -> None:
+    def set_vectors(self, vectors: Tensor, index: DenseIndex | None = None) -> None:
         """Vectors (N, width) that were made before, and an index of them where there is one."""
         self.vectors = vectors.to(self.vectors)
         if index is not None:
             self.use_index(index)
 
-    def inner(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    def document_tokens(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) tokens of documents (M,) without start and end, and (M,) their lengths.
 
         The null document has none.
         """
         return self._at(numbers, self.tokens, self.offsets)
 
-    def whole(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    def untruncated_tokens(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) and (M,) the same with what was cut off, which nobody reads."""
-        kept, lengths = self.inner(numbers)
-        rest, more = self._at(numbers, self.rest_tokens, self.rest_offsets)
+        kept, lengths = self.document_tokens(numbers)
+        rest, more = self._at(numbers, self.truncated_tokens, self.truncated_offsets)
         place = torch.arange(kept.shape[1] + rest.shape[1], device=numbers.device)
         ends, whole = lengths[:, None], (lengths + more)[:, None]
         tokens = kept.new_full((len(numbers), len(place)), self.vocabulary.pad)
@@ -138,7 +148,7 @@ class DocumentMemory(nn.Module):
 
         So a word ends before each of these places, and one that was cut through does not end.
         """
-        tokens, lengths = self.whole(numbers)
+        tokens, lengths = self.untruncated_tokens(numbers)
         batch = Batch(tokens=tokens, lengths=lengths, rows=numbers)
         inside = torch.arange(tokens.shape[1], device=numbers.device) < lengths[:, None]
         return nn.functional.pad(self.words.starts(batch, inside) | ~inside, (0, 1), value=True)
@@ -158,7 +168,7 @@ class DocumentMemory(nn.Module):
 
     def batch(self, numbers: Tensor) -> Batch:
         """Documents (M,) as rows `<s> … </s>`; of the null document the symbols alone."""
-        tokens, lengths = self.inner(numbers)
+        tokens, lengths = self.document_tokens(numbers)
         return add_special_tokens(tokens, lengths, self.vocabulary, rows=numbers)
 
     def embed(
@@ -169,10 +179,10 @@ class DocumentMemory(nn.Module):
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Set the vectors of all documents by `encode`: see `embedded`."""
-        self.vectors = self.embedded(encode, rows=rows, progress=progress)
+        self.vectors = self.embed_all(encode, rows=rows, progress=progress)
 
     @torch.no_grad()
-    def embedded(
+    def embed_all(
         self,
         encode: EncodeBatch,
         *,
@@ -194,8 +204,11 @@ class DocumentMemory(nn.Module):
 
     def adopt_pending_vectors(self) -> None:
         """Let the vectors that wait, if any do, be those that are searched."""
-        if len(self.coming):
-            self.vectors, self.coming = self.coming, self.coming.new_zeros(0, self.width)
+        if len(self.pending_vectors):
+            self.vectors, self.pending_vectors = (
+                self.pending_vectors,
+                self.pending_vectors.new_zeros(0, self.width),
+            )
 
     @torch.no_grad()
     def search(self, queries: Tensor, k: int, *, without: Tensor | None = None) -> Tensor:
@@ -250,7 +263,7 @@ class DocumentMemory(nn.Module):
         built = self._index
         if built is None or built[0] is not self.vectors or built[1] != self.vectors._version:
             if self._kept is not None:
-                self.use_index(self._kept.of(self.vectors, self.kind))
+                self.use_index(self._kept.get(self.vectors, self.kind))
             else:
                 vectors = self.vectors.detach().float().cpu().numpy()
                 self.use_index(DenseIndex.build(vectors, kind=self.kind))
@@ -289,12 +302,14 @@ class DocumentMemory(nn.Module):
         changed = self.documents.replacing(document)
         number = changed.numbers[document.name]
         inner = pieces.encode(document_text(document))
-        kept, rest = inner[: self.longest - 2], inner[self.longest - 2 :]
+        kept, rest = inner[: self.max_document_length - 2], inner[self.max_document_length - 2 :]
         self.documents = changed
         self.tokens, self.offsets = _with(self.tokens, self.offsets, number, kept)
-        if len(self.rest_offsets) > 1:  # unknown where the texts were not read since it was loaded
-            ends = self.rest_tokens, self.rest_offsets
-            self.rest_tokens, self.rest_offsets = _with(*ends, number, rest)
+        if (
+            len(self.truncated_offsets) > 1
+        ):  # unknown where the texts were not read since it was loaded
+            ends = self.truncated_tokens, self.truncated_offsets
+            self.truncated_tokens, self.truncated_offsets = _with(*ends, number, rest)
         vectors = self.vectors.clone()
         here = torch.tensor([number], device=vectors.device)
         vectors[number] = self._checked(encode(self.batch(here)))[0].to(vectors.dtype)
@@ -320,8 +335,10 @@ class DocumentMemory(nn.Module):
     ) -> None:
         """How many tokens there are is known from what is loaded, or from the tokeniser."""
         # Runs from before documents were embedded in the background tell of none under way.
-        state_dict.setdefault(f"{prefix}coming", self.coming.new_zeros(0, self.width))
-        for name in ("tokens", "offsets", "vectors", "coming"):
+        state_dict.setdefault(
+            f"{prefix}pending_vectors", self.pending_vectors.new_zeros(0, self.width)
+        )
+        for name in ("tokens", "offsets", "vectors", "pending_vectors"):
             loaded, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
             if loaded is not None and loaded.shape[1:] == own.shape[1:]:
                 setattr(self, name, own.new_zeros(loaded.shape))

@@ -55,12 +55,12 @@ class FaissIndex:
         self.size, self.width = int(index.ntotal), int(index.d)
 
     @property
-    def reach(self) -> int:
+    def search_effort(self) -> int:
         """Lists looked into (IVF), candidates kept (HNSW)."""
         return int(self.index.nprobe if self.kind == "ivf" else self.index.hnsw.efSearch)
 
-    @reach.setter
-    def reach(self, reach: int) -> None:
+    @search_effort.setter
+    def search_effort(self, reach: int) -> None:
         if self.kind == "ivf":
             self.index.nprobe = reach
         else:
@@ -80,7 +80,7 @@ class FaissIndex:
         faiss = require_faiss(f"an index of kind {self.kind}")
         words: dict[str, Any] = {}
         if self.kind == "hnsw":  # it can't find more than it keeps
-            words["params"] = faiss.SearchParametersHNSW(efSearch=max(self.reach, k))
+            words["params"] = faiss.SearchParametersHNSW(efSearch=max(self.search_effort, k))
         with faiss_matrix_threshold(faiss, len(queries)):
             scores, numbers = self.index.search(queries, k, **words)
         return np.where(numbers < 0, np.float32(-np.inf), scores), numbers
@@ -139,20 +139,20 @@ def _small_world(faiss: Any, vectors: Floats, seed: int) -> Any:
 
 
 def tune_recall(index: FaissIndex, vectors: Floats, recall: float, seed: int) -> float:
-    """Let it look twice as far until it finds that share of neighbours; what it finds then.
+    """Double the search effort until the recall is reached; returns the recall.
 
-    Tried on questions near some of the vectors, see `perturbed_queries`. Those from elsewhere may be
-    harder.
+    It is measured on queries near some of the vectors, see `perturbed_queries`; other queries may
+    be harder.
     """
     asked = perturbed_queries(vectors, seed)
     k = min(RECALL_NEIGHBOURS, index.size)
     truth, _ = top_inner_products(asked, vectors, k)
-    index.reach = min(MIN_SEARCH_EFFORT[index.kind], index.max_search_effort)
+    index.search_effort = min(MIN_SEARCH_EFFORT[index.kind], index.max_search_effort)
     while True:
         found = recall_at_k(index.search(asked, k)[0], truth)
-        if found >= recall or index.reach >= index.max_search_effort:
+        if found >= recall or index.search_effort >= index.max_search_effort:
             return found
-        index.reach = min(2 * index.reach, index.max_search_effort)
+        index.search_effort = min(2 * index.search_effort, index.max_search_effort)
 
 
 def perturbed_queries(vectors: Floats, seed: int) -> Floats:
@@ -175,8 +175,8 @@ def recall_at_k(found: Floats, truth: Floats) -> float:
 
         recall = #{j : found[b, j] ≥ min_i truth[b, i]} / (B k)
 
-    truth (B, k) are the scores of the true neighbours. By scores and not by numbers, since of
-    vectors that are equal any is as near as the others; `SCORE_TOLERANCE` is what rounding may differ by.
+    truth (B, k) are the scores of the true neighbours. By scores and not by numbers, since equal
+    vectors are equally near; `SCORE_TOLERANCE` bounds the differences of rounding.
     """
     rounding = SCORE_TOLERANCE * np.abs(truth).max(axis=1, initial=0, keepdims=True)
     near = found >= truth.min(axis=1, initial=np.inf, keepdims=True) - rounding

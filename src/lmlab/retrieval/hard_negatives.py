@@ -26,7 +26,7 @@ class BM25Negatives:
         self._numbers: dict[tuple[int, ...], int] = {}
         self._weights = torch.zeros(0)
 
-    def meet(self, documents: Sequence[Sequence[int]]) -> None:
+    def setup_documents(self, documents: Sequence[Sequence[int]]) -> None:
         """Shown all documents, with their symbols."""
         self._documents = list(dict.fromkeys(tuple(each) for each in documents))
         self._numbers = {each: number for number, each in enumerate(self._documents)}
@@ -49,7 +49,7 @@ class BM25Negatives:
         return Batch.collate(chosen, self.vocabulary.pad).to(questions.tokens.device)
 
     def _inner(self, tokens: Sequence[int]) -> list[int]:
-        symbols = (self.vocabulary.opening, self.vocabulary.end)
+        symbols = (self.vocabulary.bos, self.vocabulary.end)
         return [token for token in tokens if token not in symbols]
 
 

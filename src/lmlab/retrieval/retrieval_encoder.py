@@ -22,7 +22,7 @@ class EncoderDescription:
     """The folder it was read from; empty where there was none."""
     fingerprint: str
     """Hash of weights, tokeniser and whatever else decides its vectors."""
-    longest: int | None = None
+    max_length: int | None = None
     """Tokens of a document that it reads at most, symbols counted; None for any number, and in
     indexes of format 1, which read titles otherwise and do not tell."""
 
@@ -34,7 +34,7 @@ class RetrievalEncoder(Protocol):
     """W, the numbers of a vector."""
     window: int | None
     """Tokens of a text that it reads at most, symbols counted; None for any number."""
-    cut: int
+    truncated: int
     """Texts so far of which it read the beginning only."""
     description: EncoderDescription
 

@@ -125,10 +125,10 @@ class Retriever(nn.Module):
             self.memory.adopt_pending_vectors()
         if refresh_due(step, refresh):
             encoder = copy.deepcopy(self.documents).eval()
-            self._embedding = BackgroundComputation(lambda: self.memory.embedded(encoder))
+            self._embedding = BackgroundComputation(lambda: self.memory.embed_all(encoder))
 
     @contextmanager
-    def settled(self) -> Iterator[None]:
+    def refreshed(self) -> Iterator[None]:
         """Inside, the index is that of the documents' encoder as it is now; then as it was.
 
         So what is measured and kept of a training is not older than its weights, and the training
@@ -138,20 +138,20 @@ class Retriever(nn.Module):
             yield
             return
         self._finish_embedding()
-        memory, before = self.memory, (self.memory.vectors, self.memory.coming)
+        memory, before = self.memory, (self.memory.vectors, self.memory.pending_vectors)
         self._settled = True
         try:
             self.embed()
-            memory.coming = memory.coming.new_zeros(0, memory.width)
+            memory.pending_vectors = memory.pending_vectors.new_zeros(0, memory.width)
             yield
         finally:
             self._settled = False
-            memory.vectors, memory.coming = before
+            memory.vectors, memory.pending_vectors = before
 
     def _finish_embedding(self) -> None:
         """Wait for what is being embedded in the background, and keep it."""
         if self._embedding is not None:
-            self.memory.coming = self._embedding.result()
+            self.memory.pending_vectors = self._embedding.result()
             self._embedding = None
 
     def embed(self) -> None:
@@ -197,16 +197,16 @@ class Retriever(nn.Module):
 
     def _without_trivial(self, numbers: Tensor, clean: Batch) -> Tensor:
         """The documents (B, k) in their order, those that hold the clean text behind as none."""
-        trivial = self.holds(numbers, clean) | (numbers == NO_DOCUMENT)
+        trivial = self.contains_text(numbers, clean) | (numbers == NO_DOCUMENT)
         order = trivial.long().argsort(dim=1, stable=True)
         return numbers.masked_fill(trivial, NO_DOCUMENT).gather(1, order)
 
-    def holds(self, numbers: Tensor, texts: Batch) -> Tensor:
+    def contains_text(self, numbers: Tensor, texts: Batch) -> Tensor:
         """(B, k) bool: whether the documents (B, k) hold all of each text, in whole words.
 
         The text must begin in what is read of a document; its end may stand in what was cut off.
         """
-        tokens, lengths = self.memory.whole(numbers.flatten())
+        tokens, lengths = self.memory.untruncated_tokens(numbers.flatten())
         tokens, lengths = tokens.unflatten(0, numbers.shape), lengths.view(numbers.shape)
         starts = self.memory.word_starts(numbers.flatten()).unflatten(0, numbers.shape)
         sought, size = texts.tokens[:, 1:], content_lengths(texts, self.memory.vocabulary)
@@ -214,7 +214,9 @@ class Retriever(nn.Module):
         beyond = (place >= size[:, None])[:, None]
         found = torch.zeros_like(numbers, dtype=torch.bool)
         tokens = nn.functional.pad(tokens, (0, sought.shape[1]), value=self.memory.vocabulary.pad)
-        for first in range(min(tokens.shape[2] - sought.shape[1], self.memory.longest - 2)):
+        for first in range(
+            min(tokens.shape[2] - sought.shape[1], self.memory.max_document_length - 2)
+        ):
             here = tokens[:, :, first : first + sought.shape[1]] == sought[:, None]
             inside = first + size[:, None] <= lengths
             after = (first + size).clamp(max=starts.shape[2] - 1)[:, None, None]

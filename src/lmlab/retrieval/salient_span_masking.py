@@ -53,7 +53,7 @@ class SalientSpanMasking:
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         starts = self.mentions.starts(batch, allowed) | ~allowed
-        named = self.mentions.covering(batch, allowed) >= 0
+        named = self.mentions.mention_ids(batch, allowed) >= 0
         eligible = torch.where(named.any(1, keepdim=True), named, allowed)
         drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
         drawn = drawn.gather(1, run_starts(starts)).masked_fill(~eligible, 2.0)

@@ -91,7 +91,7 @@ class IndexDescription:
     """Of the vectors; None for bm25."""
     encoder: EncoderDescription | None = None
     """What made them; None for bm25."""
-    cut: int = 0
+    truncated: int = 0
     """Documents of which the encoder read the beginning only."""
     recall: float | None = None
     """Share of nearest neighbours that an approximate index found when it was built."""
@@ -129,7 +129,7 @@ def build_index(
         if encoder is None:
             LexicalIndex.build([document_text(each) for each in documents]).save(folder / BM25)
         else:
-            cut = encoder.cut
+            cut = encoder.truncated
             vectors = _encode(documents, encoder, folder / VECTORS_FILE, batch, progress)
             tell = lambda done, of: progress("indexing", done, of)  # noqa: E731
             index = DenseIndex.build(vectors, kind=kind, seed=seed, recall=recall, progress=tell)
@@ -139,7 +139,7 @@ def build_index(
                 "kind": kind,
                 "width": index.width,
                 "encoder": encoder.description,
-                "cut": encoder.cut - cut,
+                "truncated": encoder.truncated - cut,
                 "recall": index.recall,
             }
         _describe(folder, documents, about)
@@ -288,9 +288,9 @@ class StoredIndex:
             raise UserError("a question is empty; give one with words in it.")
         if self.about.kind == BM25:
             return self.words.search(texts, k)
-        before = self.encoder.cut
+        before = self.encoder.truncated
         vectors = self.encoder.encode_queries(texts)
-        self.cut += self.encoder.cut - before
+        self.cut += self.encoder.truncated - before
         return self.vectors.search(vectors, k)
 
 

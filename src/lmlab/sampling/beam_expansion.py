@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lmlab.sampling.decoding import check_log_probs
+from lmlab.inference.decoding import check_log_probs
 from lmlab.sampling.lexical_constraints import (
     LexicalConstraints,
     Phrase,
@@ -21,7 +21,7 @@ TOP_K_BLOCK = 100
 class Continuations(NamedTuple):
     """How a hypothesis may go on."""
 
-    ended: float
+    end_log_prob: float
     """Log-probability that it ends here."""
     tokens: list[int]
     """The likeliest others, best first; no more than a beam can use."""
@@ -32,7 +32,7 @@ class Continuations(NamedTuple):
 class PartialHypothesis(NamedTuple):
     """An open hypothesis, as far as constraints need to know it."""
 
-    written: Phrase
+    tokens: Phrase
     last: bool
     """Whether one more token is all that it may have."""
 
@@ -67,22 +67,22 @@ def constrained_continuations(
     if not constraints.required:
         return found
     return [
-        _with_wanted(way, values, constraints, row.written, end)
+        _with_wanted(way, values, constraints, row.tokens, end)
         for way, values, row in zip(found, log_probs, rows, strict=True)
     ]
 
 
 def _forbid(constraints: LexicalConstraints, row: PartialHypothesis, log_probs: Tensor) -> None:
     """Take what is forbidden out of a row's log-probabilities (V,), in place."""
-    if constraints.must_continue(row.written):
+    if constraints.must_continue(row.tokens):
         log_probs.copy_(_only(log_probs, constraints, inside=True))
-    log_probs[list(constraints.forbidden_tokens(row.written, last=row.last))] = -math.inf
+    log_probs[list(constraints.forbidden_tokens(row.tokens, last=row.last))] = -math.inf
 
 
 def _only(log_probs: Tensor, constraints: LexicalConstraints, *, inside: bool) -> Tensor:
     """The log-probabilities (V,) of tokens that go on with a word alone, or of all others alone."""
     going_on = torch.zeros_like(log_probs, dtype=torch.bool)
-    going_on[list(constraints.borders.inside)] = True
+    going_on[list(constraints.boundaries.continuation_tokens)] = True
     return log_probs.masked_fill(going_on != inside, -math.inf)
 
 
@@ -94,7 +94,7 @@ def _with_wanted(
     end: int | None,
 ) -> Continuations:
     """A way on that may also take what is wanted, and may end only where nothing is missing."""
-    wanted = constraints.wanted(written)
+    wanted = constraints.required_tokens(written)
     if constraints.needs_boundary(written):
         others = _only(log_probs, constraints, inside=False)
         if end is not None:
@@ -102,7 +102,7 @@ def _with_wanted(
         wanted.add(int(others.argmax()))
     more = [token for token in sorted(wanted) if token not in way.tokens]
     values = [float(log_probs[token]) for token in more]
-    ended = -math.inf if constraints.missing(written) else way.ended
+    ended = -math.inf if constraints.missing(written) else way.end_log_prob
     return Continuations(ended, way.tokens + more, way.log_probs + values)
 
 

@@ -22,18 +22,14 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import Step, require
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.inference.decoding import GeneratedSequence
 from lmlab.sampling.beam_expansion import (
     Continuations,
     PartialHypothesis,
     constrained_continuations,
     top_continuations,
 )
-from lmlab.sampling.decoding import (
-    GeneratedSequence,
-    check_prefix,
-    max_new_tokens,
-    state_after_prefix,
-)
+from lmlab.sampling.decoding import EncodedSources, check_prefix, max_new_tokens, state_after_prefix
 from lmlab.sampling.lexical_constraints import (
     LexicalConstraints,
     Phrase,
@@ -119,10 +115,13 @@ def beam_search(
     sources: int = 1,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
+    encoded: EncodedSources | None = None,
     constraints: LexicalConstraints | None = None,
     max_lengths: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
     """The best sequences for each source (row of the condition), best first.
+
+    `encoded` are sources that are already encoded, in place of a condition.
 
     Those that keep to the constraints, where there are any: what they forbid is not tried, and
     log-probabilities stay the system's own. What they say of the beginning counts as found, where
@@ -139,12 +138,14 @@ def beam_search(
     require(system, Step, "beam search")
     vocabulary: Vocabulary = system.vocabulary
     keeping = constraints or LexicalConstraints()
-    given, beginning = (check_prefix(each, vocabulary) for each in (prefix, keeping.beginning))
+    given, beginning = (check_prefix(each, vocabulary) for each in (prefix, keeping.prefix))
     if condition is not None:
-        sources = len(condition)
+        encoded = EncodedSources.encode(system, condition)
+    if encoded is not None:
+        sources = len(encoded)
     if sources < 1:
         raise UserError(f"at least one source must be given, and {sources} came.")
-    beside = [None] * sources if condition is None else condition.lengths.tolist()
+    beside = [None] * sources if encoded is None else encoded.batch.lengths.tolist()
     most = [
         max_new_tokens(system, given + beginning, beam.max_length, condition=own) for own in beside
     ]
@@ -152,7 +153,8 @@ def beam_search(
     lengths = [len(beginning) + min(pair) for pair in zip(most, asked, strict=True)]
     beams = [replace(beam, max_length=length) for length in lengths]
     with evaluation_mode(system):
-        state = state_after_prefix(system, sources, given, condition)
+        state = system.start(sources) if encoded is None else encoded.state
+        state = state_after_prefix(system, state, sources, given)
         state, log_probs = _begun(system, state, sources, beginning)
         searches = [
             _Search(each, given, keeping, open=[_Open(beginning, log_prob)])
@@ -238,7 +240,7 @@ class _Search:
         if not self.open:
             return []
         for hypothesis, way in zip(self.open, ways, strict=True):
-            self._keep(hypothesis.tokens, hypothesis.log_prob + way.ended, length)
+            self._keep(hypothesis.tokens, hypothesis.log_prob + way.end_log_prob, length)
         chosen = self._chosen(ways)
         self.open = [_Open((*self.open[r].tokens, token), value) for r, token, value in chosen]
         self._settle(length)
@@ -266,7 +268,7 @@ class _Search:
             possible.sort(key=operator.itemgetter(2), reverse=True)
             return possible[: self.beam.width]
         written = [(*self.prefix, *each.tokens) for each in self.open]
-        held = self.constraints.held
+        held = self.constraints.satisfied
         return allocate_beam(
             [(row, token, value, held((*written[row], token))) for row, token, value in possible],
             self.beam.width,

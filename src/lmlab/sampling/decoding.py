@@ -1,14 +1,12 @@
-"""One decoding loop for every system that steps: greedy, ancestral, truncated.
+"""Greedy search and sampling with temperature, top-k and top-p, after prefixes and sources.
 
-The loop knows nothing of a system but `start`, `peek`, `advance` and `state.select`, so a bigram,
-an LSTM, a GPT and a translator are decoded by the same lines. A system that can't step but draws
-whole sequences (`Sample`) serves ancestral sampling too.
+The loop itself is `lmlab.inference.decoding`. A system without `Step` that samples whole sequences
+(`Sample`) serves ancestral sampling too.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,35 +26,38 @@ from lmlab.data.collation import (
     group_by_length,
     pad_rows,
 )
+from lmlab.inference.decoding import GeneratedSequence, TokenChoice, decode, greedy_choice
 from lmlab.layers.per_example_rng import PerExampleGenerator
 from lmlab.sampling.truncation import apply_filters, make_filters
 
 MAX_NUMBERS = 16_000_000
-"""Rows times vocabulary in one step; more rows than fit are drawn in several goes."""
+"""Rows times vocabulary in one step; more rows than that are sampled in several groups."""
 
 TOKENS_PER_BATCH = 8192
-"""In a batch of whole sequences whose log-probability is asked for."""
+"""In a batch of whole sequences that are scored."""
 
-TokenChooser = Callable[[Categorical, Tensor], Tensor]
-"""From the next token's distribution (rows, V), and which of all rows those are (rows,), to the ids
-(rows,) that are taken."""
 MaxLengths = int | Sequence[int]
-"""A greatest length for all rows, or one for each."""
+"""A maximum length for all rows, or one for each."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GeneratedSequence:
-    """A sequence that a system wrote."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EncodedSources:
+    """Sources with the system's state after encoding them, from which several strategies decode."""
 
-    tokens: tuple[int, ...]
-    """Ids, the prefix included, without start and end symbol."""
-    log_prob: float | None
-    """The system's own log-probability, in nats, of all that follows the prefix, its end included;
-    no temperature or truncation. None where the system can't tell."""
-    finished: bool
-    """Whether the end symbol came; if not, max_length cut it off."""
-    given: int = 0
-    """How many of the tokens are the prefix."""
+    batch: Batch
+    state: Any
+
+    @classmethod
+    def encode(cls, system: Any, batch: Batch) -> EncodedSources:
+        """The state of a system that is given each row of a batch."""
+        with evaluation_mode(system):
+            return cls(batch=batch, state=system.start(len(batch), condition=batch))
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def select(self, rows: Tensor) -> EncodedSources:
+        return EncodedSources(batch=self.batch.select(rows), state=self.state.select(rows))
 
 
 def sample_sequences(
@@ -70,12 +71,13 @@ def sample_sequences(
     prefix: Sequence[int] | None = None,
     generator: torch.Generator | None = None,
     condition: Batch | None = None,
+    sources: EncodedSources | None = None,
 ) -> list[GeneratedSequence]:
-    """Draw `rows` sequences, token by token: s_t ~ p(· | s_<t), truncated if asked.
+    """Ancestral sampling of `rows` sequences: s_t ~ p(· | s_<t), with truncation if given.
 
-    At most `max_length` tokens are drawn after the prefix, the end symbol included. A generator of
-    `PerExampleGenerator` draws each row by numbers of its own, whatever rows stand beside it. Cost: one step
-    a token for the rows that are not finished.
+    At most `max_length` tokens are sampled after the prefix, the end token included. A
+    `PerExampleGenerator` samples each row by numbers of its own, whatever the other rows. Cost:
+    one step per token for the rows that are not finished.
     """
     steps = make_filters(temperature=temperature, top_k=top_k, top_p=top_p)
     lengths = _lengths(rows, max_length)
@@ -83,15 +85,23 @@ def sample_sequences(
         shaped = bool(steps or prefix)
         return _sample_whole(system, rows, max(lengths), shaped, generator, condition)
 
-    def draw(distribution: Categorical, going: Tensor) -> Tensor:
+    def choose(distribution: Categorical, numbers: Tensor) -> Tensor:
         log_probs = apply_filters(steps, distribution).log_probs
         if isinstance(generator, PerExampleGenerator):
-            return inverse_cdf(log_probs, generator.numbers((rows, 1), log_probs.device)[going])
+            return inverse_cdf(log_probs, generator.numbers((rows, 1), log_probs.device)[numbers])
         if generator is not None:
             log_probs = log_probs.to(generator.device)
         return Categorical(log_probs).sample(generator=generator)
 
-    return decode(system, rows, draw, max_length=lengths, prefix=prefix, condition=condition)
+    return decode_rows(
+        system,
+        rows,
+        choose,
+        max_length=lengths,
+        prefix=prefix,
+        condition=condition,
+        sources=sources,
+    )
 
 
 def greedy_search(
@@ -101,13 +111,18 @@ def greedy_search(
     max_length: MaxLengths,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
+    sources: EncodedSources | None = None,
 ) -> list[GeneratedSequence]:
     """The most probable token at every step; of equals the first id. Not the best sequence."""
-
-    def best(distribution: Categorical, going: Tensor) -> Tensor:
-        return distribution.log_probs.argmax(-1)
-
-    return decode(system, rows, best, max_length=max_length, prefix=prefix, condition=condition)
+    return decode_rows(
+        system,
+        rows,
+        greedy_choice,
+        max_length=max_length,
+        prefix=prefix,
+        condition=condition,
+        sources=sources,
+    )
 
 
 def _require_step(system: object) -> None:
@@ -120,77 +135,36 @@ def _require_step(system: object) -> None:
     require(system, Step, "decoding token by token")
 
 
-def decode(
+def decode_rows(
     system: Any,
     rows: int,
-    choose: TokenChooser,
+    choose: TokenChoice,
     *,
     max_length: MaxLengths,
     prefix: Sequence[int] | None = None,
     condition: Batch | None = None,
+    sources: EncodedSources | None = None,
 ) -> list[GeneratedSequence]:
-    """The loop: peek, choose, advance, until every row has ended or is `max_length` long."""
+    """Decode rows after a prefix, given a condition or sources that are already encoded."""
     _require_step(system)
     vocabulary: Vocabulary = system.vocabulary
     given = check_prefix(prefix, vocabulary)
-    beside = [None] * rows if condition is None else condition.lengths.tolist()
-    asked = zip(_lengths(rows, max_length), beside, strict=True)
-    lengths = [max_new_tokens(system, given, length, condition=own) for length, own in asked]
-    # A condition belongs to its rows, so those are not divided.
-    most = rows if condition is not None else max(1, MAX_NUMBERS // vocabulary.size)
-    written: list[GeneratedSequence] = []
+    if condition is not None:
+        sources = EncodedSources.encode(system, condition)
+    conditions = [None] * rows if sources is None else sources.batch.lengths.tolist()
+    limits = zip(_lengths(rows, max_length), conditions, strict=True)
+    lengths = [max_new_tokens(system, given, length, condition=own) for length, own in limits]
+    # Sources belong to their rows, so those are not split into groups.
+    most = rows if sources is not None else max(1, MAX_NUMBERS // vocabulary.size)
+    generated: list[GeneratedSequence] = []
     with evaluation_mode(system):
         for first in range(0, rows, most):
             some = torch.arange(first, min(first + most, rows))
+            state = system.start(len(some)) if sources is None else sources.state
+            state = state_after_prefix(system, state, len(some), given)
             theirs = lengths[first : first + most]
-            written += _decode_some(system, some, choose, theirs, given, condition)
-    return written
-
-
-def _decode_some(
-    system: Any,
-    rows: Tensor,
-    choose: TokenChooser,
-    lengths: Sequence[int],
-    given: tuple[int, ...],
-    condition: Batch | None,
-) -> list[GeneratedSequence]:
-    """Those of all rows whose numbers `rows` holds; `lengths` are theirs."""
-    end = system.vocabulary.end
-    state = state_after_prefix(system, len(rows), given, condition)
-    tokens: list[list[int]] = [list(given) for _ in lengths]
-    log_probs = torch.zeros(len(rows), dtype=torch.float64)
-    finished = [False] * len(rows)
-    going = torch.arange(len(rows))
-    for length in itertools.count(1):
-        distribution = next_distribution(system, state)
-        chosen = choose(distribution, rows[going]).to(distribution.log_probs.device)
-        log_probs[going] += distribution.log_prob(chosen).double().cpu()
-        stays = []
-        for place, (row, token) in enumerate(zip(going.tolist(), chosen.tolist(), strict=True)):
-            if token == end:
-                finished[row] = True
-                continue
-            tokens[row].append(token)
-            if length < lengths[row]:
-                stays.append(place)
-        if not stays:
-            break
-        if len(stays) < len(going):
-            # Finished rows leave the batch: what is still being written costs all there is.
-            kept = torch.tensor(stays)
-            going, chosen = going[kept], chosen[kept.to(chosen.device)]
-            state = state.select(kept.to(chosen.device))
-        state = system.advance(state, chosen)
-    return [
-        GeneratedSequence(
-            tokens=tuple(tokens[row]),
-            log_prob=float(log_probs[row]),
-            finished=finished[row],
-            given=len(given),
-        )
-        for row in range(len(rows))
-    ]
+            generated += decode(system, state, choose, theirs, prefix=given, rows=some)
+    return generated
 
 
 def max_new_tokens(
@@ -213,28 +187,8 @@ def max_new_tokens(
     return min(asked, window - len(prefix))
 
 
-def next_distribution(system: Any, state: Any) -> Categorical:
-    """The next token's distribution, or a UserError where the weights have gone wrong."""
-    distribution: Categorical = system.peek(state)
-    check_log_probs(distribution.log_probs)
-    return distribution
-
-
-def check_log_probs(log_probs: Tensor) -> None:
-    """A UserError where log-probabilities are none."""
-    # Numbers at most 0 add up to no number only where one of them is none.
-    if log_probs.sum().isnan():
-        raise UserError(
-            "this model gives probabilities that are not numbers: its training has gone wrong, so "
-            "train it again with a lower learning rate."
-        )
-
-
-def state_after_prefix(
-    system: Any, rows: int, prefix: Sequence[int], condition: Batch | None = None
-) -> Any:
-    """The state of `rows` sequences after the start symbol and the given tokens."""
-    state = system.start(rows, condition=condition)
+def state_after_prefix(system: Any, state: Any, rows: int, prefix: Sequence[int]) -> Any:
+    """The state of `rows` sequences after the tokens of a prefix."""
     for token in prefix:
         state = system.advance(state, torch.full((rows,), token, device=device_of(system)))
     return state

@@ -1,4 +1,4 @@
-"""The ways in which texts are found for sources: greedily, by search, by drawing."""
+"""Decoding strategies for sources: greedy search, beam search, sampling."""
 
 from __future__ import annotations
 
@@ -8,54 +8,49 @@ from typing import Any, Protocol
 
 import torch
 
-from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.limits import check_limit
+from lmlab.inference.decoding import GeneratedSequence
 from lmlab.layers.per_example_rng import per_example_generator
 from lmlab.sampling.beam_search import (
     BeamConfig,
     Hypothesis,
     beam_search,
 )
-from lmlab.sampling.decoding import (
-    GeneratedSequence,
-    greedy_search,
-    sample_sequences,
-)
+from lmlab.sampling.decoding import EncodedSources, greedy_search, sample_sequences
 from lmlab.sampling.lexical_constraints import LexicalConstraints
 
 
 class DecodingStrategy(Protocol):
-    """How texts are found for sources."""
+    """A strategy that decodes texts from encoded sources."""
 
     @property
     def rows(self) -> int:
-        """Texts under way for each source."""
+        """Hypotheses per source at a time."""
         ...
 
-    def find(
-        self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int
+    def decode(
+        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
-        """For each source what was found, best first.
+        """The hypotheses of each source, best first.
 
-        `max_lengths` are the most tokens of each text, its end included. What is drawn depends on
-        the seed and on a source's own number (`sources.rows`), so that nothing of a text depends
-        on what stands beside it.
+        `max_lengths` are the maximum lengths in tokens, the end included. Samples depend on the
+        seed and on a source's own number (`sources.batch.rows`), not on the rest of the batch.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Greedy:
-    """The likeliest token each time."""
+    """Greedy search: the most probable token at every step."""
 
     rows: int = 1
 
-    def find(
-        self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int
+    def decode(
+        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
-        found = greedy_search(system, len(sources), max_length=max_lengths, condition=sources)
-        return [[_hypothesis(each)] for each in found]
+        generated = greedy_search(system, len(sources), max_length=max_lengths, sources=sources)
+        return [[_hypothesis(each)] for each in generated]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +64,13 @@ class BeamSearch:
     def rows(self) -> int:
         return self.beam.width
 
-    def find(
-        self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int
+    def decode(
+        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
         return beam_search(
             system,
             self.beam,
-            condition=sources,
+            encoded=sources,
             constraints=self.constraints,
             max_lengths=max_lengths,
         )
@@ -83,7 +78,7 @@ class BeamSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Texts drawn from p(text | source), as they came."""
+    """Samples of p(text | source), unranked."""
 
     rows: int = 1
     temperature: float = 1.0
@@ -92,27 +87,27 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.rows < 1:
-            raise UserError(f"at least one text must be drawn, and {self.rows} came.")
+            raise UserError(f"the number of samples must be 1 or more, got {self.rows}.")
         check_limit("samples", self.rows, called="the number of texts per source")
 
-    def find(
-        self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int
+    def decode(
+        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
-        count, device = len(sources), sources.tokens.device
+        count, device = len(sources), sources.batch.tokens.device
         repeated = torch.arange(count, device=device).repeat_interleave(self.rows)
         which = torch.arange(self.rows).repeat(count)
-        given = sources.select(repeated)
-        found = sample_sequences(
+        forked = sources.select(repeated)
+        samples = sample_sequences(
             system,
-            len(given),
+            len(forked),
             max_length=[length for length in max_lengths for _ in range(self.rows)],
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
-            generator=per_example_generator(seed, given.rows.cpu(), which),
-            condition=given,
+            generator=per_example_generator(seed, forked.batch.rows.cpu(), which),
+            sources=forked,
         )
-        each = iter(map(_hypothesis, found))
+        each = iter(map(_hypothesis, samples))
         return [[next(each) for _ in range(self.rows)] for _ in range(count)]
 
 

@@ -18,10 +18,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.protocols import InfillDecoder
-from lmlab.sampling.decoding import (
-    GeneratedSequence,
-    next_distribution,
-)
+from lmlab.inference.decoding import GeneratedSequence, next_distribution
 
 FREE_TOKEN = -1
 """Stands for an answer, where it is asked what is written around answers."""
@@ -89,28 +86,28 @@ class InfillSearch:
     and one for each word from there to the next blank, of at most `width` rows.
     """
 
-    writer: InfillDecoder
+    decoder: InfillDecoder
     blanks: int
     """How many the text has."""
     width: int
     best: int
-    most: int
+    max_tokens: int
     """Tokens in all blanks together."""
 
     def __call__(self) -> list[GeneratedSequence]:
         """Best first; the end is part of each log-probability."""
-        end = self.writer.vocabulary.end
+        end = self.decoder.vocabulary.end
         assert end is not None, "what writes blanks ends"
-        first, *others = self.stretches()
+        first, *others = self.fixed_segments()
         others[-1] = (*others[-1], end)
-        fronts, forced = [Frontier([PartialText((), 0.0)], self.writer.start(1))], len(first)
+        fronts, forced = [Frontier([PartialText((), 0.0)], self.decoder.start(1))], len(first)
         fronts = [self._follow(fronts[0], first, BestTexts(count=1))]
         for number, stretch in enumerate(others, 1):
             found = BestTexts(count=self.best if number == len(others) else self.width)
             for front in fronts:
                 if front.texts:
                     used = len(front.texts[0].tokens) - forced
-                    self._fill(front, stretch, self.most - used, found)
+                    self._fill(front, stretch, self.max_tokens - used, found)
             fronts, forced = found.fronts(), forced + len(stretch)
         texts = sorted((text for each in fronts for text in each.texts), key=lambda t: -t.log_prob)
         return [
@@ -118,10 +115,10 @@ class InfillSearch:
             for text in texts
         ]
 
-    def stretches(self) -> list[tuple[int, ...]]:
+    def fixed_segments(self) -> list[tuple[int, ...]]:
         """What is written before the first answer, between answers, and behind the last."""
         found: list[tuple[int, ...]] = [()]
-        for token in self.writer.written(0, [(FREE_TOKEN,)] * self.blanks):
+        for token in self.decoder.linearise_fillings(0, [(FREE_TOKEN,)] * self.blanks):
             if token == FREE_TOKEN:
                 found.append(())
             else:
@@ -145,8 +142,8 @@ class InfillSearch:
 
     def _longer(self, front: Frontier) -> Frontier:
         """The `width` likeliest texts with one token more in the blank."""
-        log_probs = next_distribution(self.writer, front.state).log_probs
-        inside = log_probs.masked_fill(~self.writer.ordinary, -math.inf).double()
+        log_probs = next_distribution(self.decoder, front.state).log_probs
+        inside = log_probs.masked_fill(~self.decoder.answer_tokens, -math.inf).double()
         totals = inside + inside.new_tensor(front.log_probs)[:, None]
         best = totals.flatten().topk(min(self.width, totals.numel()))
         size, kept = totals.shape[1], best.values > -math.inf
@@ -156,7 +153,7 @@ class InfillSearch:
     def _follow(self, front: Frontier, stretch: Sequence[int], found: BestTexts) -> Frontier:
         """The texts with what must come next, but for those that `found` wants no more."""
         for token in stretch:
-            values = next_distribution(self.writer, front.state).log_probs[:, token].double()
+            values = next_distribution(self.decoder, front.state).log_probs[:, token].double()
             values = values + values.new_tensor(front.log_probs)
             rows = [row for row, value in enumerate(values.tolist()) if found.wants(value)]
             if not rows:
@@ -175,8 +172,10 @@ class InfillSearch:
             for text, (token, log_prob) in zip(before.texts, numbers, strict=True)
         ]
         # Nothing follows the end, and not every writer could go on.
-        ended = bool(len(tokens)) and int(tokens[0]) == self.writer.vocabulary.end
-        return Frontier(texts, before.state if ended else self.writer.advance(before.state, tokens))
+        ended = bool(len(tokens)) and int(tokens[0]) == self.decoder.vocabulary.end
+        return Frontier(
+            texts, before.state if ended else self.decoder.advance(before.state, tokens)
+        )
 
     def _tensor(self, rows: Sequence[int]) -> Tensor:
-        return torch.tensor(rows, dtype=torch.long, device=self.writer.ordinary.device)
+        return torch.tensor(rows, dtype=torch.long, device=self.decoder.answer_tokens.device)

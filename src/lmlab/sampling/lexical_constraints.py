@@ -25,18 +25,18 @@ class WordBoundaries:
     Between two tokens there is a border unless the second goes on with the word of the first.
     """
 
-    inside: frozenset[int] = frozenset()
+    continuation_tokens: frozenset[int] = frozenset()
     """Tokens that go on with the word before them."""
-    ends: frozenset[int] = frozenset()
+    word_end_tokens: frozenset[int] = frozenset()
     """Tokens that nothing goes on with."""
 
-    def between(self, before: int, after: int) -> bool:
+    def is_boundary(self, before: int, after: int) -> bool:
         """Whether a word ends with `before` where `after` follows it."""
-        return after not in self.inside or before in self.ends
+        return after not in self.continuation_tokens or before in self.word_end_tokens
 
-    def follows(self, token: int) -> bool:
+    def continues_word(self, token: int) -> bool:
         """Whether a word ends with this token whatever follows."""
-        return not self.inside or token in self.ends
+        return not self.continuation_tokens or token in self.word_end_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +54,17 @@ class LexicalConstraints:
     banned: tuple[Phrase, ...] = ()
     required: tuple[Spellings, ...] = ()
     """Of each one spelling is enough."""
-    beginning: Phrase = ()
+    prefix: Phrase = ()
     """What every sequence begins with; it counts as written, with the system's probability."""
-    borders: WordBoundaries = field(default_factory=WordBoundaries)
+    boundaries: WordBoundaries = field(default_factory=WordBoundaries)
 
     def __post_init__(self) -> None:
         phrases = (*self.banned, *(phrase for each in self.required for phrase in each or ((),)))
         if not all(phrases):
             raise UserError("a word that is banned or required needs at least one token.")
-        if any(all(map(self.breaks, spellings)) for spellings in self.required):
+        if any(all(map(self.violates, spellings)) for spellings in self.required):
             raise UserError("what is required holds what is banned; drop one of them.")
-        if self.breaks(self.beginning):
+        if self.violates(self.prefix):
             raise UserError("the prefix holds what is banned; drop one of them.")
 
     def forbidden_tokens(self, written: Phrase, *, last: bool = False) -> set[int]:
@@ -72,14 +72,15 @@ class LexicalConstraints:
         return {
             phrase[-1]
             for phrase in self.banned
-            if (last or self.borders.follows(phrase[-1])) and self._goes_on(written, phrase)
+            if (last or self.boundaries.continues_word(phrase[-1]))
+            and self._goes_on(written, phrase)
         }
 
     def must_continue(self, written: Phrase) -> bool:
         """Whether a banned phrase stands at the end, so that its last word may not end there."""
         return any(self._at_end(written, phrase) for phrase in self.banned)
 
-    def wanted(self, written: Phrase) -> set[int]:
+    def required_tokens(self, written: Phrase) -> set[int]:
         """Tokens that go on with a required phrase which is not there yet, or begin it."""
         lacking = (each for each in self.required if not self._holds_any(written, each))
         found = set()
@@ -98,7 +99,7 @@ class LexicalConstraints:
             for spellings in self.required
         )
 
-    def held(self, written: Phrase) -> int:
+    def satisfied(self, written: Phrase) -> int:
         """How many required tokens are there: of whole phrases, and of one begun at the end."""
         return sum(
             max(
@@ -114,7 +115,7 @@ class LexicalConstraints:
             spellings[0] for spellings in self.required if not self._holds_any(written, spellings)
         )
 
-    def breaks(self, written: Phrase) -> bool:
+    def violates(self, written: Phrase) -> bool:
         """Whether something banned is there, if the text ends so."""
         return any(self._holds(written, phrase) for phrase in self.banned)
 
@@ -126,7 +127,9 @@ class LexicalConstraints:
         for place in _places(written, phrase):
             after = place + len(phrase)
             closed = ended if after == len(written) else self._border(written, after)
-            if self._border(written, place) and (closed or self.borders.follows(phrase[-1])):
+            if self._border(written, place) and (
+                closed or self.boundaries.continues_word(phrase[-1])
+            ):
                 return True
         return False
 
@@ -136,7 +139,7 @@ class LexicalConstraints:
         return (
             written[-len(phrase) :] == phrase
             and self._border(written, place)
-            and not self.borders.follows(phrase[-1])
+            and not self.boundaries.continues_word(phrase[-1])
         )
 
     def _begun(self, written: Phrase, phrase: Phrase) -> int:
@@ -154,11 +157,11 @@ class LexicalConstraints:
         return written[1 - len(phrase) :] == phrase[:-1] and self._border(written, place)
 
     def _begins_word(self, written: Phrase, token: int) -> bool:
-        return not written or self.borders.between(written[-1], token)
+        return not written or self.boundaries.is_boundary(written[-1], token)
 
     def _border(self, written: Phrase, place: int) -> bool:
         """Whether a word begins at a place."""
-        return place == 0 or self.borders.between(written[place - 1], written[place])
+        return place == 0 or self.boundaries.is_boundary(written[place - 1], written[place])
 
 
 def _places(written: Phrase, phrase: Phrase) -> Iterator[int]:
@@ -206,10 +209,12 @@ def word_boundaries(tokenizer: Any) -> WordBoundaries:
     begins, ends = rule([tokenizer.token(id) for id in range(size)])
     texts = [str(tokenizer.decode([id])).strip().removeprefix("##") for id in range(size)]
     return WordBoundaries(
-        inside=frozenset(
+        continuation_tokens=frozenset(
             id for id, text in enumerate(texts) if not begins[id] and _in_words(text[:1])
         ),
-        ends=frozenset(id for id, text in enumerate(texts) if ends[id] or not _in_words(text[-1:])),
+        word_end_tokens=frozenset(
+            id for id, text in enumerate(texts) if ends[id] or not _in_words(text[-1:])
+        ),
     )
 
 

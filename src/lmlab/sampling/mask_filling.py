@@ -31,12 +31,9 @@ from lmlab.core.protocols import (
 )
 from lmlab.core.score_kind import ScoreKind
 from lmlab.data.collation import pad_rows
+from lmlab.inference.decoding import GeneratedSequence, next_distribution
 from lmlab.models.seq2seq import EncoderDecoderLM
-from lmlab.sampling.decoding import (
-    GeneratedSequence,
-    next_distribution,
-    sample_sequences,
-)
+from lmlab.sampling.decoding import sample_sequences
 from lmlab.sampling.infill_search import InfillSearch
 from lmlab.sampling.joint_fill import (
     JointFillResult,
@@ -112,9 +109,9 @@ class FilledText:
     """A text with gaps and what a system puts there: gap by gap, or all together."""
 
     text: str
-    gaps: tuple[MaskedPosition, ...] = ()
+    masks: tuple[MaskedPosition, ...] = ()
     """Where each gap was asked by itself."""
-    fillings: tuple[FillCandidate, ...] = ()
+    candidates: tuple[FillCandidate, ...] = ()
     """Where they were asked together: best first, or as they were drawn."""
     kind: ScoreKind | None = None
     """What the log-probabilities of fillings by tokens are: exact, or pseudo where they are a chain
@@ -167,7 +164,7 @@ class MaskFiller:
             options = [self._options(each, candidates) for each in log_probs]
             yield _gap_by_gap(read, options)
 
-    def together(
+    def fill_jointly(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
     ) -> Iterator[FilledText]:
         """Tokens for all gaps together: the likeliest, or drawn (generator).
@@ -189,7 +186,7 @@ class MaskFiller:
             notes = " ".join(note for note in (read.note, found.note) if note)
             yield FilledText(
                 text=text,
-                fillings=tuple(fillings),
+                candidates=tuple(fillings),
                 kind=found.kind,
                 order=found.order,
                 note=notes or None,
@@ -223,7 +220,7 @@ class MaskFiller:
             count=self.top,
         )
 
-    def blanks(
+    def infill(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
     ) -> Iterator[FilledText]:
         """What may stand in the gaps, each of any length: the best found, or drawn (generator)."""
@@ -235,7 +232,7 @@ class MaskFiller:
             notes = [read.note] if read.note else []
             if not any(each.finished for each in fillings):
                 notes.append(UNFINISHED_NOTE)
-            yield FilledText(text=text, fillings=tuple(fillings), note=" ".join(notes) or None)
+            yield FilledText(text=text, candidates=tuple(fillings), note=" ".join(notes) or None)
 
     def rank_infills(self, texts: Iterable[str], among: Sequence[str]) -> Iterator[FilledText]:
         """Which of some candidates, of any length, stands in the one gap of each text: a cloze.
@@ -252,7 +249,7 @@ class MaskFiller:
                 )
             with evaluation_mode(self.system):
                 writer = self._writer(read, len(candidates))
-                rows = [writer.written(i, [ids]) for i, ids in enumerate(candidates)]
+                rows = [writer.linearise_fillings(i, [ids]) for i, ids in enumerate(candidates)]
                 log_probs = generated_log_probs(writer, rows)
             options = _ranked(list(among), list(map(self._pieces, candidates)), log_probs)
             yield _gap_by_gap(read, [options[: self.top]])
@@ -286,9 +283,9 @@ class MaskFiller:
         if blanks:
             if among:
                 return self.rank_infills(texts, among)
-            return self.blanks(texts, generator=generator)
+            return self.infill(texts, generator=generator)
         if joint:
-            return self.together(texts, generator=generator)
+            return self.fill_jointly(texts, generator=generator)
         return self.tokens(texts, among=among)
 
     # Tokens --------------------------------------------------------------------------------------
@@ -344,7 +341,7 @@ class MaskFiller:
         rows = 1 if generator is None else self.top
         writer = self._writer(read, rows)
         # What is written beside the answers, and the end.
-        beside = len(writer.written(0, [()] * len(read.spans))) + 1
+        beside = len(writer.linearise_fillings(0, [()] * len(read.spans))) + 1
         most = beside + self.max_length
         if self.system.window is not None:
             most = min(most, self.system.window)
@@ -352,11 +349,11 @@ class MaskFiller:
             drawn = sample_sequences(writer, rows, max_length=most, generator=generator)
             return [self._answered(read, writer, each) for each in drawn]
         search = InfillSearch(
-            writer=writer,
+            decoder=writer,
             blanks=len(read.spans),
             width=BEAM_FACTOR * max(self.beam, self.top),
             best=self.top,
-            most=most - beside,
+            max_tokens=most - beside,
         )
         return _unlike([self._answered(read, writer, each) for each in search()])
 
@@ -481,7 +478,7 @@ def _gap_by_gap(read: MaskedText, options: Sequence[tuple[FillOption, ...]]) -> 
         MaskedPosition(start=start, end=end, options=each)
         for (start, end), each in zip(read.spans, options, strict=True)
     ]
-    return FilledText(text=read.text, gaps=tuple(gaps), note=read.note)
+    return FilledText(text=read.text, masks=tuple(gaps), note=read.note)
 
 
 def _ranked(

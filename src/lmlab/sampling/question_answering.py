@@ -1,4 +1,4 @@
-"""Asking: questions in words, answered with what the answers rest on, by any system with `Ask`."""
+"""Question answering: answers with their evidence, by any system with `Ask` or by RAG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from lmlab.data.collation import group_by_length
 from lmlab.knowledge.load_knowledge import load_knowledge
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.documents import Documents
-from lmlab.sampling.beam_search import BeamConfig
+from lmlab.sampling.beam_search import BeamConfig, Hypothesis
+from lmlab.sampling.decoding import EncodedSources
 from lmlab.sampling.decoding_strategies import (
     BeamSearch,
     DecodingStrategy,
@@ -31,17 +32,13 @@ from lmlab.sampling.decoding_strategies import (
     Sampling,
 )
 from lmlab.sampling.rag_decoding import GeneratesFromDocuments, PerDocumentBeamSearch
-from lmlab.sampling.translation import (
-    Translation,
-    Translator,
-)
 
 ANSWER_BEAM_WIDTH, DEFAULT_ANSWER_TOKENS = 5, 50
-"""Of a search, and of an answer in tokens, where nobody says."""
+"""The default beam width, and the default maximum length of an answer in tokens."""
 BEAM_METHODS = ("thorough", "fast", "beam")
-"""The ways that have a beam."""
-QUESTION_TOKENS_PER_BATCH = 1024
-"""Tokens of questions whose documents are looked up together."""
+"""The methods with a beam."""
+QUESTION_TOKENS_PER_BATCH = 8192
+"""Tokens of questions in a batch, times the hypotheses of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +93,12 @@ class QuestionAnswerer:
         if self.answers < 1:
             raise UserError(f"at least one answer must be asked for, and {self.answers} came.")
         check_limit("beam", self.answers, called="the number of answers")
-        if not self.writes:
+        if not self.generates:
             given = {"method": self.method, "beam": self.beam, "max-length": self.max_length}
             for name in (name for name, value in given.items() if value is not None):
                 raise UserError(f"this system answers in its own way; leave {name} out.")
-        elif self.method is not None and self.method not in self.system.decodings:
-            raise unknown_name("method of this system", self.method, self.system.decodings)
+        elif self.method is not None and self.method not in self.system.decoding_methods:
+            raise unknown_name("method of this system", self.method, self.system.decoding_methods)
         else:
             self._check_writing()
 
@@ -120,8 +117,8 @@ class QuestionAnswerer:
             )
 
     @property
-    def writes(self) -> bool:
-        """Whether answers are searched for among all texts."""
+    def generates(self) -> bool:
+        """Whether answers are decoded, rather than given by the system's own `ask`."""
         return isinstance(self.system, GeneratesFromDocuments)
 
     def ask(self, chunks: Iterable[Sequence[str]]) -> Iterator[AnsweredQuestion]:
@@ -132,7 +129,7 @@ class QuestionAnswerer:
                 number += 1
                 if not question.strip():
                     raise UserError(f"question {number} is empty; ask something, or leave it out.")
-            yield from self._written(questions) if self.writes else self._own(questions)
+            yield from self._generated(questions) if self.generates else self._own(questions)
 
     def _own(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
         with evaluation_mode(self.system):
@@ -140,27 +137,44 @@ class QuestionAnswerer:
         for question, answers in zip(questions, found, strict=True):
             yield AnsweredQuestion(question=question, answers=tuple(answers))
 
-    def _written(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
-        rows = [self._row(question) for question in questions]
-        translator = Translator(
-            system=self.system,
-            tokenizer=self.tokenizer,
-            source_tokenizer=self.tokenizer,
-            way=self._way(),
-            best=self.answers,
-            max_length=DEFAULT_ANSWER_TOKENS if self.max_length is None else self.max_length,
-            seed=self.seed,
+    def _generated(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
+        """Answers decoded from the states of the questions, which have the retrieved documents."""
+        rows, strategy = [self._row(question) for question in questions], self._strategy()
+        answers: dict[int, tuple[Answer, ...]] = {}
+        budget = max(1, QUESTION_TOKENS_PER_BATCH // strategy.rows)
+        for group in group_by_length([len(row) for row in rows], budget):
+            batch = Batch.collate(
+                [rows[index] for index in group],
+                self.system.vocabulary.pad,
+                rows=[index + 1 for index in group],
+            )
+            encoded = EncodedSources.encode(self.system, batch.to(device_of(self.system)))
+            lengths = [self.max_length or DEFAULT_ANSWER_TOKENS] * len(group)
+            decoded = strategy.decode(self.system, encoded, lengths, self.seed)
+            evidence = self.system.evidence(encoded.state.retrieved)
+            for index, hypotheses, found in zip(group, decoded, evidence, strict=True):
+                answers[index] = self._answers(hypotheses, found)
+        for index, question in enumerate(questions):
+            yield AnsweredQuestion(question=question, answers=answers[index])
+
+    def _answers(
+        self, hypotheses: Sequence[Hypothesis], evidence: tuple[Evidence, ...]
+    ) -> tuple[Answer, ...]:
+        return tuple(
+            Answer(
+                text=self.tokenizer.decode(list(each.tokens)),
+                log_prob=each.log_prob,
+                evidence=evidence,
+            )
+            for each in hypotheses[: self.answers]
         )
-        found = list(translator.translate([questions]))
-        for each, evidence in zip(found, self._evidence(rows), strict=True):
-            yield AnsweredQuestion(question=each.source, answers=_answers(each, evidence))
 
     @property
     def _method(self) -> str:
-        first: str = self.system.decodings[0]
+        first: str = self.system.decoding_methods[0]
         return self.method or first
 
-    def _way(self) -> DecodingStrategy:
+    def _strategy(self) -> DecodingStrategy:
         if self._method == "greedy":
             return Greedy()
         if self._method == "sample":
@@ -174,29 +188,12 @@ class QuestionAnswerer:
         )
 
     def _row(self, question: str) -> list[int]:
-        """The ids of a question between its symbols; one that is too long is refused, not cut."""
+        """The ids of a question between special tokens; one that is too long is an error."""
         vocabulary = self.system.vocabulary
         ends = [] if vocabulary.end is None else [vocabulary.end]
-        row = [vocabulary.opening, *self.tokenizer.encode(question), *ends]
+        row = [vocabulary.bos, *self.tokenizer.encode(question), *ends]
         self.system.check_condition_length(len(row))
         return row
-
-    def _evidence(self, rows: Sequence[list[int]]) -> list[tuple[Evidence, ...]]:
-        pad = self.system.vocabulary.pad
-        found: list[tuple[Evidence, ...]] = [()] * len(rows)
-        for group in group_by_length([len(row) for row in rows], QUESTION_TOKENS_PER_BATCH):
-            batch = Batch.collate([rows[index] for index in group], pad)
-            with evaluation_mode(self.system):
-                evidence = self.system.evidence(batch.to(device_of(self.system)))
-            for index, each in zip(group, evidence, strict=True):
-                found[index] = each
-        return found
-
-
-def _answers(found: Translation, evidence: tuple[Evidence, ...]) -> tuple[Answer, ...]:
-    return tuple(
-        Answer(text=each.text, log_prob=each.log_prob, evidence=evidence) for each in found.written
-    )
 
 
 def with_documents(

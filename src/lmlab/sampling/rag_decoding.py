@@ -1,7 +1,4 @@
-"""Decoding beside documents, one search for each of them: thorough and fast (RAG-Sequence).
-
-Lewis et al. 2020 §2.5.
-"""
+"""RAG-Sequence decoding (Lewis et al. 2020 §2.5): a beam search per document, thorough or fast."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import (
     device_of,
@@ -24,32 +22,34 @@ from lmlab.sampling.beam_search import (
     Hypothesis,
     beam_search,
 )
+from lmlab.sampling.decoding import EncodedSources
 
 CANDIDATES_PER_BATCH = 64
-"""Candidates that are scored together, each beside all documents of its question."""
+"""Candidates that are scored in one batch, each with all documents of its question."""
 
 
 @runtime_checkable
 class GeneratesFromDocuments(Retrieve, Protocol):
-    """A system that writes a text beside each of the documents that it found.
+    """Retrieval-augmented generation: texts given a question and each retrieved document.
 
-    Its `writer` is what writes beside one source, steps and scores.
+    Its `writer` is the generator given one source. Its states have `retrieved`, the documents,
+    and `inner` and `sources`, the generator's states and sources.
     """
 
-    decodings: Any
-    """Names of the ways to find likely texts, the usual one first."""
+    decoding_methods: Any
+    """Names of its decoding methods, the default first."""
 
-    def sources(self, questions: Batch, numbers: Tensor) -> Batch:
-        """(B · K) what the writer is given: questions (B) with their documents (B, K)."""
+    def evidence(self, retrieved: RetrievedDocuments) -> list[tuple[Evidence, ...]]:
+        """The retrieved documents as evidence, the most probable first."""
         ...
 
-    def given_documents(self, batch: Batch, questions: Batch, numbers: Tensor) -> Tensor:
-        """(B, K, T - 1) log-probabilities of texts (B) beside each of their documents."""
+    def log_probs_given_documents(self, batch: Batch, questions: Batch, numbers: Tensor) -> Tensor:
+        """(B, K, T - 1) log-probabilities of texts (B) given each of their documents."""
         ...
 
 
 class _Text(NamedTuple):
-    """What a search found."""
+    """The text of a hypothesis."""
 
     tokens: tuple[int, ...]
     finished: bool
@@ -57,13 +57,13 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PerDocumentBeamSearch:
-    """A beam search beside each document z; then the texts of all of them, ranked by Σ_z.
+    """A beam search given each document z; then the texts of all of them, ranked by Σ_z.
 
-    Thorough: log Σ_z p(z | x) p(y | x, z), every text y scored beside every document. Fast: a
-    text counts nothing beside documents whose search did not come to it, which needs no more
-    passes; its log-probabilities are then too low, never too high. Given a beam as wide as the
-    space thorough is exhaustive search. Cost: a search of K · width rows for each question, and
-    for thorough up to K · width texts beside K documents.
+    Thorough: log Σ_z p(z | x) p(y | x, z), every text y scored given every document. Fast: a text
+    has probability 0 given documents whose beam does not contain it, which needs no more passes;
+    its log-probabilities are then lower bounds. With a beam as wide as the space thorough is
+    exhaustive search. Cost: a search of K · width rows for each question, and for thorough up to
+    K · width texts given K documents.
     """
 
     thorough: bool = True
@@ -75,24 +75,26 @@ class PerDocumentBeamSearch:
     def rows(self) -> int:
         return self.beam.width * self.documents
 
-    def find(
-        self, system: Any, sources: Batch, max_lengths: Sequence[int], seed: int
+    def decode(
+        self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
-        """For each question (row of `sources`) the best texts, best first."""
+        """For each question the best texts, best first."""
         beam = replace(self.beam, best=max(self.beam.best, self.beam.width))
-        with evaluation_mode(system):
-            found = system.retrieve(sources)
-            beside = system.sources(sources, found.numbers)
-        count = found.numbers.shape[1]
+        state, retrieved = sources.state, sources.state.retrieved
+        count = retrieved.numbers.shape[1]
         lengths = [length for length in max_lengths for _ in range(count)]
-        searched = beam_search(system.writer, beam, condition=beside, max_lengths=lengths)
+        encoded = EncodedSources(batch=state.sources, state=state.inner)
+        searched = beam_search(system.generator, beam, encoded=encoded, max_lengths=lengths)
         results = []
         for row in range(len(sources)):
             beams = searched[row * count : (row + 1) * count]
-            weights = found.log_probs[row].tolist()
+            weights = retrieved.log_probs[row].tolist()
             if self.thorough:
                 texts = list(dict.fromkeys(text for each in beams for text in map(_text, each)))
-                totals = marginal_log_probs(system, texts, sources.select([row]), _row(found, row))
+                question = sources.batch.select([row])
+                totals = marginal_log_probs(
+                    system, texts, question, retrieved.select(torch.tensor([row]))
+                )
             else:
                 texts, totals = _only_where_found(beams, weights)
             ranked = [self._hypothesis(*each) for each in zip(texts, totals, strict=True)]
@@ -112,18 +114,20 @@ class PerDocumentBeamSearch:
 def marginal_log_probs(
     system: Any, texts: Sequence[_Text], question: Batch, found: RetrievedDocuments
 ) -> list[float]:
-    """log Σ_z p(z | x) p(y | x, z) of each text y for one question x, z among those found."""
+    """log Σ_z p(z | x) p(y | x, z) of each text y for one question x, z among those retrieved."""
     vocabulary = system.vocabulary
     totals: list[float] = []
     with evaluation_mode(system):
         for first in range(0, len(texts), CANDIDATES_PER_BATCH):
             rows = [
-                [vocabulary.opening, *text.tokens, *([vocabulary.end] if text.finished else [])]
+                [vocabulary.bos, *text.tokens, *([vocabulary.end] if text.finished else [])]
                 for text in texts[first : first + CANDIDATES_PER_BATCH]
             ]
             batch = Batch.collate(rows, vocabulary.pad).to(device_of(system))
             alike = torch.zeros(len(rows), dtype=torch.int64, device=batch.tokens.device)
-            each = system.given_documents(batch, question.select(alike), found.numbers[alike])
+            each = system.log_probs_given_documents(
+                batch, question.select(alike), found.numbers[alike]
+            )
             joint = found.log_probs.double() + each.double().sum(2)
             totals += torch.logsumexp(joint, 1).tolist()
     return totals
@@ -150,9 +154,3 @@ def _log_sum(values: Sequence[float]) -> float:
 
 def _text(hypothesis: Hypothesis) -> _Text:
     return _Text(hypothesis.tokens, hypothesis.finished)
-
-
-def _row(found: RetrievedDocuments, row: int) -> RetrievedDocuments:
-    return RetrievedDocuments(
-        numbers=found.numbers[row : row + 1], log_probs=found.log_probs[row : row + 1]
-    )

@@ -17,6 +17,7 @@ from lmlab.sampling.beam_search import (
     BeamConfig,
     Hypothesis,
 )
+from lmlab.sampling.decoding import EncodedSources
 from lmlab.sampling.decoding_strategies import (
     BeamSearch,
     DecodingStrategy,
@@ -61,25 +62,26 @@ class Translation:
     """A source and what was written for it, best first."""
 
     source: str
-    written: tuple[TranslationCandidate, ...]
-    cut: int = 0
+    candidates: tuple[TranslationCandidate, ...]
+    truncated_tokens: int = 0
     """Tokens at the end of the source that were left out, because the model takes no more."""
 
     @property
     def text(self) -> str:
-        return self.written[0].text if self.written else ""
+        return self.candidates[0].text if self.candidates else ""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """A sentence for each thing that is not as was asked for."""
         found = []
-        if self.cut:
+        if self.truncated_tokens:
             found.append(
-                f"longer than the model takes, so its last {self.cut:,} tokens were left out"
+                f"longer than the model takes, so its last {self.truncated_tokens:,} tokens "
+                f"were left out"
             )
-        if self.source.strip() and not self.written:
+        if self.source.strip() and not self.candidates:
             found.append("nothing was found to write for it")
-        for word in dict.fromkeys(word for each in self.written for word in each.missing):
+        for word in dict.fromkeys(word for each in self.candidates for word in each.missing):
             found.append(f"{word!r} is required and was not written; a wider beam may find a way")
         return tuple(found)
 
@@ -116,7 +118,7 @@ class Translator:
     system: Any
     tokenizer: Any
     source_tokenizer: Any
-    way: DecodingStrategy
+    strategy: DecodingStrategy
     best: int = 1
     """How many texts are given for each source, best first."""
     max_length: int | None = None
@@ -149,7 +151,7 @@ class Translator:
             return _Source(number, text, [], 0)
         vocabulary = self.source_tokenizer.vocabulary
         # As in training: where there is no start symbol the end stands in its place.
-        first, last = vocabulary.opening, [] if vocabulary.end is None else [vocabulary.end]
+        first, last = vocabulary.bos, [] if vocabulary.end is None else [vocabulary.end]
         most = self._most_tokens(1 + len(inner) + len(last)) - 1 - len(last)
         if most < 1:
             raise UserError("this system takes no source of a single token; build it longer.")
@@ -172,7 +174,7 @@ class Translator:
     def _chunk(self, sources: Sequence[_Source]) -> Iterator[Translation]:
         found: dict[int, tuple[TranslationCandidate, ...]] = {}
         real = [source for source in sources if source.ids]
-        budget = max(1, SOURCE_TOKENS_PER_BATCH // self.way.rows)
+        budget = max(1, SOURCE_TOKENS_PER_BATCH // self.strategy.rows)
         for group in group_by_length([len(source.ids) for source in real], budget):
             some = [real[index] for index in group]
             batch = Batch.collate(
@@ -183,14 +185,13 @@ class Translator:
             lengths = [
                 self.max_length or LENGTH_FACTOR * len(source.ids) + LENGTH_EXTRA for source in some
             ]
-            hypotheses = self.way.find(
-                self.system, batch.to(device_of(self.system)), lengths, self.seed
-            )
+            encoded = EncodedSources.encode(self.system, batch.to(device_of(self.system)))
+            hypotheses = self.strategy.decode(self.system, encoded, lengths, self.seed)
             for source, each in zip(some, hypotheses, strict=True):
                 found[source.number] = self._ranked([self._written(one) for one in each])
         for source in sources:
             written = found.get(source.number, ())
-            yield Translation(source=source.text, written=written, cut=source.cut)
+            yield Translation(source=source.text, candidates=written, truncated_tokens=source.cut)
 
     def _written(self, hypothesis: Hypothesis) -> TranslationCandidate:
         tokens = len(hypothesis.tokens) - hypothesis.given + hypothesis.finished
@@ -261,7 +262,7 @@ def make_translator(
         system=system,
         tokenizer=tokenizer,
         source_tokenizer=source_tokenizer,
-        way=_way(method, best, given, tokenizer),
+        strategy=_way(method, best, given, tokenizer),
         best=best,
         max_length=max_length,
         utility=utility,
@@ -297,8 +298,8 @@ def _constraints(given: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
     return LexicalConstraints(
         banned=tuple(dict.fromkeys(phrase for spellings in banned for phrase in spellings)),
         required=required,
-        beginning=encode_known_words(given.get("prefix", ""), tokenizer, "prefix"),
-        borders=word_boundaries(tokenizer) if banned or required else WordBoundaries(),
+        prefix=encode_known_words(given.get("prefix", ""), tokenizer, "prefix"),
+        boundaries=word_boundaries(tokenizer) if banned or required else WordBoundaries(),
     )
 
 

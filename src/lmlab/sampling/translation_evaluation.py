@@ -32,7 +32,7 @@ class TranslationEvaluation:
     corpus: str
     split: str
     method: str
-    judged: tuple[TranslationScore, ...]
+    scores: tuple[TranslationScore, ...]
     translations: dict[str, tuple[str, ...]]
     """By system, in the order of the split."""
     cut: dict[str, tuple[int, ...]]
@@ -78,13 +78,13 @@ def evaluate_translators(
             found.append(each)
             progress(name, len(found))
         translations[name] = tuple(each.text for each in found)
-        cut[name] = tuple(number for number, each in enumerate(found, 1) if each.cut)
+        cut[name] = tuple(number for number, each in enumerate(found, 1) if each.truncated_tokens)
     references = [example.text for example in examples]
     return TranslationEvaluation(
         corpus=corpus.name,
         split=split,
         method=str(options.get("method", "beam")),
-        judged=tuple(score_translations(metrics, translations, references, tokenize=tokenize)),
+        scores=tuple(score_translations(metrics, translations, references, tokenize=tokenize)),
         translations=translations,
         cut=cut,
         skipped=chosen.report.empty_rows + chosen.report.bad_rows,
@@ -132,4 +132,6 @@ def _translator(name: str, model: Any, options: dict[str, Any]) -> Translator:
             f"{name} writes texts that are given nothing; translating needs a system with a "
             "source (seq2seq, seq2seq-attention, transformer …)."
         )
-    return make_translator(model.system, model.tokenizer, model.reads_by, **options)
+    return make_translator(
+        model.system, model.tokenizer, model.effective_source_tokenizer, **options
+    )

@@ -36,7 +36,7 @@ METHOD_DESCRIPTIONS = {
 class ClozeResult:
     """How often the likeliest token is the hidden one, and how likely the hidden one is."""
 
-    how: str
+    method: str
     """fill, infill or left: see `METHOD_DESCRIPTIONS`."""
     texts: int
     skipped: int
@@ -83,7 +83,7 @@ def cloze_accuracy(
         progress(len(group))
     accuracy = right / len(rows)
     return ClozeResult(
-        how=how,
+        method=how,
         texts=len(rows),
         skipped=skipped,
         accuracy=accuracy,
@@ -107,7 +107,7 @@ def _hidden(
         if not known or len(ids) + 1 + len(end) > longest:
             skipped += 1
             continue
-        rows.append([vocabulary.opening, *ids, *end])
+        rows.append([vocabulary.bos, *ids, *end])
         places.append(known[int(drawn * len(known))])
     return rows, places, skipped
 
@@ -126,9 +126,10 @@ def _written(system: Any, batch: Batch, at: Tensor) -> Tensor:
     writer = system.infill_decoder(Batch(tokens=tokens, lengths=batch.lengths, rows=batch.rows))
     answers = batch.tokens[rows, at].tolist()
     # What is written before the answer (a sentinel, the text before it) is where two answers part.
-    texts = [writer.written(row, [[answer]]) for row, answer in enumerate(answers)]
+    texts = [writer.linearise_fillings(row, [[answer]]) for row, answer in enumerate(answers)]
     others = [
-        writer.written(row, [[_another(answer, system)]]) for row, answer in enumerate(answers)
+        writer.linearise_fillings(row, [[_another(answer, system)]])
+        for row, answer in enumerate(answers)
     ]
     before = [_first_difference(a, b) for a, b in zip(texts, others, strict=True)]
     found = _along(writer, texts, before)

@@ -31,7 +31,7 @@ class ComparisonRow:
     parameters: int
     nats_per_token: float
     """Of several seeds the mean."""
-    spread: float | None
+    seed_std: float | None
     """Standard deviation over seeds (n - 1); None for a single run."""
     perplexity: float | None
     """exp(nats_per_token); None where the kind is no distribution over sequences."""

@@ -93,8 +93,8 @@ def caption(comparison: Comparison) -> str:
     """One sentence: corpus, split, how much text, by which conventions, and the floor."""
     row = comparison.rows[0]
     end = "ends counted" if row.convention.end else "ends not counted"
-    carried = ", state carried over lines" if row.convention.carried else ""
-    cut = f", cut at {row.convention.cut}" if row.convention.cut else ""
+    carried = ", state carried over lines" if row.convention.state_carried else ""
+    cut = f", cut at {row.convention.max_length}" if row.convention.max_length else ""
     source = ", each given its source" if row.convention.source else ""
     amounts = {f"{each.tokens:,} tokens" for each in comparison.rows}
     amount = amounts.pop() if len(amounts) == 1 else f"{row.characters:,} characters"
@@ -224,7 +224,7 @@ def _finite(value: object) -> object:
 
 
 def _nats(row: ComparisonRow) -> str:
-    spread = "" if row.spread is None else f" ± {row.spread:.4f}"
+    spread = "" if row.seed_std is None else f" ± {row.seed_std:.4f}"
     return _number(row.nats_per_token) + spread
 
 

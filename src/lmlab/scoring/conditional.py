@@ -36,7 +36,7 @@ class ConditionalScore:
     convention: Convention
     per_token: tuple[TokenScore, ...]
     """Their places are those in prefix + continuation; none where only whole texts have a score."""
-    divided: bool
+    token_crosses_boundary: bool
     """Whether a token stands across the boundary; it is counted to the continuation as a whole."""
     unknown: int = 0
 
@@ -71,7 +71,7 @@ def conditional_scores(
       unknown but the same for all continuations of a prefix: unnormalised, where the score is
       exact or an energy (of energies only those of one length compare); a bound remains one.
     """
-    fresh = scorer.afresh()
+    fresh = scorer.with_method()
     if end and not fresh.convention.end:
         raise UserError(
             "how long a text is is given here and not predicted, so its end has no score; leave "
@@ -83,7 +83,7 @@ def conditional_scores(
     elif isinstance(system, Step) and (method is None or method.name != "energy"):
         yield from _paired(fresh, pairs, partial(_continuation, end=end))
     elif method is None and isinstance(system, Fill) and not isinstance(system, Energy):
-        yield from _masked(scorer.afresh("norm"), pairs)
+        yield from _masked(scorer.with_method("norm"), pairs)
     else:
         yield from _paired(fresh, pairs, partial(_part_or_whole, end=end))
 
@@ -143,7 +143,9 @@ def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -
 
 def _by_chain_rule(score: Score) -> bool:
     """Whether the scores of tokens are exact log p(token | all before it)."""
-    return score.kind == "exact" and score.convention.order == LEFT_TO_RIGHT and score.by_token
+    return (
+        score.kind == "exact" and score.convention.order == LEFT_TO_RIGHT and score.has_token_scores
+    )
 
 
 def whole_texts_only(card: Card) -> bool:
@@ -167,6 +169,6 @@ def _record(
         kind=score.kind,
         convention=score.convention,
         per_token=tuple(kept),
-        divided=any(token.start < boundary < token.end for token in kept),
+        token_crosses_boundary=any(token.start < boundary < token.end for token in kept),
         unknown=sum(token.unknown for token in kept),
     )

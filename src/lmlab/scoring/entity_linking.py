@@ -49,7 +49,7 @@ def link_entities(
     require(system, Link, "link")
     for text in texts:
         ids, offsets = tokenizer.encode_with_offsets(text)
-        opening, end = system.vocabulary.opening, system.vocabulary.end
+        opening, end = system.vocabulary.bos, system.vocabulary.end
         tail = [end] if layout.end and end is not None else []
         batch = pad_rows([[opening, *ids, *tail]], system)
         system.check_length(batch.tokens.shape[1])

@@ -28,18 +28,22 @@ def describe_convention(convention: Convention) -> str:
     ]
     if convention.source:
         parts.append("each text given its source")
-    if convention.carried:
-        what = "windows go on" if convention.ahead else "state carried"
+    if convention.state_carried:
+        what = "windows go on" if convention.lookahead else "state carried"
         parts.append(f"{what} from line to line")
     if convention.window is not None:
         stride = "" if convention.stride is None else f", stride {convention.stride}"
-        middle = " in the middle of its windows" if convention.ahead else ""
+        middle = " in the middle of its windows" if convention.lookahead else ""
         parts.append(f"context of {convention.window} tokens{stride}{middle}")
     if convention.memory is not None:
-        every = "each" if convention.stretch is None else f"stretches of {convention.stretch}, each"
+        every = (
+            "each"
+            if convention.segment_length is None
+            else f"stretches of {convention.segment_length}, each"
+        )
         parts.append(f"{every} with a memory of {convention.memory} tokens")
-    if convention.cut is not None:
-        parts.append(f"cut at {convention.cut} tokens")
+    if convention.max_length is not None:
+        parts.append(f"cut at {convention.max_length} tokens")
     if convention.method != "own":
         positions = ",".join(map(str, convention.positions))
         hidden = f" at {positions}" if positions else ""

@@ -23,7 +23,7 @@ class FramedText:
     ids: list[int]
     spans: list[tuple[int, int]]
     """The characters [start, end) of each id; empty for special tokens."""
-    own: range
+    text_positions: range
     """The positions of the text's own tokens."""
     truncated: bool
     """Whether tokens beyond the model's longest input were dropped."""
@@ -38,14 +38,14 @@ def frame_text(tokenizer: Any, layout: Layout, text: str, longest: int | None) -
         ids, spans = ids[: longest - MIN_TOKENS], spans[: longest - MIN_TOKENS]
     # Contiguous text has no start token: what stands before a text is the end of the last one.
     follows = layout.kind == "contiguous" and vocabulary.end is not None
-    first = vocabulary.end if follows else vocabulary.opening
+    first = vocabulary.end if follows else vocabulary.bos
     tail = [] if vocabulary.end is None else [vocabulary.end]
     last = spans[-1][1] if spans else 0
     return FramedText(
         text=text,
         ids=[first, *ids, *tail],
         spans=[(0, 0), *spans, *[(last, last)] * len(tail)],
-        own=range(1, 1 + len(ids)),
+        text_positions=range(1, 1 + len(ids)),
         truncated=truncated,
     )
 

@@ -51,7 +51,7 @@ def has_token_states(system: System) -> bool:
     """Whether a system has one hidden vector for each position."""
     if isinstance(system, EncodeTokens):
         return True
-    if not isinstance(system, AutoregressiveLM) or system.backbone.yields != "vectors":
+    if not isinstance(system, AutoregressiveLM) or system.backbone.output_kind != "vectors":
         return False
     # A mixture of initial states has one hidden state for each of them, and none of its own.
     return not isinstance(system, StateMixtureLM) or _learned_start(system)
@@ -108,7 +108,7 @@ class LayerStates:
 
     def _count(self) -> int:
         vocabulary, device = self.system.vocabulary, device_of(self.system)
-        batch = Batch.collate([[vocabulary.opening]], vocabulary.pad).to(device)
+        batch = Batch.collate([[vocabulary.bos]], vocabulary.pad).to(device)
         with evaluation_mode(self.system):
             if isinstance(self.system, EncodeLayers):
                 return len(self.system.encode_layers(batch)) - 1
@@ -141,8 +141,8 @@ def _recording(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
 
     def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         values, scope = arguments[0], arguments[1]
-        alike = scope.alike if isinstance(scope, AttentionContext) else None
-        inputs.append(values if alike is None else alike.spread(values))
+        alike = scope.shared_prefixes if isinstance(scope, AttentionContext) else None
+        inputs.append(values if alike is None else alike.expand(values))
 
     handles = [module.register_forward_pre_hook(note) for module in modules]
     try:

@@ -39,11 +39,11 @@ def score_masked_texts(
     tallies = [ScoreAccumulator(text, scorer.vocabulary, per_token=per_token) for text in texts]
     rows: list[ScoringRow] = []
     for tally in tallies:
-        tally.take(scorer.predicted(tally, per_token=True))
+        tally.add_tokens(scorer.predicted(tally, per_token=True))
         rows += scorer.rows(tally)
     begins = {} if after is None else dict(zip(tallies, after, strict=True))
     for tally in tallies:
-        tokens = zip(tally.waiting, tally.spans, strict=True)
+        tokens = zip(tally.pending, tally.spans, strict=True)
         ends = [span[1] for id, span in tokens if id != scorer.vocabulary.end]
         _check_positions(scorer.method, tally.text, ends, begins.get(tally, 0))
     words = _words(scorer, tallies) if scorer.method.name == "within-word" else {}
@@ -52,7 +52,7 @@ def score_masked_texts(
     }
     for some in _in_bounds(rows):
         for row, values, counts in _score_rows(scorer, some, begins, words):
-            own_values, own_counts = found[row.tally]
+            own_values, own_counts = found[row.accumulator]
             own_values += values
             own_counts += counts
     for tally in tallies:
@@ -65,10 +65,10 @@ def _in_bounds(rows: Sequence[ScoringRow]) -> Iterator[list[ScoringRow]]:
     some: list[ScoringRow] = []
     longest = 0
     for row in rows:
-        longest = max(longest, row.places)
+        longest = max(longest, row.positions)
         if some and longest * (len(some) + 1) > POSITIONS_PER_BATCH:
             yield some
-            some, longest = [], row.places
+            some, longest = [], row.positions
         some.append(row)
     if some:
         yield some
@@ -83,7 +83,7 @@ def _score_rows(
     """Each row with the scores of the tokens that its window adds, and which of them count."""
     assert scorer.method is not None
     batch = pad_rows([row.tokens for row in rows], scorer.system)
-    scored = scorer.method.scored(batch, scorer.system) & _counted(batch, rows, begins)
+    scored = scorer.method.scored_positions(batch, scorer.system) & _counted(batch, rows, begins)
     numbers = _numbered(batch, rows, words) if words else None
     found = scorer.method.scores(
         scorer.system, batch, scored, words=numbers, tokens=scorer.tokens_per_batch
@@ -120,10 +120,10 @@ def _counted(
     counted = torch.zeros(batch.tokens.shape, dtype=torch.bool)
     for index, row in enumerate(rows):
         counted[index, row.counted] = True
-        begin = begins.get(row.tally, 0)
+        begin = begins.get(row.accumulator, 0)
         if begin:
             first = max(row.begin, 1)
-            spans = row.tally.spans[first - 1 : row.end - 1]
+            spans = row.accumulator.spans[first - 1 : row.end - 1]
             behind = torch.tensor([end > begin for _, end in spans], dtype=torch.bool)
             counted[index, first - row.begin : row.end - row.begin] &= behind
     return counted.to(batch.tokens.device)
@@ -148,6 +148,6 @@ def _numbered(
     numbers = torch.full(batch.tokens.shape, -1)
     for index, row in enumerate(rows):
         first = max(row.begin, 1)
-        there = torch.tensor(words[row.tally][first - 1 : row.end - 1], dtype=torch.long)
+        there = torch.tensor(words[row.accumulator][first - 1 : row.end - 1], dtype=torch.long)
         numbers[index, first - row.begin :][: len(there)] = there
     return numbers.to(batch.tokens.device)

@@ -177,7 +177,7 @@ def score_minimal_pairs(scorer: Scorer, pairs: Iterable[MinimalPair]) -> Minimal
 
     groups: dict[str, dict[str, _Count]] = {"": {}, "file": {}, "phenomenon": {}, "uid": {}}
     credits: list[float] = []
-    scores = scorer.afresh().score(texts(), per_token=False)
+    scores = scorer.with_method().score(texts(), per_token=False)
     first: Score | None = None
     for good in scores:
         bad = next(scores)

@@ -54,7 +54,7 @@ def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) 
             f"Only {rows[0].sequences} texts were scored: resampling so few says little, and the "
             "intervals and p-values of the differences are too sure of themselves."
         )
-    if any(row.spread is not None for row in rows):
+    if any(row.seed_std is not None for row in rows):
         yield "± is the standard deviation over seeds; nats are their mean, perplexity its exp."
     if corpus.truth is not None and any(row.floor is None for row in rows):
         yield (
@@ -230,7 +230,7 @@ def _row(group: Sequence[SplitEvaluation], name: str, true: _True | None) -> Com
         tokenization=tokenization(model),
         parameters=int(model.system.parameter_count),
         nats_per_token=mean,
-        spread=float(np.std(nats, ddof=1)) if several else None,
+        seed_std=float(np.std(nats, ddof=1)) if several else None,
         perplexity=_perplexity(mean) if first.kind in NORMALISED_KINDS else None,
         bits_per_character=_mean_bits(group),
         tokens=first.tokens,
@@ -259,7 +259,7 @@ def _perplexity(nats: float) -> float | None:
 
 def _whole_texts(convention: Convention) -> bool:
     """Whether whole texts with their ends are scored, as the truth scores them."""
-    return convention.end and convention.cut is None
+    return convention.end and convention.max_length is None
 
 
 @dataclass(frozen=True, kw_only=True)

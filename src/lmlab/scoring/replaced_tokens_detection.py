@@ -78,6 +78,6 @@ def _detected(tokenizer: Any, row: FramedText, probabilities: Tensor) -> Detecte
             end=row.spans[place][1],
             probability=values[place],
         )
-        for place in row.own
+        for place in row.text_positions
     )
     return DetectedText(text=row.text, tokens=tokens)

@@ -21,7 +21,7 @@ class ScoreAccumulator:
 
     def __init__(self, text: str, vocabulary: Vocabulary, *, per_token: bool) -> None:
         self.text = text
-        self.waiting: list[int] = []
+        self.pending: list[int] = []
         """Ids whose log-probability has not come yet."""
         self._ending: list[bool] = []
         """Of each waiting id, whether it is the end token behind the text."""
@@ -42,12 +42,12 @@ class ScoreAccumulator:
 
     @property
     def complete(self) -> bool:
-        return self.closed and not self.waiting
+        return self.closed and not self.pending
 
-    def take(self, pieces: Iterable[TokenChunk]) -> None:
+    def add_tokens(self, pieces: Iterable[TokenChunk]) -> None:
         """More of the text's tokens, to be scored."""
         for piece in pieces:
-            self.waiting += piece.ids
+            self.pending += piece.ids
             self.spans += piece.spans
             self._ending += [piece.ending] * len(piece.ids)
 
@@ -55,14 +55,14 @@ class ScoreAccumulator:
         self, scores: Sequence[float], scored: Sequence[bool], kind: ScoreKind
     ) -> None:
         """Scores of all waiting tokens, of which only those that are `scored` count."""
-        self.waiting = list(compress(self.waiting, scored))
+        self.pending = list(compress(self.pending, scored))
         self.spans = list(compress(self.spans, scored))
         self._ending = list(compress(self._ending, scored))
         self.add(list(compress(scores, scored)), kind)
 
     def add(self, log_probs: Sequence[float], kind: ScoreKind) -> Sequence[float]:
         """Log-probabilities of the waiting tokens, from the first; gives back what is too many."""
-        count = min(len(log_probs), len(self.waiting))
+        count = min(len(log_probs), len(self.pending))
         unknown = self._unknowns(count)
         if self._kept is not None:
             for place, (span, value) in enumerate(zip(self.spans, log_probs, strict=False)):
@@ -75,7 +75,7 @@ class ScoreAccumulator:
             self._end = log_probs[count - 1] if self._ending[count - 1] else None
         self._unknown += sum(unknown)
         self.kind = kind
-        self.waiting, self._ending = self.waiting[count:], self._ending[count:]
+        self.pending, self._ending = self.pending[count:], self._ending[count:]
         return log_probs[count:]
 
     def _unknowns(self, count: int) -> list[bool]:
@@ -83,13 +83,13 @@ class ScoreAccumulator:
 
         GPT-2's end of text is its unknown token too: as the end behind a text it is no word.
         """
-        unknown, ids = self._vocabulary.unknown, self.waiting[:count]
+        unknown, ids = self._vocabulary.unknown, self.pending[:count]
         return [id == unknown and not end for id, end in zip(ids, self._ending, strict=False)]
 
     def add_sequence_score(self, found: LogProbs, row: int) -> None:
         """What a row of a batch says of the text as a whole: a term of its own, an interval."""
         self.kind = found.kind
-        if found.whole:
+        if found.whole_text_only:
             self._kept = None
         if found.per_sequence is not None:
             self._per_sequence = float(found.per_sequence[row])
@@ -104,7 +104,7 @@ class ScoreAccumulator:
         Where the end is not predicted it is no token, and its share (of an energy, say) is the
         text's own.
         """
-        assert not self.waiting, "a text is scored when all its tokens are"
+        assert not self.pending, "a text is scored when all its tokens are"
         closing = None if convention.end else self._end
         tokens = self._tokens - (closing is not None)
         return Score(

@@ -63,12 +63,12 @@ class Scorer:
     Texts are not cut unless `cut` is given, even where the layout has a cut for training. With
     `carry` false each text of a contiguous layout starts by itself, after an end symbol.
 
-    The score is the one that the system defines, or by another `method` (`scoring/scoring_methods.py`): one
-    for masked models, with its `head` and the `positions` that are hidden together, or one that
-    must be of a kind. Masked models score each text by itself, in windows where it is too long,
-    each of which counts the `stride` tokens in its middle, so that a token sees context on both
-    sides; what stands beyond its window is not seen. `mean` says that the figure wanted is the mean
-    over all tokens.
+    The score is the one that the system defines, or by another `method`
+    (`scoring/scoring_methods.py`): one for masked models, with its `head` and the `positions` that
+    are hidden together, or one that must be of a kind. Masked models score each text by itself, in
+    windows where it is too long, each of which counts the `stride` tokens in its middle, so that a
+    token sees context on both sides; what stands beyond its window is not seen. `mean` says that
+    the figure wanted is the mean over all tokens.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Scorer:
         self.tokenizer = tokenizer
         self.layout = layout
         self.window, self.stride = _check_window(window, stride, getattr(system, "window", None))
-        self.ahead = 0
+        self.right_context = 0
         """Tokens of a window behind those that it counts; none from left to right."""
         if self.window is not None and self.stride is not None and is_masked(system, self.method):
-            self.ahead = right_context(self.window, self.stride)
+            self.right_context = right_context(self.window, self.stride)
         self.cut = cut
-        alone = self.method is not None and (self.method.masked or self.method.together)
+        alone = self.method is not None and (self.method.masked or self.method.needs_whole_text)
         self.carried = carry and layout.kind == "contiguous" and not alone
         self.tokens_per_batch = tokens_per_batch
         self.vocabulary: Vocabulary = system.vocabulary
@@ -161,7 +161,7 @@ class Scorer:
         """The score of a single text, by token."""
         return next(self.score([text]))
 
-    def afresh(self, method: str | None = None) -> Scorer:
+    def with_method(self, method: str | None = None) -> Scorer:
         """The same scorer with nothing carried from one text to the next, or by another method."""
         return Scorer(
             self.system,
@@ -185,9 +185,9 @@ class Scorer:
             end=self.layout.end,
             window=self.window,
             stride=self.stride,
-            ahead=self.ahead,
-            carried=self.carried,
-            cut=self.cut,
+            lookahead=self.right_context,
+            state_carried=self.carried,
+            max_length=self.cut,
             mean=self.mean,
         )
         own = own_convention(self.system, found)
@@ -209,8 +209,8 @@ class Scorer:
         tallies: dict[int, ScoreAccumulator] = {}
         for place, text in enumerate(chunk):
             tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
-            if len(text) <= MAX_CHUNK_CHARACTERS or (self.method and self.method.together):
-                tally.take(self.predicted(tally, per_token))
+            if len(text) <= MAX_CHUNK_CHARACTERS or (self.method and self.method.needs_whole_text):
+                tally.add_tokens(self.predicted(tally, per_token))
             if self._is_long(tally):
                 scores[place] = self._score_long(text, per_token, generator)
             else:
@@ -220,11 +220,11 @@ class Scorer:
             yield scores[place] if place in scores else tallies[place].score(self.convention)
 
     def _is_long(self, tally: ScoreAccumulator) -> bool:
-        if self.method is not None and self.method.together:
+        if self.method is not None and self.method.needs_whole_text:
             return False
         if len(tally.text) > MAX_CHUNK_CHARACTERS:
             return True
-        return self.window is None and len(tally.waiting) > self.tokens_per_batch
+        return self.window is None and len(tally.pending) > self.tokens_per_batch
 
     def predicted(self, tally: ScoreAccumulator, per_token: bool) -> Iterator[TokenChunk]:
         """The tokens of a text that are predicted, its end among them, piece by piece."""
@@ -248,10 +248,10 @@ class Scorer:
 
     def rows(self, tally: ScoreAccumulator) -> list[ScoringRow]:
         """The sequence of a text as one row, or as rolling windows where it is too long."""
-        sequence = [self._first, *tally.waiting]
+        sequence = [self._first, *tally.pending]
         window = self.window or len(sequence)
-        found = rolling_windows(len(sequence), window, self.stride or window, self.ahead)
-        if len(found) > 1 and self.method is not None and self.method.together:
+        found = rolling_windows(len(sequence), window, self.stride or window, self.right_context)
+        if len(found) > 1 and self.method is not None and self.method.needs_whole_text:
             raise UserError(
                 f"by the method {self.method.name} a text is seen whole, {window} tokens at most, "
                 f"and {tally.text[:20]!r} … has {len(sequence) - 1}; cut it."
@@ -264,7 +264,7 @@ class Scorer:
         Either all of them have a source or none has.
         """
         values: list[list[float]] = [[] for _ in rows]
-        for group in group_by_length([row.places for row in rows], self.tokens_per_batch):
+        for group in group_by_length([row.positions for row in rows], self.tokens_per_batch):
             sources = [rows[index].source for index in group if rows[index].source]
             with evaluation_mode(self.system):
                 batch = pad_rows([rows[index].tokens for index in group], self.system, sources)
@@ -275,10 +275,10 @@ class Scorer:
                 # The first place of a row has no log-probability.
                 first = row.counted.start - 1
                 values[index] = per_token[place, first : first + row.scored].tolist()
-                row.tally.add_sequence_score(found, place)
+                row.accumulator.add_sequence_score(found, place)
             self.progress(sum(rows[index].scored for index in group))
         for row, scored in zip(rows, values, strict=True):
-            row.tally.add(scored, row.tally.kind)
+            row.accumulator.add(scored, row.accumulator.kind)
 
     def _ask(self, batch: Batch, generator: torch.Generator) -> LogProbs:
         if self.method is not None and self.method.name == "energy":
@@ -292,7 +292,7 @@ class Scorer:
         except StateNotCarried:
             # Neither a state nor a window: the whole at once is the only score there is.
             tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
-            tally.take(self.predicted(tally, per_token))
+            tally.add_tokens(self.predicted(tally, per_token))
             self.score_rows(self.rows(tally), generator)
             return tally.score(self.convention)
 
@@ -327,7 +327,7 @@ class Scorer:
     def _stream(self, generator: torch.Generator) -> TokenStream:
         if self.window is None:
             # Whole stretches, so that a text is cut where it would be if it were read at once.
-            stretch = getattr(self.system, "stretch", None) or 1
+            stretch = getattr(self.system, "segment_length", None) or 1
             block = max(stretch, self.tokens_per_batch // stretch * stretch)
             return CarriedState(self.system, self._first, block=block, generator=generator)
         assert self.stride is not None
@@ -336,7 +336,7 @@ class Scorer:
             self._first,
             window=self.window,
             stride=self.stride,
-            ahead=self.ahead,
+            ahead=self.right_context,
             tokens_per_batch=self.tokens_per_batch,
             generator=generator,
         )
@@ -354,7 +354,7 @@ class Scorer:
             tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
             under_way.append(tally)
             for piece in self.predicted(tally, per_token):
-                tally.take([piece])
+                tally.add_tokens([piece])
                 buffer += piece.ids
                 # A full block is kept back until more comes, as it may be the last.
                 while len(buffer) > stream.wants:
@@ -368,7 +368,7 @@ class Scorer:
 class ScoringRow(NamedTuple):
     """One row of a batch: a text, or one window of it."""
 
-    tally: ScoreAccumulator
+    accumulator: ScoreAccumulator
     sequence: list[int]
     """The tokens of the whole text, the symbol before them first."""
     begin: int
@@ -376,7 +376,7 @@ class ScoringRow(NamedTuple):
     end: int
     scored: int
     """How many of its tokens are counted."""
-    ahead: int = 0
+    right_context: int = 0
     """How many stand behind those that are."""
     source: Sequence[int] = ()
     """What the text is given, symbols included; nothing for most."""
@@ -388,11 +388,11 @@ class ScoringRow(NamedTuple):
     @property
     def counted(self) -> slice:
         """The places of the row that are counted."""
-        last = self.end - self.begin - self.ahead
+        last = self.end - self.begin - self.right_context
         return slice(last - self.scored, last)
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """How long it is, or its source where that is longer."""
         return max(self.end - self.begin, len(self.source))
 

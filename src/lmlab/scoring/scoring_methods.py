@@ -87,7 +87,7 @@ class ScoringMethod:
         return self.name in MASKED
 
     @property
-    def together(self) -> bool:
+    def needs_whole_text(self) -> bool:
         """Whether a text must be seen whole: windows of it would be something else."""
         return bool(self.positions) or self.name == "energy"
 
@@ -116,7 +116,7 @@ class ScoringMethod:
             "(lmlab systems)."
         )
 
-    def scored(self, batch: Batch, system: Any) -> Tensor:
+    def scored_positions(self, batch: Batch, system: Any) -> Tensor:
         """(B, T) the places that get a score: all tokens but the end, or those of `positions`."""
         ordinary = scored_positions(batch, system.vocabulary)
         return ordinary & self._hidden(batch) if self.positions and not self.mean else ordinary
@@ -140,7 +140,9 @@ class ScoringMethod:
         """Minus the energy of each text, which belongs to none of its tokens."""
         energies: Tensor = system.energy(batch)
         nothing = energies.new_zeros(len(batch), batch.tokens.shape[1] - 1)
-        return LogProbs(per_token=nothing, per_sequence=-energies, kind=self.kind, whole=True)
+        return LogProbs(
+            per_token=nothing, per_sequence=-energies, kind=self.kind, whole_text_only=True
+        )
 
     def convention(self, own: Convention) -> Convention:
         """The conventions of a score by this method, given those of the system's own."""
@@ -186,9 +188,12 @@ def own_convention(system: Any, found: Convention) -> Convention:
     remembered, leave nothing of that to tell.
     """
     window = math.inf if found.window is None else found.window
-    stretch, memory = getattr(system, "stretch", None), getattr(system, "memory_length", None)
+    stretch, memory = (
+        getattr(system, "segment_length", None),
+        getattr(system, "memory_length", None),
+    )
     if memory is not None and window > (stretch or memory + 1):
-        found = replace(found, stretch=stretch, memory=memory)
+        found = replace(found, segment_length=stretch, memory=memory)
     if isinstance(system, Energy):
         ended = found.end and isinstance(system, ResidualEnergyModel)
         return replace(found, end=ended, order=METHOD_ORDERS["energy"])

@@ -59,13 +59,13 @@ class SourceScorer:
         self.texts = Scorer(system, tokenizer, Layout(end=layout.end), carry=False, **options)
         """What scores the texts themselves."""
         method = self.texts.method
-        if method is not None and (method.masked or method.together):
+        if method is not None and (method.masked or method.needs_whole_text):
             raise UserError(
                 f"by the method {method.name} a text has no source; leave the method out."
             )
         self.source_tokenizer = source_tokenizer
         self.convention: Convention = replace(
-            self.texts.convention, source=True, window=None, stride=None, ahead=0
+            self.texts.convention, source=True, window=None, stride=None, lookahead=0
         )
         """The choices behind every score that this gives."""
 
@@ -81,7 +81,7 @@ class SourceScorer:
             number += len(chunk)
             self.texts.score_rows(rows, generator)
             for pair, row in zip(chunk, rows, strict=True):
-                found = replace(row.tally.score(self.convention), source=pair.source)
+                found = replace(row.accumulator.score(self.convention), source=pair.source)
                 if method is not None:
                     method.check_kind(found.kind)
                 yield found
@@ -95,7 +95,7 @@ class SourceScorer:
     def _row(self, pair: SourcePair, number: int, per_token: bool) -> ScoringRow:
         """A pair as a row; `number` counts from 1 and is for who must look for it."""
         tally = ScoreAccumulator(pair.text, self.texts.vocabulary, per_token=per_token)
-        tally.take(self.texts.predicted(tally, per_token))
+        tally.add_tokens(self.texts.predicted(tally, per_token))
         source = encode_with_special_tokens(self.source_tokenizer, pair.source)
         [row, *more] = self.texts.rows(tally)
         try:
@@ -105,7 +105,7 @@ class SourceScorer:
         if more:
             raise UserError(
                 f"text {number}: given a source a text is read whole, {self.texts.window} tokens "
-                f"at most, and {pair.text[:20]!r} … has {len(tally.waiting)}; shorten it."
+                f"at most, and {pair.text[:20]!r} … has {len(tally.pending)}; shorten it."
             )
         return row._replace(source=source)
 

@@ -43,7 +43,7 @@ class ScorableModel(Protocol):
     @property
     def path(self) -> Path: ...
     @property
-    def reads_by(self) -> Any: ...
+    def effective_source_tokenizer(self) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,7 +69,12 @@ def scorer_for(
     told = None if progress is None else lambda tokens: progress(model.path.name, tokens)
     if corpus.layout.kind == "pairs":
         return SourceScorer(
-            model.system, model.tokenizer, model.reads_by, model.layout, cut=cut, progress=told
+            model.system,
+            model.tokenizer,
+            model.effective_source_tokenizer,
+            model.layout,
+            cut=cut,
+            progress=told,
         )
     return Scorer(
         model.system, model.tokenizer, model.layout, cut=cut, carry=cut is None, progress=told

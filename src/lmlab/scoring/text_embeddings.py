@@ -128,7 +128,8 @@ class TextEmbedder:
         if self.per_token:
             return [vectors.clone() for vectors in each]
         return [
-            _pooled(vectors, row.own, self.pooling) for vectors, row in zip(each, rows, strict=True)
+            _pooled(vectors, row.text_positions, self.pooling)
+            for vectors, row in zip(each, rows, strict=True)
         ]
 
     def _record(self, row: FramedText, vector: Floats) -> TextEmbedding:
@@ -140,7 +141,7 @@ class TextEmbedder:
             token_vectors=vector,
             tokens=tuple(self.tokenizer.token(id) for id in row.ids),
             spans=tuple(row.spans),
-            special=tuple(place not in row.own for place in range(len(row.ids))),
+            special=tuple(place not in row.text_positions for place in range(len(row.ids))),
             truncated=row.truncated,
         )
 
@@ -166,7 +167,8 @@ def _check_system(system: System, name: str, *, per_token: bool, layer: int | No
     if isinstance(system, StateMixtureLM) and not has_token_states(system):
         raise UserError(
             f"{name} mixes {system.count} initial states, so a token has {system.count} hidden "
-            f"states and no vector of its own; train it with --set {system.single_state_setting} to encode texts."
+            f"states and no vector of its own; train it with --set "
+            f"{system.single_state_setting} to encode texts."
         )
     if not has_token_states(system) and (per_token or layer is not None):
         option = "--per-token" if per_token else "--layer"
@@ -176,7 +178,8 @@ def _check_system(system: System, name: str, *, per_token: bool, layer: int | No
         )
     if not has_token_states(system) and not isinstance(system, Encode):
         raise UserError(
-            f"{name} has no hidden states to encode texts with; use a system that has, {EXAMPLE_SYSTEMS}."
+            f"{name} has no hidden states to encode texts with; use a system that has, "
+            f"{EXAMPLE_SYSTEMS}."
         )
 
 

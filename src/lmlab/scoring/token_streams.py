@@ -26,7 +26,7 @@ class ScoringWindow(NamedTuple):
     end: int
     scored: int
     """How many tokens it counts, one after another."""
-    ahead: int = 0
+    right_context: int = 0
     """How many stand behind those, for them to see."""
 
 
@@ -153,11 +153,11 @@ class RollingWindows:
         values = found.per_token.double().cpu().numpy()
         scored = []
         for row, window in enumerate(windows):
-            stop = window.end - window.begin - 1 - window.ahead
+            stop = window.end - window.begin - 1 - window.right_context
             scored.append(values[row, stop - window.scored : stop])
         self.kind = found.kind
         self._past, self._begun = sequence[-self._window :], True
-        self._waiting = windows[-1].ahead
+        self._waiting = windows[-1].right_context
         self.wants = self._stride * self._rows
         return np.concatenate(scored)
 

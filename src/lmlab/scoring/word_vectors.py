@@ -57,33 +57,35 @@ class WordVectors:
         assert len(words) == len(vectors) and vectors.ndim == 2, vectors.shape
         self.words = list(words)
         self.vectors = np.asarray(vectors, dtype=np.float32)
-        self.places: Mapping[str, int] = {word: place for place, word in enumerate(words)}
+        self.index: Mapping[str, int] = {word: place for place, word in enumerate(words)}
 
     def __len__(self) -> int:
         return len(self.words)
 
     @cached_property
-    def directions(self) -> NDArray[np.float32]:
+    def unit_vectors(self) -> NDArray[np.float32]:
         """(N, W) vectors of length one; a vector of zeros stays."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
         return self.vectors / np.maximum(lengths, np.float32(1e-30))
 
-    def place(self, word: str) -> int:
+    def index_of(self, word: str) -> int:
         """Where a word stands, or an error that names words that are spelt like it."""
-        if word in self.places:
-            return self.places[word]
+        if word in self.index:
+            return self.index[word]
         close = nearest_names(word, self.words)
         guess = f"did you mean {' or '.join(map(repr, close))}?" if close else "choose another."
         raise UserError(f"there is no vector for {word!r} among these {len(self)} words; {guess}")
 
     def cosine(self, first: str, second: str) -> float:
         """The cosine of two words."""
-        return float(self.directions[self.place(first)] @ self.directions[self.place(second)])
+        return float(
+            self.unit_vectors[self.index_of(first)] @ self.unit_vectors[self.index_of(second)]
+        )
 
     def nearest(self, word: str, count: int = 10) -> list[Neighbour]:
         """The words nearest to one, best first, itself left out."""
-        place = self.place(word)
-        return self._best(self.directions[place][None], [[place]], count)[0]
+        place = self.index_of(word)
+        return self._best(self.unit_vectors[place][None], [[place]], count)[0]
 
     def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbour]:
         """What is to `third` as `second` is to `first`: nearest to second - first + third.
@@ -99,16 +101,16 @@ class WordVectors:
         found: list[list[Neighbour]] = []
         for low in range(0, len(questions), QUERIES_PER_BATCH):
             part = questions[low : low + QUERIES_PER_BATCH]
-            places = np.array([[self.place(word) for word in each] for each in part])
-            one, two, three = (self.directions[places[:, column]] for column in range(3))
+            places = np.array([[self.index_of(word) for word in each] for each in part])
+            one, two, three = (self.unit_vectors[places[:, column]] for column in range(3))
             found += self._best(two - one + three, places.tolist(), count)
         return found
 
-    def agreement(self, pairs: Iterable[SimilarityPair]) -> SimilarityCorrelation:
+    def similarity_correlation(self, pairs: Iterable[SimilarityPair]) -> SimilarityCorrelation:
         """Spearman's correlation of the cosines with given similarities."""
         given, ours, left_out = [], [], 0
         for pair in pairs:
-            if pair.first in self.places and pair.second in self.places:
+            if pair.first in self.index and pair.second in self.index:
                 given.append(pair.similarity)
                 ours.append(self.cosine(pair.first, pair.second))
             else:
@@ -126,7 +128,7 @@ class WordVectors:
         self, queries: NDArray[np.float32], without: Sequence[Sequence[int]], count: int
     ) -> list[list[Neighbour]]:
         lengths = np.linalg.norm(queries, axis=1, keepdims=True)
-        cosines = (queries / np.maximum(lengths, 1e-30)) @ self.directions.T
+        cosines = (queries / np.maximum(lengths, 1e-30)) @ self.unit_vectors.T
         found = []
         for row, left_out in zip(cosines, without, strict=True):
             row[list(left_out)] = -np.inf

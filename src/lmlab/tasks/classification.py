@@ -1,4 +1,4 @@
-"""Classification: one label for a text, or for two."""
+"""Text classification and text-pair classification."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.metrics import accuracy, macro_f1, majority_accuracy
-from lmlab.tasks.task import EncodedExample, Task, encode_texts
+from lmlab.tasks.single_stage import SingleStageTask
+from lmlab.tasks.task import EncodedExample, Row, encode_texts
 
 
-class Classification(Task):
-    """p(label | text) = softmax(W h + b), h the vector of the text.
+class Classification(SingleStageTask):
+    """Text classification: p(label | text) = softmax(W h + b), h the vector of the text.
 
-    A row may have a `question`: it is read before the text.
+    A row may have a `question`, which is encoded before the text.
     """
 
     name = "classify"
     fields: ClassVar[Mapping[str, str]] = {"text": "the text", "label": "its label"}
+    text_field: ClassVar[str | None] = "text"
+    can_prompt = True
     proportion_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
     texts: ClassVar[tuple[str, ...]] = ("text",)
-    """The fields that are read, in this order."""
+    """The fields that are encoded, in this order."""
 
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
@@ -35,27 +39,36 @@ class Classification(Task):
         return self.with_labels(row, encode_texts(texts, tokenizer, vocabulary, longest))
 
     def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
-        labels = [self.number(str(row["label"]))] if "label" in row else []
+        labels = [self.label_index(str(row["label"]))] if "label" in row else []
         return replace(read, labels=labels)
 
-    def answers(
+    def decode_answers(
         self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[str]:
         return [self.labels[number] for number in scores.argmax(-1).tolist()]
 
+    def merge_window_scores(
+        self, row: Row, windows: Sequence[EncodedExample], scores: Sequence[Tensor]
+    ) -> str:
+        """The label of the greatest mean probability over the windows."""
+        mean = torch.stack(list(scores)).softmax(-1).mean(0)
+        return self.labels[int(mean.argmax())]
+
     @classmethod
-    def measure(cls, expected: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
+    def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
         return {
-            "accuracy": accuracy(expected, found),
-            "macro_f1": macro_f1(expected, found),
+            "accuracy": accuracy(expected, answers),
+            "macro_f1": macro_f1(expected, answers),
             "majority": majority_accuracy(expected),
         }
 
 
 class PairClassification(Classification):
-    """p(label | text, other): both in one sequence, parted by the end symbol."""
+    """Text-pair classification: p(label | text, other), both in one sequence."""
 
     name = "pair"
+    text_field = None
+    options = frozenset({"frozen"})
     fields: ClassVar[Mapping[str, str]] = {
         "text": "the first text",
         "other": "the second text",

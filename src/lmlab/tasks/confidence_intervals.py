@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lmlab.scoring.bootstrap import paired_bootstrap
-from lmlab.tasks.task import Task
+from lmlab.tasks.sequence_task import SequenceTask
 
 Z = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
@@ -33,18 +33,22 @@ class TaskMetrics:
     intervals: Mapping[str, IntervalBounds]
     """95 % interval of a measure, by its name."""
     warnings: tuple[str, ...]
-    """Sentences for the user: the model is not better than the majority class."""
+    """Warnings for the user: the model is not better than the majority class."""
+
+    def extended(self, metrics: Mapping[str, float]) -> TaskMetrics:
+        """With further metrics, without intervals."""
+        return replace(self, metrics={**self.metrics, **metrics})
 
 
 def measure_answers(
-    task: Task | type[Task], expected: Sequence[Any], found: Sequence[Any]
+    task: SequenceTask | type[SequenceTask], expected: Sequence[Any], found: Sequence[Any]
 ) -> TaskMetrics:
     """A task's measures of answers, with their intervals over rows.
 
     Shares of rows have Wilson's interval, all others that of a bootstrap over rows: of the mean
     where a measure is one, else of the measure itself.
     """
-    metrics = task.measure(expected, found)
+    metrics = task.compute_metrics(expected, found)
     intervals = {
         name: wilson_interval(round(metrics[name] * len(expected)), len(expected))
         for name in task.proportion_metrics
@@ -52,7 +56,7 @@ def measure_answers(
     }
     intervals |= bootstrap_mean_intervals(task, expected, found)
     others = [name for name in metrics if name not in (*intervals, *METRICS_WITHOUT_INTERVAL)]
-    intervals |= bootstrap_intervals(task.measure, expected, found, others)
+    intervals |= bootstrap_intervals(task.compute_metrics, expected, found, others)
     return TaskMetrics(
         metrics=metrics, intervals=intervals, warnings=majority_warnings(metrics, intervals)
     )
@@ -73,17 +77,17 @@ def wilson_interval(right: int, total: int) -> IntervalBounds:
 
 
 def bootstrap_mean_intervals(
-    task: Task | type[Task], expected: Sequence[Any], found: Sequence[Any]
+    task: SequenceTask | type[SequenceTask], expected: Sequence[Any], found: Sequence[Any]
 ) -> dict[str, IntervalBounds]:
-    """The same as `bootstrap_intervals` for measures that are means over rows, each row measured once."""
-    if not task.means or not expected:
+    """`bootstrap_intervals` of metrics that are means over rows, each row measured once."""
+    if not task.mean_metrics or not expected:
         return {}
-    rows = [task.measure([a], [b]) for a, b in zip(expected, found, strict=True)]
-    values = np.array([[row[name] for name in task.means] for row in rows])
+    rows = [task.compute_metrics([a], [b]) for a, b in zip(expected, found, strict=True)]
+    values = np.array([[row[name] for name in task.mean_metrics] for row in rows])
     ends = np.quantile(paired_bootstrap(values, np.ones_like(values)), [0.025, 0.975], axis=0)
     return {
         name: (float(low), float(high))
-        for name, (low, high) in zip(task.means, ends.T, strict=True)
+        for name, (low, high) in zip(task.mean_metrics, ends.T, strict=True)
     }
 
 

@@ -14,11 +14,9 @@ from lmlab.core.protocols import Step, require
 from lmlab.core.seeds import check_seed
 from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.scorer import Scorer
-from lmlab.tasks.classification import Classification
 from lmlab.tasks.confidence_intervals import measure_answers
-from lmlab.tasks.generation import Generation
-from lmlab.tasks.task import Task
-from lmlab.tasks.task_rows import Row
+from lmlab.tasks.sequence_task import SequenceTask
+from lmlab.tasks.task import Row, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +48,16 @@ class PromptFormat:
     sign: str = " : "
     separator: str = " . "
 
-    def text(self, task: type[Task], row: Row) -> str:
+    def text(self, task: type[SequenceTask], row: Row) -> str:
         """What stands before the answer."""
-        asked = [str(row[name]) for name in task.fields if name not in ("label", "target")]
-        return " / ".join(asked) + self.sign
+        shown = [str(row[name]) for name in task.input_fields()]
+        return " / ".join(shown) + self.sign
 
-    def examples(self, task: type[Task], shown: Sequence[Row]) -> list[str]:
+    def examples(self, task: type[SequenceTask], shown: Sequence[Row]) -> list[str]:
         """Rows with their answers, each as it stands in a prompt."""
         return [self.text(task, each) + task.expected(each) + self.separator for each in shown]
 
-    def prompt(self, task: type[Task], shown: Sequence[Row], row: Row) -> str:
+    def prompt(self, task: type[SequenceTask], shown: Sequence[Row], row: Row) -> str:
         """The shown rows with their answers, then the row without."""
         return "".join(self.examples(task, shown)) + self.text(task, row)
 
@@ -80,8 +78,10 @@ def predict_few_shot(
     candidates are the answers of the training rows (Brown et al. 2020 for choices).
     """
     require(scorer.system, Step, "few-shot prompting")
-    if not issubclass(task, (Classification, Generation)):
-        raise UserError(f"prompting is for classify, pair and generate, not for {task.name}.")
+    if not (task.can_prompt and issubclass(task, SequenceTask)):
+        raise UserError(
+            f"prompting does not apply to the task {task.name}, whose answers are not one text."
+        )
     if not 0 <= shots <= len(train):
         raise UserError(f"there are {len(train)} rows to show, and {shots} shots were asked for.")
     if not rows:

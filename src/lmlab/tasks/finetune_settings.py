@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning: which there are, and which have a use for its task."""
+"""Settings of a fine-tuning: those of the task and of the training, and which apply."""
 
 from __future__ import annotations
 
@@ -10,71 +10,75 @@ from lmlab.core.errors import UserError
 from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.system import System
 from lmlab.scoring.translation_metrics import make_metric
-from lmlab.tasks.generation import Generation
 from lmlab.tasks.input_pipeline import (
     EncodedSplit,
     InputPipeline,
     LongTextConfig,
 )
 from lmlab.tasks.metrics import bleu
+from lmlab.tasks.task import Task
 from lmlab.training.config import TrainingConfig
 
 PAIR_SETTINGS = ("select_by", "max_length_ratio")
-"""Settings of a training for rows with a source and a target."""
-CORPUS_SETTINGS = ("lanes", "span", "min_count", "vocabulary_size")
-"""Settings of a training for streams of text and for tokenisers that are made anew."""
+"""Training settings that apply to rows with a source and a target."""
+CORPUS_SETTINGS = ("stream_batch_size", "bptt", "min_count", "vocabulary_size")
+"""Training settings that apply to contiguous text and to new tokenizers."""
 
 
-def split_long_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of how long texts are read, and those of the training."""
-    names = {spec.name for spec in fields(LongTextConfig)}
+def split_settings(
+    settings: Mapping[str, Any], task: type[Task]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the task, and those of the training."""
+    names = {spec.name for spec in fields(task.settings_type)}
+    normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     return (
-        {key: value for key, value in settings.items() if key in names},
-        {key: value for key, value in settings.items() if key not in names},
+        {key: value for key, value in normal.items() if key in names},
+        {key: value for key, value in normal.items() if key not in names},
     )
 
 
-def check_settings_apply(config: TrainingConfig, task: str) -> None:
-    """A UserError for a setting of a training that would change nothing of this task's."""
+def check_settings_apply(config: TrainingConfig, task: type[Task]) -> None:
+    """A UserError for a training setting that does not apply to this task."""
     plain = TrainingConfig()
     for name in (*CORPUS_SETTINGS, *PAIR_SETTINGS):
         if getattr(config, name) == getattr(plain, name):
             continue
         if name in CORPUS_SETTINGS:
-            raise UserError(f"a fine-tuning has no use for {name}; leave it out.")
-        if task != Generation.name:
+            raise UserError(f"{name} does not apply to fine-tuning; remove it.")
+        if not task.reads_pairs:
             raise UserError(
-                f"{name} is for the task {Generation.name}, not for {task}; leave it out."
+                f"{name} does not apply to the task {task.name}, whose rows are not pairs of a "
+                "source and a target; remove it."
             )
 
 
 def default_long_config(system: System) -> LongTextConfig:
-    """The defaults of how long texts are read, or what the system was built with."""
-    if system.recall is None:
+    """The default settings for long texts, or those that the model was built with."""
+    if system.memrecall is None:
         return LongTextConfig()
     names = (spec.name for spec in fields(MemRecallConfig))
-    return LongTextConfig(**{name: getattr(system.recall, name) for name in names})
+    return LongTextConfig(**{name: getattr(system.memrecall, name) for name in names})
 
 
 class ValidationRowsBleu:
-    """BLEU of what is written for rows, for choosing weights by."""
+    """BLEU on the validation rows, to select the best weights by."""
 
     name = "bleu"
 
-    def __init__(self, reading: InputPipeline, prepared: EncodedSplit) -> None:
+    def __init__(self, reading: InputPipeline[Any, Any], prepared: EncodedSplit) -> None:
         self.reading, self.prepared = reading, prepared
         self.expected = [reading.task.expected(row) for row in prepared.rows]
-        make_metric("bleu")  # where sacreBLEU is missing, it is told now
+        make_metric("bleu")  # raises here where sacreBLEU is missing
 
     def __call__(self, system: System) -> float:
-        found = [each.answer for each in self.reading.answer(system, self.prepared)]
-        return bleu(self.expected, found)
+        answers = [each.answer for each in self.reading.answer(system, self.prepared)]
+        return bleu(self.expected, answers)
 
 
 def selection_metric(
-    config: TrainingConfig, reading: InputPipeline, prepared: Mapping[str, EncodedSplit]
+    config: TrainingConfig, reading: InputPipeline[Any, Any], prepared: Mapping[str, EncodedSplit]
 ) -> ValidationRowsBleu | None:
-    """What weights are kept by, where it is not the loss."""
+    """The metric that selects the best weights, where it is not the loss."""
     if config.select_by == "loss":
         return None
     return ValidationRowsBleu(reading, prepared["validation"])

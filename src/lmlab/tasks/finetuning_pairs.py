@@ -1,4 +1,4 @@
-"""The pairs that a run was fine-tuned on, divided as they were then."""
+"""Parallel corpora that runs were fine-tuned on, with the splits of that time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
 from lmlab.data.readers import Example
-from lmlab.tasks.generation import Generation
-from lmlab.tasks.task_rows import (
-    Row,
-    is_corpus,
-    read_splits,
-)
+from lmlab.tasks.task import Row
+from lmlab.tasks.task_registry import find_task
+from lmlab.tasks.task_rows import is_corpus, read_splits
 from lmlab.training.run_folder import TrainedModel
 
 
@@ -24,10 +21,10 @@ def evaluation_corpus(
     data: str | None,
     trained_on: Callable[[Sequence[TrainedModel]], Corpus],
 ) -> Corpus:
-    """The corpus that translators are judged on: `data`, or what all of them learnt to write by.
+    """The corpus that translators are evaluated on: `data`, or what all of them were trained on.
 
     That is what a run was fine-tuned on, and of the others what they were `trained_on`. A corpus
-    is divided as it was then, or its test split would hold what a model has seen.
+    is split as it was then, or its test split would hold what a model has seen.
     """
     tuned = [model for model in models if _tuned_on(model.config, data)]
     if not tuned:
@@ -37,16 +34,16 @@ def evaluation_corpus(
     found += [trained_on(others)] if others else []
     if len({corpus.fingerprint() for corpus in found}) > 1:
         raise UserError(
-            "these runs learnt from different pairs, or divided the same ones by different seeds; "
-            "say by --data what to judge them on, or judge them one by one."
+            "these runs were trained on different pairs, or on different splits of the same ones; "
+            "give --data to evaluate them on, or evaluate them one by one."
         )
     return found[0]
 
 
 def _tuned_on(config: Mapping[str, Any], data: str | None) -> bool:
-    """Whether a run was put to writing by that data, or by any."""
-    task = config.get("task", {})
-    return task.get("name") == Generation.name and data in (None, task["data"])
+    """Whether a run was fine-tuned to generate, on that data or on any."""
+    task = config.get("task")
+    return task is not None and not task.get("head", True) and data in (None, task["data"])
 
 
 def _trained_on(config: Mapping[str, Any], data: str | None) -> bool:
@@ -56,15 +53,16 @@ def _trained_on(config: Mapping[str, Any], data: str | None) -> bool:
 
 
 def _tuned_pairs(model: TrainedModel) -> Corpus:
-    data, divided = str(model.config["task"]["data"]), model.config.get("rows", {})
+    task, split_by = model.config["task"], model.config.get("rows", {})
+    data = str(task["data"])
     try:
         if is_corpus(data):
-            return open_corpus(data, **divided)
-        splits = read_splits(data, Generation, **divided)
+            return open_corpus(data, **split_by)
+        splits = read_splits(data, find_task(task["name"]), **split_by)
     except UserError as error:
         raise UserError(
-            f"what {model.name} was fine-tuned on can't be read here ({str(error).rstrip('.')}); "
-            "say by --data where it is."
+            f"the data that {model.name} was fine-tuned on can't be read here "
+            f"({str(error).rstrip('.')}); give its path by --data."
         ) from error
     return Corpus(
         name=data,
@@ -76,4 +74,4 @@ def _tuned_pairs(model: TrainedModel) -> Corpus:
 def _split(name: str, rows: Sequence[Row]) -> Split:
     content = hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=16)
     pairs = [Example(str(row["target"]), condition=str(row["source"])) for row in rows]
-    return Split.listed(pairs, identity=f"rows:{content.hexdigest()}", name=name)
+    return Split.from_list(pairs, identity=f"rows:{content.hexdigest()}", name=name)

@@ -1,23 +1,34 @@
-"""Generation: write a text given another."""
+"""Conditional generation: a target text given a source text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
+from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import device_of
+from lmlab.core.registry import find_system
+from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.collation import group_by_length
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.models.finetuned import FinetunedGenerator
+from lmlab.sampling.decoding import greedy_search
 from lmlab.tasks.metrics import accuracy, bleu, has_bleu, rouge_l, rouge_n
-from lmlab.tasks.task import EncodedExample, Task, special_tokens_of
+from lmlab.tasks.sequence_task import TOKENS_PER_BATCH
+from lmlab.tasks.single_stage import SingleStageTask
+from lmlab.tasks.task import EncodedExample, Row, special_tokens_of
+from lmlab.training.run_folder import RunFolder, TrainedModel, load_source_tokenizer
 
 MAX_NEW_TOKENS = 256
-"""Tokens that are written at most where a text is asked for."""
+"""The maximum length of a generated text in tokens."""
 
 
-class Generation(Task):
-    """p(target | source): by a system that takes a source, or after it in one sequence.
+class Generation(SingleStageTask):
+    """Conditional generation, p(target | source): by a conditional model, or as a continuation.
 
-    A system that writes left to right and knows no sources reads `<s> source </s>` and goes on.
+    A causal language model without a condition continues `<s> source </s>`.
     """
 
     name = "generate"
@@ -25,8 +36,14 @@ class Generation(Task):
         "source": "what is given",
         "target": "what is to be written",
     }
+    text_field = "source"
+    options = frozenset()
+    has_head = False
+    reads_pairs = True
+    can_prompt = True
+    loss_unit = "nats a token"
     proportion_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
-    means: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
+    mean_metrics: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
 
     def __init__(
         self,
@@ -37,18 +54,28 @@ class Generation(Task):
     ) -> None:
         super().__init__(labels)
         self.conditional = conditional
-        """Whether the system takes the source as its condition."""
+        """Whether the model takes the source as its condition."""
         self.source_tokenizer = source_tokenizer
-        """That of sources, where it is not the same."""
+        """The tokenizer of sources, where it is another one."""
 
     @classmethod
-    def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        return []
+    def from_rows(cls, rows: Sequence[Row], model: TrainedModel) -> Self:
+        return cls(conditional=model.card.conditional, source_tokenizer=model.source_tokenizer)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], run: RunFolder) -> Self:
+        return cls(
+            conditional=find_system(config["system"]).conditional,
+            source_tokenizer=load_source_tokenizer(config, run),
+        )
+
+    def build(self, base: System, *, frozen: bool) -> System:
+        return FinetunedGenerator(base, conditional=self.conditional)
 
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
     ) -> EncodedExample:
-        """Labels hold one number: how many tokens at the beginning are given."""
+        """Labels hold one number: the length of the prefix that is given."""
         start, end = special_tokens_of(vocabulary)
         source = (self.source_tokenizer or tokenizer).encode(str(row["source"]))
         target = [*tokenizer.encode(str(row["target"])), *end] if "target" in row else []
@@ -60,31 +87,67 @@ class Generation(Task):
                 start, end = special_tokens_of(self.source_tokenizer.vocabulary)
             given = [*start, *source[:room], *end]
             return EncodedExample(
-                tokens=tokens, labels=[1], spans=[], condition=given, given=given, cut=cut
+                tokens=tokens, labels=[1], spans=[], condition=given, given=given, truncated=cut
             )
         kept = max(1, room - len(target))
         before = [*start, *source[:kept], *end]
         tokens = [*before, *target]
         cut = len(source) > kept or len(tokens) > longest
-        # Who is to write does not know how long the target is: at most half of the places are its.
-        asked = max(1, room - min(MAX_NEW_TOKENS, room // 2))
-        given = [*start, *source[:asked], *end]
+        # The length of the target is unknown in generation: it has at most half of the positions.
+        shown = max(1, room - min(MAX_NEW_TOKENS, room // 2))
+        given = [*start, *source[:shown], *end]
         return EncodedExample(
-            tokens=tokens[:longest], labels=[len(before)], spans=[], given=given, cut=cut
+            tokens=tokens[:longest], labels=[len(before)], spans=[], given=given, truncated=cut
         )
+
+    def predict(
+        self,
+        system: FinetunedGenerator,
+        tokenizer: Tokenizer,
+        rows: Sequence[Row],
+        encoded: Sequence[EncodedExample],
+    ) -> list[str]:
+        return generate_texts(system, tokenizer, [each.given for each in encoded])
 
     @classmethod
     def expected(cls, row: Mapping[str, Any]) -> str:
         return str(row["target"])
 
     @classmethod
-    def measure(cls, expected: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
-        pairs = list(zip(expected, found, strict=True))
+    def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
+        pairs = list(zip(expected, answers, strict=True))
         count = max(len(pairs), 1)
-        more = {"bleu": bleu(expected, found)} if has_bleu(expected) else {}
+        more = {"bleu": bleu(expected, answers)} if has_bleu(expected) else {}
         return {
-            "exact_match": accuracy([a.split() for a in expected], [b.split() for b in found]),
+            "exact_match": accuracy([a.split() for a in expected], [b.split() for b in answers]),
             "rouge1": sum(rouge_n(a, b) for a, b in pairs) / count,
             "rouge2": sum(rouge_n(a, b, 2) for a, b in pairs) / count,
             "rougeL": sum(rouge_l(a, b) for a, b in pairs) / count,
         } | more
+
+
+def generate_texts(
+    system: FinetunedGenerator, tokenizer: Tokenizer, sources: Sequence[Sequence[int]]
+) -> list[str]:
+    """The text that greedy search generates for each source, in their order."""
+    texts = [""] * len(sources)
+    for group in _source_groups(system, [len(source) for source in sources]):
+        batch = Batch.collate([sources[index] for index in group], system.vocabulary.pad)
+        batch = batch.to(device_of(system))
+        generated = greedy_search(system, len(group), max_length=MAX_NEW_TOKENS, condition=batch)
+        for index, each in zip(group, generated, strict=True):
+            texts[index] = tokenizer.decode(list(each.tokens))
+    return texts
+
+
+def _source_groups(system: FinetunedGenerator, lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Groups of sources of similar length; of equal length where they are prefixes."""
+    if system.conditional:
+        yield from group_by_length(lengths, TOKENS_PER_BATCH)
+        return
+    by_length: defaultdict[int, list[int]] = defaultdict(list)
+    for index, length in enumerate(lengths):
+        by_length[length].append(index)
+    for length, indices in by_length.items():
+        for group in group_by_length([length] * len(indices), TOKENS_PER_BATCH):
+            yield [indices[index] for index in group]

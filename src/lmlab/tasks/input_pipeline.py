@@ -1,156 +1,155 @@
-"""How the rows of a task are read by a system, and its answers made answers to rows."""
+"""Input pipelines: rows of a sequence task as batches, and the model's answers to the rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
 from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches
-from lmlab.data.collation import group_by_length
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.finetuned_systems import add_task_head
+from lmlab.tasks.finetuned_model import TaskAnswer
 from lmlab.tasks.long_context.blocks import (
     TextBlock,
     text_as_block,
 )
-from lmlab.tasks.prediction import (
-    TOKENS_PER_BATCH,
-    predict_rows,
-)
-from lmlab.tasks.task import (
-    ANSWER_TRUNCATED_LABEL,
-    AnswerTruncated,
-    EncodedExample,
-    Task,
-    collate_examples,
-)
+from lmlab.tasks.sequence_task import SequenceTask
+from lmlab.tasks.task import AnswerTruncated, EncodedExample, Row, collate_examples
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import BatchLoader
 
-Row = dict[str, Any]
 UNLIMITED_LENGTH = 10**6
-"""Tokens that a system without a window takes."""
+"""The maximum length of a model without a window."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongTextConfig(MemRecallConfig):
-    """Settings of the ways to read texts that are longer than a system's window."""
+    """Settings of the strategies for texts that are longer than a model's window."""
 
     overlap: float = field(default=0.5, metadata={"at_least": 0, "below": 1})
-    """The share of a sliding window's text that the next one has too."""
+    """The share of a sliding window that overlaps with the next one."""
     pool: Literal["mean", "max"] = "mean"
-    """How the vectors of several windows become one."""
+    """How the vectors of several windows are pooled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptBlock:
-    """A block of a text that stayed in the working memory."""
+    """A block of a text that MemRecall kept in the working memory."""
 
     start: int
     end: int
     text: str
     score: float
     """The judge's, from 0 to 1."""
-    asked: tuple[int, int] | None = None
-    """Where words are tagged: characters [start, end) of the block that it was kept for."""
+    query_span: tuple[int, int] | None = None
+    """For tagging: characters [start, end) of the block that it was kept for."""
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"start": self.start, "end": self.end, "text": self.text, "score": self.score}
-        return told if self.asked is None else {**told, "for": list(self.asked)}
+        fields = {"start": self.start, "end": self.end, "text": self.text, "score": self.score}
+        return fields if self.query_span is None else {**fields, "for": list(self.query_span)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskAnswer:
-    """The answer to a row."""
+class SequenceAnswer(TaskAnswer):
+    """The answer to a row of a sequence task."""
 
-    answer: Any
     kept: tuple[KeptBlock, ...] | None = None
-    """The blocks that it was found in; None where the text was not read by blocks."""
+    """The blocks that it was found in; None where the text was not split into blocks."""
     seen: tuple[tuple[int, int], ...] = ()
-    """Characters [start, end) of the text that the system read."""
+    """Characters [start, end) of the text that the model read."""
+
+    def details(self) -> list[str]:
+        return [f"{block.score:.2f}  {block.text}" for block in self.kept or ()]
 
     def as_dict(self) -> dict[str, Any]:
-        """What is written beside the row."""
-        if self.kept is None:
-            return {"answered": self.answer}
-        return {"answered": self.answer, "kept": [each.as_dict() for each in self.kept]}
+        kept = {} if self.kept is None else {"kept": [each.as_dict() for each in self.kept]}
+        return {"answered": self.answer, **kept}
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedSplit:
-    """The rows of one split that can be used, as the system reads them."""
+    """The usable rows of a split with their encoded examples."""
 
     rows: list[Row]
     encoded: list[EncodedExample]
     dropped: int
-    owners: list[int] = field(default_factory=list)
-    """The row that each of `encoded` is of, where a row has several."""
-    cut: int = 0
-    """Rows of whose texts not all is read."""
+    row_of_input: list[int] = field(default_factory=list)
+    """The row of each encoded example, where a row has several."""
+    truncated: int = 0
+    """Rows whose texts are truncated."""
+
+
+SystemT = TypeVar("SystemT", bound=System)
+SplitT = TypeVar("SplitT", bound=EncodedSplit)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class InputPipeline:
-    """Rows as a task encodes them, cut at their ends; subclasses read long texts in other ways."""
+class InputPipeline(Generic[SystemT, SplitT]):
+    """Rows as their task encodes them, truncated; subclasses are strategies for long texts."""
 
     name: ClassVar[str] = ""
-    told: ClassVar[str] = ""
+    description: ClassVar[str] = ""
     """What is read of a long text, in a few words."""
-    task: Task
+    task: SequenceTask
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    longest: int
-    """Tokens that the system takes, <s> counted."""
+    max_length: int
+    """The maximum length in tokens, <s> included."""
     settings: LongTextConfig = LongTextConfig()
-    judge: str | None = None
-    """What teaches the judge, where there is one: labels or interventions."""
+    relevance_supervision: str | None = None
+    """The supervision of MemRecall's judge, where there is one: labels or interventions."""
+
+    def as_config(self) -> dict[str, Any]:
+        """What config.json records of the strategy; nothing where there is none."""
+        if not self.name:
+            return {}
+        settings = asdict(self.settings)
+        return {"long": self.name, "judge": self.relevance_supervision, "long_settings": settings}
 
     def build(self, base: System, *, frozen: bool) -> System:
-        """The system that is trained."""
-        return add_task_head(base, self.task, frozen=frozen)
+        """The model that is trained."""
+        return self.task.build(base, frozen=frozen)
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
-        """Every row as the system reads it; the training split may lose those of no use."""
+        """The encoded rows; rows without an answer may be dropped from the training split."""
         kept: list[Row] = []
         encoded: list[EncodedExample] = []
         for row in rows:
             try:
-                encoded.append(self.task.encode(row, self.tokenizer, self.vocabulary, self.longest))
+                encoded.append(
+                    self.task.encode(row, self.tokenizer, self.vocabulary, self.max_length)
+                )
             except AnswerTruncated:
                 continue
             kept.append(row)
-        cut = sum(each.cut for each in encoded)
-        return EncodedSplit(rows=kept, encoded=encoded, dropped=len(rows) - len(kept), cut=cut)
+        cut = sum(each.truncated for each in encoded)
+        return EncodedSplit(
+            rows=kept, encoded=encoded, dropped=len(rows) - len(kept), truncated=cut
+        )
 
-    def begin(self, system: System, prepared: Mapping[str, EncodedSplit], seed: int) -> None:
-        """Told all rows before the training; few need to know."""
+    def setup(self, system: SystemT, prepared: Mapping[str, SplitT], seed: int) -> None:
+        """Called with all splits before the training."""
         return
 
     def batches(
-        self, prepared: EncodedSplit, system: System, config: TrainingConfig, *, training: bool
+        self, prepared: SplitT, system: SystemT, config: TrainingConfig, *, training: bool
     ) -> BatchLoader:
-        """Batches of a split."""
+        """The loader of a split."""
         return TaskBatches(prepared, config, self.vocabulary.pad, shuffle=training)
 
-    def answer(self, system: Any, prepared: EncodedSplit) -> list[TaskAnswer]:
-        """An answer to each row."""
-        found = predict_rows(system, self.task, self.tokenizer, prepared.rows, prepared.encoded)
+    def answer(self, system: SystemT, prepared: SplitT) -> list[SequenceAnswer]:
+        """The answer to each row."""
+        answers = self.task.predict(system, self.tokenizer, prepared.rows, prepared.encoded)
         return [
-            TaskAnswer(answer=answer, seen=spans_read([read]))
-            for answer, read in zip(found, prepared.encoded, strict=True)
+            SequenceAnswer(answer=answer, seen=spans_read([read]))
+            for answer, read in zip(answers, prepared.encoded, strict=True)
         ]
 
     def text(self, row: Row) -> TextBlock:
@@ -158,20 +157,23 @@ class InputPipeline:
         return text_as_block(self.task.text(row), self.tokenizer)
 
     def query(self, row: Row) -> TextBlock | None:
-        """What is asked, at most half of what the system takes; None where nothing is."""
+        """The question, truncated to half of the maximum length; None where there is none."""
         question = self.task.question(row)
         if question is None:
             return None
-        return text_as_block(question, self.tokenizer).part(0, self.max_question_tokens).blank()
+        return (
+            text_as_block(question, self.tokenizer)
+            .part(0, self.max_question_tokens)
+            .without_spans()
+        )
 
     @property
     def max_question_tokens(self) -> int:
-        """Tokens that a question may have, so that a text fits beside it."""
-        return self.longest // 2
+        """The maximum length of a question, so that a text fits after it."""
+        return self.max_length // 2
 
-    def questions_cut(self, rows: Sequence[Row]) -> int:
-        """Rows of whose questions not all is read by this way; without a way `EncodedSplit.cut` tells
-        it."""
+    def count_truncated_questions(self, rows: Sequence[Row]) -> int:
+        """Rows whose questions this strategy truncates; without one see `EncodedSplit.cut`."""
         if not self.name:
             return 0
         questions = [question for row in rows if (question := self.task.question(row)) is not None]
@@ -180,42 +182,25 @@ class InputPipeline:
         )
 
     def with_labels(self, row: Row, read: EncodedExample) -> EncodedExample:
-        """With the row's labels; those of an answer that is not there say so."""
-        try:
-            return self.task.with_labels(row, read)
-        except AnswerTruncated:
-            return replace(read, labels=[ANSWER_TRUNCATED_LABEL, ANSWER_TRUNCATED_LABEL])
+        """With the row's labels; a truncated answer has ANSWER_TRUNCATED_LABEL."""
+        return self.task.with_labels_or_truncated(row, read)
 
 
 def spans_read(encoded: Sequence[EncodedExample]) -> tuple[tuple[int, int], ...]:
-    """Characters of the text that were read, neighbouring tokens joined."""
+    """Characters [start, end) of the text that were read, adjacent tokens joined."""
     spans = sorted({span for read in encoded for span in read.spans if span[0] < span[1]})
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for low, high in spans:
         # One character of white space may lie between two tokens.
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
         else:
-            found.append((low, high))
-    return tuple(found)
-
-
-def head_scores(system: Any, encoded: Sequence[EncodedExample]) -> list[Tensor]:
-    """The head's scores for each: (labels,), or (T, labels) for its own T tokens."""
-    found: dict[int, Tensor] = {}
-    for group in group_by_length([len(each.tokens) for each in encoded], TOKENS_PER_BATCH):
-        chosen = [encoded[index] for index in group]
-        with evaluation_mode(system):
-            batch = collate_examples(chosen, system.vocabulary.pad).to(device_of(system))
-            scores = system.scores(batch).cpu()
-        for row, index in enumerate(group):
-            one = scores[row]
-            found[index] = one[: len(encoded[index].tokens)] if one.ndim == 2 else one
-    return [found[index] for index in range(len(encoded))]
+            joined.append((low, high))
+    return tuple(joined)
 
 
 class TaskBatches:
-    """Rows of like length side by side, as `LengthBatches` makes them, with their labels."""
+    """Batches of examples of similar length (`LengthBatches`), with their labels."""
 
     def __init__(
         self, prepared: EncodedSplit, config: TrainingConfig, pad: int, *, shuffle: bool
@@ -236,7 +221,7 @@ class TaskBatches:
 def length_ordered_batches(
     lengths: Sequence[int], config: TrainingConfig, *, shuffle: bool
 ) -> LengthBatches:
-    """Which examples of these lengths stand side by side: batches whose `rows` alone matter."""
+    """Which examples of these lengths form a batch: batches of which only `rows` matters."""
     return LengthBatches(
         _Lengths(lengths),  # type: ignore[arg-type]
         tokens_per_batch=config.tokens_per_batch,
@@ -246,7 +231,7 @@ def length_ordered_batches(
 
 
 class _Lengths:
-    """What `LengthBatches` asks of a dataset, of lengths alone."""
+    """The part of a dataset that `LengthBatches` needs, of lengths alone."""
 
     has_condition = False
     has_entities = False
@@ -271,8 +256,8 @@ class _Pad:
 
 
 def window_too_small_error(longest: int, block: int) -> UserError:
-    """Where a block, a question and the symbols do not fit together."""
+    """The error where a block, a question and the special tokens exceed the window."""
     return UserError(
-        f"a block of {block} tokens does not fit beside a question into the {longest} tokens that "
-        "the system takes; give --set block=N with a smaller one, or train it longer."
+        f"a block of {block} tokens does not fit with a question into the window of {longest} "
+        "tokens; try a smaller --set block=N, or train with longer texts."
     )

@@ -1,4 +1,4 @@
-"""`lmlab.settings`: records of everything that `--set` takes, of trainings and of fine-tunings.
+"""`lmlab.settings`: records of all settings that `--set` takes, of training and fine-tuning.
 
 Importing this module, and listing the training settings, does not import torch.
 """
@@ -37,22 +37,14 @@ def settings(
 def task_settings(task: str) -> list[SettingRecord]:
     """The settings of a task and of its training, with the defaults of `lmlab finetune`."""
     # Imported late: the tasks need torch.
-    from lmlab.layers.cogqa_config import CogQAConfig
     from lmlab.tasks.finetune import FINETUNE_DEFAULTS
     from lmlab.tasks.finetune_settings import (
         CORPUS_SETTINGS,
         PAIR_SETTINGS,
     )
-    from lmlab.tasks.generation import Generation
-    from lmlab.tasks.input_pipeline import LongTextConfig
-    from lmlab.tasks.task_registry import (
-        HOPS,
-        find_task,
-    )
+    from lmlab.tasks.task_registry import find_task
 
-    if task != HOPS:
-        find_task(task)  # raises the error that names the tasks
-    own = CogQAConfig() if task == HOPS else LongTextConfig()
-    unused = {*CORPUS_SETTINGS, *(() if task == Generation.name else PAIR_SETTINGS)}
+    kind = find_task(task)
+    unused = {*CORPUS_SETTINGS, *(() if kind.reads_pairs else PAIR_SETTINGS)}
     training = [each for each in training_settings(FINETUNE_DEFAULTS) if each.name not in unused]
-    return [*config_settings("task", own), *training]
+    return [*config_settings("task", kind.settings_type()), *training]

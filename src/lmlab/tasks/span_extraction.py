@@ -1,4 +1,4 @@
-"""Span extraction: the words of a text that answer a question."""
+"""Span extraction (SQuAD): the span of a text that answers a question."""
 
 from __future__ import annotations
 
@@ -14,16 +14,23 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.metrics import token_f1
-from lmlab.tasks.task import AnswerTruncated, EncodedExample, Task, encode_texts
+from lmlab.tasks.single_stage import SingleStageTask
+from lmlab.tasks.task import (
+    NO_ANSWER_POSITION,
+    AnswerTruncated,
+    EncodedExample,
+    Row,
+    encode_texts,
+)
 
 MAX_ANSWER_TOKENS = 30
-"""Tokens of the longest span that is considered."""
+"""The maximum length of a span in tokens."""
 
 
-class SpanExtraction(Task):
-    """p(first) p(last) over the tokens of the text, each a softmax of w · h (Devlin et al. 2019).
+class SpanExtraction(SingleStageTask):
+    """Span extraction: p(first) p(last), each a softmax of w · h over tokens (Devlin et al. 2019).
 
-    The question stands before the text, `<s> question </s> text </s>`.
+    The question precedes the text, `<s> question </s> text </s>`.
     """
 
     name = "span"
@@ -33,14 +40,14 @@ class SpanExtraction(Task):
         "answer": "the words of the text that answer it",
     }
     proportion_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
-    means: ClassVar[tuple[str, ...]] = ("f1",)
+    mean_metrics: ClassVar[tuple[str, ...]] = ("f1",)
     needs_tokens: ClassVar[bool] = True
 
     @classmethod
     def check_row(cls, row: Any) -> dict[str, Any]:
         checked = super().check_row(row)
         if not checked["answer"] or str(checked["answer"]) not in str(checked["text"]):
-            raise UserError(f"the answer {checked['answer']!r} does not stand in its text.")
+            raise UserError(f"the answer {checked['answer']!r} is not in its text.")
         start = checked.get("start", 0)
         if type(start) is not int or not 0 <= start < len(str(checked["text"])):
             raise UserError(
@@ -52,7 +59,7 @@ class SpanExtraction(Task):
     def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
 
-    def head(self, width: int) -> nn.Module:
+    def make_head(self, width: int) -> nn.Module:
         return nn.Linear(width, 2)
 
     def encode(
@@ -71,10 +78,10 @@ class SpanExtraction(Task):
         return replace(read, labels=[inside[0], inside[-1]])
 
     def loss(self, scores: Tensor, labels: Tensor) -> Any:
-        """scores (B, T, 2), labels (B, 2): a softmax over the places for each end."""
+        """scores (B, T, 2), labels (B, 2): a softmax over the positions for each end."""
         return super().loss(scores.transpose(1, 2), labels)
 
-    def answers(
+    def decode_answers(
         self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[str]:
         answers = []
@@ -83,13 +90,21 @@ class SpanExtraction(Task):
             answers.append(str(row["text"])[read.spans[first][0] : read.spans[last][1]])
         return answers
 
+    def answer_spans(self, row: Row) -> list[tuple[int, int]]:
+        return [answer_span(row)] if "answer" in row else []
+
+    def merge_window_scores(
+        self, row: Row, windows: Sequence[EncodedExample], scores: Sequence[Tensor]
+    ) -> str:
+        return best_span_of_windows(str(row["text"]), windows, scores)
+
     @classmethod
     def expected(cls, row: Mapping[str, Any]) -> str:
         return str(row["answer"])
 
     @classmethod
-    def measure(cls, expected: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
-        pairs = list(zip(expected, found, strict=True))
+    def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
+        pairs = list(zip(expected, answers, strict=True))
         count = max(len(pairs), 1)
         return {
             "exact_match": sum(a.strip() == b.strip() for a, b in pairs) / count,
@@ -100,16 +115,16 @@ class SpanExtraction(Task):
 def answer_span(row: Mapping[str, Any]) -> tuple[int, int]:
     """Characters [start, end) of the answer in its text.
 
-    Where it stands several times, "start" may say which; else it is the first.
+    Of several occurrences it is the one at "start", or the first.
     """
     low = int(row.get("start", str(row["text"]).find(str(row["answer"]))))
     return low, low + len(str(row["answer"]))
 
 
 def best_span(scores: Tensor, read: EncodedExample) -> tuple[int, int]:
-    """First and last place of the best span of at most `MAX_ANSWER_TOKENS` tokens of the text.
+    """First and last position of the best span of at most `MAX_ANSWER_TOKENS` tokens of the text.
 
-    It runs over no symbol: what stands on its two sides need not be neighbours in the text.
+    It contains no special token, since the texts on its two sides need not be adjacent.
     """
     inside = torch.tensor([low < high for low, high in read.spans], device=scores.device)
     first, last = scores.masked_fill(~inside[:, None], float("-inf")).unbind(-1)
@@ -117,7 +132,20 @@ def best_span(scores: Tensor, read: EncodedExample) -> tuple[int, int]:
     reach = torch.ones_like(joint, dtype=torch.bool).triu() & ~torch.ones_like(
         joint, dtype=torch.bool
     ).triu(MAX_ANSWER_TOKENS)
-    stretch = (~inside).cumsum(0)
-    reach &= stretch[:, None] == stretch[None, :]
+    segment = (~inside).cumsum(0)
+    reach &= segment[:, None] == segment[None, :]
     best = int(joint.masked_fill(~reach, float("-inf")).argmax())
     return best // len(read.tokens), best % len(read.tokens)
+
+
+def best_span_of_windows(
+    text: str, windows: Sequence[EncodedExample], scores: Sequence[Tensor]
+) -> str:
+    """The span whose score is greatest above that of its window's <s> (Alberti et al. 2019)."""
+    best, answer = float("-inf"), ""
+    for window, ends in zip(windows, scores, strict=True):
+        first, last = best_span(ends, window)
+        score = float(ends[first, 0] + ends[last, 1] - ends[NO_ANSWER_POSITION].sum())
+        if score > best:
+            best, answer = score, text[window.spans[first][0] : window.spans[last][1]]
+    return answer

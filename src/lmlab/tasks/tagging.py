@@ -1,4 +1,4 @@
-"""Tagging: a label for each word."""
+"""Sequence tagging: a tag for each word."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from lmlab.core.errors import UserError
 from lmlab.core.loss import IGNORE_LABEL
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.tasks.long_context.blocks import BlockQuery, TextBlock
 from lmlab.tasks.metrics import accuracy, entity_f1, majority_accuracy
-from lmlab.tasks.task import EncodedExample, Task, encode_texts
+from lmlab.tasks.single_stage import SingleStageTask
+from lmlab.tasks.task import EncodedExample, Row, encode_texts
 
 OUTSIDE_TAG = "O"
-"""The tag of words that belong to no mention, and of those behind where a text is cut."""
+"""The tag of words outside of mentions, and of words that were truncated."""
 
 
-class Tagging(Task):
-    """p(tag | word in its sentence) = softmax(W h + b), h the vector of the word's first token."""
+class Tagging(SingleStageTask):
+    """Sequence tagging: p(tag | word, sentence) = softmax(W h + b), h of the word's first token."""
 
     name = "tag"
+    text_field = "words"
     fields: ClassVar[Mapping[str, str]] = {
         "words": "the words, a list",
         "tags": "a tag for each: B-KIND begins a mention, I-KIND goes on with it, O is outside",
@@ -37,10 +40,14 @@ class Tagging(Task):
         checked = super().check_row(row)
         words, tags = checked["words"], checked["tags"]
         if not (isinstance(words, list) and isinstance(tags, list) and len(words) == len(tags)):
-            raise UserError("words and tags are lists of the same length in a row of tag.")
+            raise UserError("words and tags are lists of the same length in a row.")
         if strange := [each for each in (*words, *tags) if not isinstance(each, str)]:
-            raise UserError(f"words and tags are texts, and {strange[0]!r} came.")
+            raise UserError(f"words and tags must be texts, got {strange[0]!r}.")
         return checked
+
+    @classmethod
+    def row_from_text(cls, text: str) -> Row:
+        return {"words": text.split()}
 
     @classmethod
     def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -64,51 +71,98 @@ class Tagging(Task):
         words = [str(word) for word in row["words"]]
         tags = [str(tag) for tag in row.get("tags", [])]
         labels = [IGNORE_LABEL] * len(read.tokens)
-        for word, place in enumerate(first_tokens(words, read)):
-            if place is not None and tags:
-                labels[place] = self.number(tags[word])
+        for word, position in enumerate(first_tokens(words, read)):
+            if position is not None and tags:
+                labels[position] = self.label_index(tags[word])
         return replace(read, labels=labels)
 
-    def answers(
+    def decode_answers(
         self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
     ) -> list[list[str]]:
         best = scores.argmax(-1).tolist()
         answers = []
         for chosen, read, row in zip(best, encoded, rows, strict=True):
-            places = first_tokens([str(word) for word in row["words"]], read)
-            answers.append([OUTSIDE_TAG if p is None else self.labels[chosen[p]] for p in places])
+            positions = first_tokens([str(word) for word in row["words"]], read)
+            tags = [OUTSIDE_TAG if p is None else self.labels[chosen[p]] for p in positions]
+            answers.append(tags)
         return answers
+
+    def block_queries(self, query: TextBlock, blocks: Sequence[TextBlock]) -> list[BlockQuery]:
+        """Each block in turn is the query, whose words are tagged; the others are its context."""
+        return [
+            BlockQuery(
+                query=block,
+                blocks=tuple(other for other in blocks if other is not block),
+                span=block.span,
+            )
+            for block in blocks
+        ]
+
+    def merge_block_answers(
+        self, row: Row, answers: Sequence[tuple[Any, EncodedExample]]
+    ) -> list[str]:
+        """Each word's tag from the query that contains it."""
+        words = [str(word) for word in row["words"]]
+        tags = [OUTSIDE_TAG] * len(words)
+        for answer, read in answers:
+            for word, position in enumerate(first_tokens(words, read)):
+                tags[word] = tags[word] if position is None else answer[word]
+        return tags
+
+    def merge_window_scores(
+        self, row: Row, windows: Sequence[EncodedExample], scores: Sequence[Tensor]
+    ) -> list[str]:
+        return tags_of_windows([str(word) for word in row["words"]], windows, scores, self.labels)
 
     @classmethod
     def expected(cls, row: Mapping[str, Any]) -> list[str]:
         return [str(tag) for tag in row["tags"]]
 
     @classmethod
-    def measure(cls, expected: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
+    def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
         right = [tag for tags in expected for tag in tags]
-        given = [tag for tags in found for tag in tags]
+        predicted = [tag for tags in answers for tag in tags]
         return {
-            "f1": entity_f1(expected, found),
-            "accuracy": accuracy(right, given),
+            "f1": entity_f1(expected, answers),
+            "accuracy": accuracy(right, predicted),
             "majority": majority_accuracy(right),
         }
 
 
 def first_tokens(words: Sequence[str], read: EncodedExample) -> list[int | None]:
-    """The place of each word's first token; None where the text was cut before it."""
+    """The position of each word's first token; None where the text was truncated before it."""
     begins = [end - len(word) for end, word in zip(_ends(words), words, strict=True)]
-    places: dict[int, int] = {}
+    positions: dict[int, int] = {}
     word = 0
-    for place, (low, high) in enumerate(read.spans):
+    for position, (low, high) in enumerate(read.spans):
         if low == high:
             continue
         while word + 1 < len(words) and begins[word + 1] < high:
             word += 1
         if begins[word] < high:
-            places.setdefault(word, place)
-    return [places.get(number) for number in range(len(words))]
+            positions.setdefault(word, position)
+    return [positions.get(number) for number in range(len(words))]
 
 
 def _ends(words: Sequence[str]) -> list[int]:
-    """Where each word ends in the words joined by spaces."""
+    """The end offset of each word in the words joined by spaces."""
     return [end - 1 for end in accumulate(len(word) + 1 for word in words)]
+
+
+def tags_of_windows(
+    words: Sequence[str],
+    windows: Sequence[EncodedExample],
+    scores: Sequence[Tensor],
+    labels: Sequence[str],
+) -> list[str]:
+    """The tag of each word in the window where it is furthest from both ends."""
+    tags, depth = [OUTSIDE_TAG] * len(words), [-1] * len(words)
+    for window, each in zip(windows, scores, strict=True):
+        best = each.argmax(-1).tolist()
+        for word, position in enumerate(first_tokens(words, window)):
+            if position is None:
+                continue
+            inside = min(position, len(window.tokens) - 1 - position)
+            if inside > depth[word]:
+                depth[word], tags[word] = inside, labels[best[position]]
+    return tags

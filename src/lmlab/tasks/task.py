@@ -1,68 +1,99 @@
-"""What a downstream task is: how its rows read, what is asked of a model, how it is judged."""
+"""Downstream tasks: the contract of a task (its rows, fitting, loading) and encoded examples."""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.loss import IGNORE_LABEL, Loss
+from lmlab.core.loss import IGNORE_LABEL
 from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.lines import ReadingReport
 from lmlab.data.tokenizers import Tokenizer
 
-ANSWER_TRUNCATED_LABEL = -101
-"""The label of an answer that is not in what is read of its text: whoever answers can but guess."""
+if TYPE_CHECKING:
+    from lmlab.tasks.finetune_job import FinetuneJob, FinetuneResult
+    from lmlab.tasks.finetuned_model import FinetunedModel
+    from lmlab.training.run_folder import RunFolder, TrainedModel
+
+Row = dict[str, Any]
+Splits = dict[str, list[Row]]
+
+ANSWER_FIELDS = ("label", "tags", "answer", "target")
+"""The fields of a row that hold what is to be predicted."""
+NO_ANSWER_POSITION = 0
+"""The position that a window without the answer points at: <s>."""
+FINETUNE_OPTIONS = frozenset({"frozen", "long", "judge"})
+"""The options of a fine-tuning that apply to some tasks only."""
 
 
 class AnswerTruncated(Exception):
-    """What is asked for lies behind the greatest length that the system takes."""
+    """The answer lies beyond the model's maximum length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedExample:
-    """One example as a system reads it."""
+    """One example as token ids with labels."""
 
     tokens: list[int]
     """`<s> … </s>`, two texts as `<s> … </s> … </s>`."""
     labels: list[int]
     """One for the sequence, one for each token, or the two ends of a span."""
     spans: list[tuple[int, int]]
-    """Characters [start, end) of the text that each token stands for; (0, 0) for other tokens."""
+    """Characters [start, end) of the text of each token; (0, 0) for other tokens."""
     condition: list[int] | None = None
     given: list[int] = field(default_factory=list)
-    """Where a text is to be written: `<s> … </s>` of the source, as it is read for that."""
-    cut: bool = False
-    """Whether the text was longer than the system takes."""
+    """For generation: `<s> … </s>` of the source, as the generator is given it."""
+    truncated: bool = False
+    """Whether the text was truncated."""
 
 
-class Task:
-    """A task with its labels; subclasses say the rest. Rows are JSON objects."""
+class Task(ABC):
+    """A downstream task; an instance has the labels of its training rows. Rows are JSON objects."""
 
     name: ClassVar[str]
     fields: ClassVar[Mapping[str, str]]
-    """What a row must have, and what each field means."""
+    """The required fields of a row, and what each means."""
     lists: ClassVar[tuple[str, ...]] = ()
-    """The fields that are lists, of one text a word."""
-    proportion_metrics: ClassVar[tuple[str, ...]] = ()
-    """Measures that are shares of independent rows …"""
-    means: ClassVar[tuple[str, ...]] = ()
-    """… and those that are other means over rows."""
-    needs_tokens: ClassVar[bool] = False
-    """Whether it asks for a vector of each token, and not of the whole sequence."""
+    """The fields that are lists of strings."""
+    text_field: ClassVar[str | None] = None
+    """The field of a row that is given as one bare text; None where a row has several."""
+    settings_type: ClassVar[type[Any]]
+    """The dataclass of the task's own settings."""
+    options: ClassVar[frozenset[str]] = FINETUNE_OPTIONS
+    """The options of a fine-tuning that apply."""
+    has_head: ClassVar[bool] = True
+    """Whether a head replaces the output layer, so that the run is no language model any more."""
+    reads_pairs: ClassVar[bool] = False
+    """Whether its rows are pairs of a source and a target, as those of a parallel corpus."""
+    can_prompt: ClassVar[bool] = False
+    """Whether few-shot prompting applies: an answer is one text."""
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         self.labels = tuple(labels)
 
     @classmethod
-    def check_row(cls, row: Any) -> dict[str, Any]:
-        """The row, or a UserError that says what is missing."""
+    def input_fields(cls) -> list[str]:
+        """The fields of a row that are not predicted."""
+        return [name for name in cls.fields if name not in ANSWER_FIELDS]
+
+    @classmethod
+    def check_options(cls, **options: Any) -> None:
+        """A UserError for an option of a fine-tuning that does not apply to this task."""
+        for name, value in options.items():
+            if value and name not in cls.options:
+                raise UserError(f"--{name} does not apply to the task {cls.name}; remove it.")
+
+    @classmethod
+    def check_row(cls, row: Any) -> Row:
+        """The row, or a UserError that names what is missing."""
         if not isinstance(row, dict):
             raise UserError(f"a row of {cls.name} is an object with {', '.join(cls.fields)}.")
         missing = [name for name in cls.fields if name not in row]
@@ -76,22 +107,10 @@ class Task:
         return dict(row)
 
     @classmethod
-    def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """All labels of some rows, sorted."""
-        return sorted({str(row["label"]) for row in rows})
-
-    def encode(
-        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
-    ) -> EncodedExample:
-        """The row as at most `longest` tokens."""
-        raise TypeError(f"{type(self).__name__} does not define encode")
-
-    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
-        """What was read of a row's text, with the labels of the row where it tells them.
-
-        TooLong where the answer is not in it.
-        """
-        raise TypeError(f"{type(self).__name__} does not read long texts")
+    def row_from_text(cls, text: str) -> Row:
+        """A row of one bare text."""
+        assert cls.text_field is not None
+        return {cls.text_field: text}
 
     @classmethod
     def text(cls, row: Mapping[str, Any]) -> str:
@@ -99,38 +118,28 @@ class Task:
         return str(row["text"])
 
     @classmethod
-    def question(cls, row: Mapping[str, Any]) -> str | None:
-        """What is asked of it, where anything is."""
-        return str(row["question"]) if "question" in row else None
-
-    def head(self, width: int) -> nn.Module:
-        """What reads a hidden state of that width."""
-        return nn.Linear(width, len(self.labels))
-
-    def loss(self, scores: Tensor, labels: Tensor) -> Loss:
-        """Minus the log-probability of the labels under the head's scores, and their count."""
-        flat, asked = scores.flatten(0, -2), labels.flatten()
-        total = F.cross_entropy(flat, asked, ignore_index=IGNORE_LABEL, reduction="sum")
-        return Loss(total, (asked != IGNORE_LABEL).sum().float())
-
-    def answers(
-        self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
-    ) -> list[Any]:
-        """What the head's scores say of each row of the batch."""
-        raise TypeError(f"{type(self).__name__} does not define answers")
+    @abstractmethod
+    def read_rows(
+        cls, data: str | Path, *, seed: int, errors: str, report: ReadingReport
+    ) -> Splits:
+        """Rows by split of a built-in set, a folder or a file, split by the seed."""
 
     @classmethod
-    def expected(cls, row: Mapping[str, Any]) -> Any:
-        """The right answer, of the form that `answers` gives."""
-        return str(row["label"])
+    @abstractmethod
+    def from_rows(cls, rows: Sequence[Row], model: TrainedModel) -> Self:
+        """The task with the labels of its training rows, for a pretrained model."""
+
+    @abstractmethod
+    def fit(self, model: TrainedModel, splits: Splits, job: FinetuneJob) -> FinetuneResult:
+        """Fine-tune a pretrained model on the rows, evaluate it, and write the run."""
 
     @classmethod
-    def measure(cls, expected: Sequence[Any], found: Sequence[Any]) -> dict[str, float]:
-        """How right the answers are."""
-        raise TypeError(f"{cls.__name__} does not define measure")
+    @abstractmethod
+    def load(cls, run: RunFolder, config: Mapping[str, Any]) -> FinetunedModel:
+        """The fine-tuned model of a run whose config.json is given."""
 
-    def number(self, label: str) -> int:
-        """The number of a label; one that training did not have is a UserError."""
+    def label_index(self, label: str) -> int:
+        """The index of a label; one that the training rows lack is a UserError."""
         if label not in self.labels:
             raise UserError(
                 f"the label {label!r} does not come in the training rows, which have "
@@ -142,13 +151,13 @@ class Task:
 def _check_field(name: str, value: Any) -> None:
     """A text must be one; a label may be a number too."""
     if not isinstance(value, (str, int) if name == "label" else str):
-        raise UserError(f"{name} must be a text, and {json.dumps(value)[:60]} came.")
+        raise UserError(f"{name} must be a text, got {json.dumps(value)[:60]}.")
 
 
 def special_tokens_of(vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
-    """What stands before the first token and after the last."""
+    """The special tokens before the first token and after the last."""
     end = [] if vocabulary.end is None else [vocabulary.end]
-    return [vocabulary.opening], end
+    return [vocabulary.bos], end
 
 
 def encode_texts(
@@ -156,14 +165,17 @@ def encode_texts(
 ) -> EncodedExample:
     """`<s> first </s> second </s>`, without labels; spans are those of the last text.
 
-    Where it is too long the longest text loses tokens at its end.
+    Where they are too long, the longest text is truncated at its end.
     """
     start, end = special_tokens_of(vocabulary)
     coded = [tokenizer.encode_with_offsets(text) for text in texts]
     ids, spans = [list(i) for i, _ in coded], [list(s) for _, s in coded]
     room = longest - len(start) - len(end) * len(texts)
     if room < len(texts):
-        raise UserError(f"a system that takes {longest} tokens has no room for {len(texts)} texts.")
+        raise UserError(
+            f"the maximum length of {longest} tokens is too short for {len(texts)} texts; "
+            "use a model with a longer window."
+        )
     cut = sum(map(len, ids)) > room
     while (excess := sum(map(len, ids)) - room) > 0:
         longest_text = max(range(len(ids)), key=lambda i: len(ids[i]))
@@ -171,18 +183,18 @@ def encode_texts(
         # Down to the next longest at once, then one by one from all that are as long.
         step = min(excess, max(1, others[-1] - (others[-2] if len(others) > 1 else 0)))
         del ids[longest_text][-step:], spans[longest_text][-step:]
-    tokens, places = list(start), [(0, 0)] * len(start)
+    tokens, offsets = list(start), [(0, 0)] * len(start)
     for number, (part, span) in enumerate(zip(ids, spans, strict=True)):
         tokens += [*part, *end]
         inside = span if number == len(ids) - 1 else [(0, 0)] * len(part)
-        places += [*inside, *[(0, 0)] * len(end)]
-    return EncodedExample(tokens=tokens, labels=[], spans=places, cut=cut)
+        offsets += [*inside, *[(0, 0)] * len(end)]
+    return EncodedExample(tokens=tokens, labels=[], spans=offsets, truncated=cut)
 
 
 def collate_examples(
     encoded: Sequence[EncodedExample], pad: int, rows: Sequence[int] | None = None
 ) -> Batch:
-    """Examples side by side, with their labels."""
+    """A padded batch of examples with their labels."""
     conditions = [each.condition for each in encoded]
     given = None
     if all(condition is not None for condition in conditions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
@@ -21,24 +21,37 @@ from lmlab.tasks.builtin_datasets import (
     BUILTIN_DATASETS,
     load_builtin_rows,
 )
-from lmlab.tasks.generation import Generation
 from lmlab.tasks.long_context.long_babi import (
     BABI_LONG,
     long_babi,
 )
 from lmlab.tasks.long_context.relevance_labels import check_relevant
-from lmlab.tasks.task import Task
-
-Row = dict[str, Any]
-Splits = dict[str, list[Row]]
+from lmlab.tasks.task import Row, Splits, Task
 
 SPLIT_FILES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
 """How the files of a folder begin."""
 
 
+class RowFormat(Protocol):
+    """The format of a task's rows: a task's class, or a checker of rows with shared context."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fields(self) -> Mapping[str, str]: ...
+
+    @property
+    def reads_pairs(self) -> bool: ...
+
+    def check_row(self, row: Any) -> Row: ...
+
+    def text(self, row: Mapping[str, Any]) -> str: ...
+
+
 def read_splits(
     data: str | Path,
-    task: type[Task],
+    task: RowFormat,
     *,
     seed: int = 0,
     errors: str = "strict",
@@ -54,12 +67,12 @@ def read_splits(
     """
     report = ReadingReport() if report is None else report
     if str(data).startswith(BABI_LONG):
-        splits = long_babi(str(data).removeprefix(BABI_LONG), task)
+        splits = long_babi(str(data).removeprefix(BABI_LONG), as_label="label" in task.fields)
     elif str(data) in BUILTIN_DATASETS:
         made_for, splits = load_builtin_rows(str(data))
         if made_for != task.name:
             raise UserError(f"{data} is made for the task {made_for}, not for {task.name}.")
-    elif task is Generation and is_corpus(str(data)):
+    elif task.reads_pairs and is_corpus(str(data)):
         splits = _pairs(str(data), seed, errors, report)
     elif (path := Path(data)).is_dir():
         splits = _read_folder(path, task, errors, report)
@@ -102,7 +115,7 @@ def _pairs(data: str, seed: int, errors: str, report: ReadingReport) -> Splits:
 
 
 def read_rows(
-    path: Path, task: type[Task], errors: str = "strict", report: ReadingReport | None = None
+    path: Path, task: RowFormat, errors: str = "strict", report: ReadingReport | None = None
 ) -> Iterator[Row]:
     """The rows of a file of JSON lines, each checked.
 
@@ -137,8 +150,8 @@ def split_rows_by_seed(rows: list[Row], seed: int) -> Splits:
     """One list as three splits, as the examples of a corpus in one file are divided."""
     if len(rows) < SPLIT_BLOCK:
         raise UserError(
-            f"{len(rows)} rows are too few to hold any out; give at least {SPLIT_BLOCK}, or a folder "
-            "with train, valid and test files."
+            f"{len(rows)} rows are too few for a validation and a test split; give at least "
+            f"{SPLIT_BLOCK}, or a folder with train, valid and test files."
         )
     splits: Splits = {name: [] for name in SPLITS}
     for index, row in enumerate(rows):
@@ -146,7 +159,7 @@ def split_rows_by_seed(rows: list[Row], seed: int) -> Splits:
     return splits
 
 
-def _read_folder(folder: Path, task: type[Task], errors: str, report: ReadingReport) -> Splits:
+def _read_folder(folder: Path, task: RowFormat, errors: str, report: ReadingReport) -> Splits:
     splits: Splits = {}
     for split, beginnings in SPLIT_FILES.items():
         met = report if split == "train" else ReadingReport()
@@ -158,16 +171,12 @@ def _read_folder(folder: Path, task: type[Task], errors: str, report: ReadingRep
     return splits
 
 
-ANSWER_FIELDS = ("label", "tags", "answer", "target")
-"""The fields of a row that hold what is to be predicted."""
-
-
 def count_unknown_words(
     rows: Iterable[Mapping[str, Any]], task: Task, tokenizer: Any
 ) -> UnknownWords:
     """Count the unknown words of the input fields of rows, by the tokenizer that reads them."""
     counter = UnknownWords(getattr(task, "source_tokenizer", None) or tokenizer)
-    names = [name for name in (*task.fields, "question") if name not in ANSWER_FIELDS]
+    names = [*task.input_fields(), "question"]
     for row in rows:
         for name in names:
             value = row.get(name, "")

@@ -61,7 +61,7 @@ class BaseModel:
         of quite other parts, those alone that the config says it takes."""
         names = {spec.name for spec in fields(config)}
         if self.role == "base":
-            names &= getattr(config, "taken_from_base", frozenset())
+            names &= getattr(config, "inherited_from_base", frozenset())
         own = self.description["system_config"].items()
         return {k: tuple(v) if isinstance(v, list) else v for k, v in own if k in names}
 

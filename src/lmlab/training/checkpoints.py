@@ -1,6 +1,7 @@
 """Checkpoints: all that training needs to go on as if it had never stopped.
 
-    trainer/step-1200/   model.safetensors  optimizer.safetensors  carried.safetensors  state.json
+    trainer/step-1200/   model.safetensors  optimizer.safetensors  recurrent_state.safetensors
+    state.json
                          manifest.json
 
 The folder is written under a temporary name and renamed when it is whole; its manifest lists the
@@ -45,7 +46,7 @@ class Checkpoint:
     """Everything small, as JSON: place in the data, schedule, early stopping, sums under way."""
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor] = field(default_factory=dict)
-    carried: dict[str, Tensor] = field(default_factory=dict)
+    recurrent_state: dict[str, Tensor] = field(default_factory=dict)
     """The system's state at the end of the batch, where text goes on in the next one."""
 
 
@@ -111,7 +112,7 @@ def _write_parts(folder: Path, checkpoint: Checkpoint) -> None:
     parts = {
         "model": checkpoint.model,
         "optimizer": checkpoint.optimizer,
-        "carried": checkpoint.carried,
+        "recurrent_state": checkpoint.recurrent_state,
     }
     for name, tensors in parts.items():
         write_tensors(folder / f"{name}.safetensors", tensors)
@@ -128,7 +129,7 @@ def _read(path: Path, step: int) -> Checkpoint:
     return Checkpoint(step=step, state=document["state"], **parts)
 
 
-_PARTS = ("model", "optimizer", "carried")
+_PARTS = ("model", "optimizer", "recurrent_state")
 _FILES = (*(f"{name}.safetensors" for name in _PARTS), STATE)
 
 

@@ -43,19 +43,19 @@ class TrainingConfig:
     """What plateau multiplies the learning rate by when the validation loss stops falling."""
     plateau_patience: int = field(default=1, metadata={"at_least": 1})
     """Validations without gain after which plateau acts."""
-    clip: float = field(default=1.0, metadata={"at_least": 0})
+    grad_clip: float = field(default=1.0, metadata={"at_least": 0})
     """Gradient clipping: the largest global norm of the gradient; 0 for none."""
     tokens_per_batch: int = field(default=512, metadata={"at_least": 1})
     """Batch size in tokens, for batches of sentences; padding included."""
-    lanes: int = field(default=20, metadata={"at_least": 1})
+    stream_batch_size: int = field(default=20, metadata={"at_least": 1})
     """Batch size on contiguous text: parallel streams, each continued in the next batch."""
-    span: int = field(default=35, metadata={"at_least": 1})
+    bptt: int = field(default=35, metadata={"at_least": 1})
     """BPTT length: tokens per stream of contiguous text and batch (truncated backpropagation
     through time)."""
     compile: bool = False
     """Whether torch compiles the step: a minute or more at first, faster steps then on some
     machines; needs a C++ compiler."""
-    accumulate: int = field(default=1, metadata={"at_least": 1})
+    grad_accumulation: int = field(default=1, metadata={"at_least": 1})
     """Gradient accumulation: batches whose gradients are summed before an optimiser step."""
     epochs: int | None = field(default=10, metadata={"at_least": 1})
     """Budget: passes over the training split."""

@@ -21,7 +21,7 @@ class OpenedCorpus:
     """A corpus, and how it was asked for."""
 
     corpus: Corpus
-    trained_on: Corpus
+    training_corpus: Corpus
     """The same without pairs of too uneven lengths, where those are left out."""
     spec: str
     """What the user named it by."""
@@ -49,7 +49,7 @@ def open_training_corpus(
     most = config.max_length_ratio
     return OpenedCorpus(
         corpus=corpus,
-        trained_on=corpus if most is None else filter_by_length_ratio(corpus, most),
+        training_corpus=corpus if most is None else filter_by_length_ratio(corpus, most),
         spec=corpus.name if isinstance(data, Corpus) else str(data),
         seed=seed,
         errors=errors,

@@ -91,7 +91,7 @@ def _seconds(
     if config.epochs is not None:
         every.append(float(tokens * config.epochs))
     if config.steps is not None:
-        steps = config.steps * config.accumulate
+        steps = config.steps * config.grad_accumulation
         every.append(tokens * steps / max(source.batches_per_epoch(), 1))
     if not every:
         return None
@@ -115,7 +115,7 @@ def _step(
     trial: System, optimizer: torch.optim.Optimizer, batch: Batch, state: State | None = None
 ) -> State | None:
     device = next(trial.parameters()).device
-    loss, state = trial(batch.to(device), state=state if batch.carries else None)
+    loss, state = trial(batch.to(device), state=state if batch.continues_previous else None)
     loss.mean.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -39,11 +39,11 @@ class FitData:
     held_out: BatchLoader | None = None
     held_out_split: str | None = None
     """validation; or test, which is watched but decides nothing, where there is no validation."""
-    carries: bool = False
+    carries_state: bool = False
     """Whether text goes on from batch to batch, and with it the system's state."""
 
     @property
-    def selects(self) -> bool:
+    def has_validation(self) -> bool:
         """Whether the held-out loss may choose weights, stop training or change the rate."""
         return self.held_out_split == "validation"
 
@@ -53,9 +53,9 @@ class TrainingData(FitData):
     """The training split of a corpus, and a held-out one where it has any."""
 
     dataset: TokenDataset
-    longest: int = 0
+    max_length: int = 0
     """Tokens of the longest sequence that is read at once, its context included."""
-    longest_condition: int = 0
+    max_source_length: int = 0
     """Tokens of the longest text that a sequence is given; 0 where none is given any."""
 
     def flat(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
@@ -69,7 +69,7 @@ class TrainingData(FitData):
         """The same, with held-out contiguous text in stretches of `span`; sentences stay whole."""
         if not isinstance(self.held_out, StreamBatches):
             return self
-        held_out = StreamBatches(self.held_out.dataset, lanes=1, span=span)
+        held_out = StreamBatches(self.held_out.dataset, batch_size=1, bptt=span)
         return replace(self, held_out=held_out)
 
     def with_mixed_lengths(self) -> TrainingData:
@@ -114,15 +114,15 @@ def training_data(
         train=training_batches(dataset, config),
         held_out=None if held_out is None else held_out_batches(held_out, config),
         held_out_split=held_out_split,
-        carries=corpus.layout.kind == "contiguous",
-        longest=_longest(dataset, held_out, config),
-        longest_condition=_longest_condition(dataset, held_out),
+        carries_state=corpus.layout.kind == "contiguous",
+        max_length=_longest(dataset, held_out, config),
+        max_source_length=_longest_condition(dataset, held_out),
     )
 
 
 def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: TrainingConfig) -> int:
     if dataset.layout.kind == "contiguous":
-        return 1 + config.span  # held-out text is cut to what the system takes
+        return 1 + config.bptt  # held-out text is cut to what the system takes
     splits = [dataset] if held_out is None else [dataset, held_out]
     return max(int(split.lengths.max()) for split in splits)
 
@@ -136,14 +136,14 @@ def _longest_condition(dataset: TokenDataset, held_out: TokenDataset | None) -> 
 def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
     """Lanes of contiguous text, or shuffled batches of like lengths."""
     if dataset.layout.kind == "contiguous":
-        return StreamBatches(dataset, lanes=config.lanes, span=config.span)
+        return StreamBatches(dataset, batch_size=config.stream_batch_size, bptt=config.bptt)
     return LengthBatches(dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed)
 
 
 def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
     """Contiguous text as the one stream it is, so that the loss is what scoring it gives."""
     if dataset.layout.kind == "contiguous":
-        return StreamBatches(dataset, lanes=1, span=HELD_OUT_BPTT)
+        return StreamBatches(dataset, batch_size=1, bptt=HELD_OUT_BPTT)
     return LengthBatches(
         dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed, shuffle=False
     )

@@ -67,7 +67,7 @@ def default_spec(card: Card, name: str) -> str:
     """What a system looks things up in unless told otherwise: see `Card.tries`."""
     if name not in card.needs:
         return ""
-    return card.tries.get(name, DEFAULT_MEMORY[name])
+    return card.default_memories.get(name, DEFAULT_MEMORY[name])
 
 
 def tiny_external_memory(card: Card) -> ExternalMemory:

@@ -36,7 +36,7 @@ def fit_by_counting(job: FitJob) -> FitResult:
         assert isinstance(job.data, TrainingData), "counting reads a corpus"
         note = job.system.fit_counts(*job.data.flat())
         if note:
-            job.reporter.tell(note)
+            job.reporter.print_message(note)
         job.system.to(job.accelerator.device)
         progress.step = progress.epoch = 1
         progress.seconds = clock.seconds()
@@ -56,12 +56,12 @@ def fit_by_em(job: FitJob) -> FitResult:
     assert isinstance(system, ExpectationMaximisation), "fitting by EM needs expect and maximise"
     system.to(job.accelerator.device)
     progress, budget = _restore(job), Budget(job.config, per_epoch=1)
-    if budget.over(progress) or progress.stale_validations:
+    if budget.is_over(progress) or progress.stale_validations:
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
     clock, loss, saved_at, asked = TrainingClock(progress.seconds), None, progress.seconds, False
     with job.reporter, StopSignals() as signals, torch.no_grad():
-        while not (budget.over(progress) or progress.stale_validations or asked):
+        while not (budget.is_over(progress) or progress.stale_validations or asked):
             # Expected counts of all batches and processes, then the best parameters given them.
             system.maximise(accumulate_expected_counts(job))
 
@@ -76,8 +76,8 @@ def fit_by_em(job: FitJob) -> FitResult:
             loss = _watch(job, progress)
             job.reporter.show(progress, budget)
 
-            asked = signals.asked
-            ending = asked or progress.stale_validations or budget.over(progress)
+            asked = signals.stop_requested
+            ending = asked or progress.stale_validations or budget.is_over(progress)
             if ending or budget.checkpoint_due(progress, saved_at):
                 _save(job, progress)
                 saved_at = progress.seconds
@@ -86,7 +86,7 @@ def fit_by_em(job: FitJob) -> FitResult:
         "early"
         if progress.stale_validations
         else "budget"
-        if budget.over(progress)
+        if budget.is_over(progress)
         else "interrupted"
     )
     return FitResult(progress=progress, reason=reason, loss=loss)
@@ -124,11 +124,11 @@ def _save(job: FitJob, progress: Progress) -> None:
 
 
 def _restore(job: FitJob) -> Progress:
-    checkpoint = job.run.load_checkpoint(job.reporter.tell)
+    checkpoint = job.run.load_checkpoint(job.reporter.print_message)
     job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
     if checkpoint is None:
         return Progress()
-    with restoring(job.run.trainer):
+    with restoring(job.run.checkpoints_folder):
         job.system.load_state_dict(checkpoint.model)
         return Progress.restored(checkpoint.state["progress"])
 

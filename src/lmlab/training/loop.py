@@ -69,7 +69,7 @@ class FitJob:
     run: RunFolder
     accelerator: Accelerator
     reporter: Reporter
-    judge: ValidationMetric | None = None
+    metric: ValidationMetric | None = None
     """A figure of merit on the validation split, where weights are kept by one."""
 
 
@@ -101,7 +101,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     parameters = [p for p in job.system.parameters() if p.requires_grad]
     schedule, budget = LearningRateSchedule(config), Budget(config, data.train.batches_per_epoch())
     progress, carried = restore_fit_checkpoint(job, optimizer, schedule)
-    if budget.over(progress):
+    if budget.is_over(progress):
         if job.config.average and progress.averaged_at_step != progress.step:
             with reporter:  # the budget has become smaller than what was trained
                 finish_fit(job, progress, optimizer, schedule, carried)
@@ -115,7 +115,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
-        for batches in accumulation_groups(data.train, size=config.accumulate, **place):
+        for batches in accumulation_groups(data.train, size=config.grad_accumulation, **place):
             # The randomness of a step depends on the seed and the step's number alone.
             began = time.perf_counter()
             generator = seed_step(config.seed, progress.step, accelerator)
@@ -127,41 +127,43 @@ def fit_by_gradient(job: FitJob) -> FitResult:
                 batch = shard_batch(whole, accelerator)
                 if batch is None:
                     continue
-                state = carried if batch.carries else None
+                state = carried if batch.continues_previous else None
                 loss, state = model(batch, state=state, generator=generator)
                 accelerator.backward(loss.total)
                 # Contiguous text goes on in the next batch, but its gradient ends here.
-                carried = state.detach() if data.carries and state is not None else None
+                carried = state.detach() if data.carries_state and state is not None else None
                 sums[:2] += torch.stack([loss.total.detach(), loss.count]).double().cpu()
 
             # … and over processes; the clock of the first one and any wish to stop travel along.
-            sums[2:] = torch.tensor([signals.asked, accelerator.is_main_process * clock.seconds()])
+            sums[2:] = torch.tensor(
+                [signals.stop_requested, accelerator.is_main_process * clock.seconds()]
+            )
             total, count, asked, progress.seconds = all_reduce_sum(sums, accelerator)
             all_reduce_gradients(parameters, accelerator)
 
             # One division, by the count of all of them: never a mean of means.
-            norm = clip_gradients(parameters, 1 / max(count, 1), config.clip)
+            norm = clip_gradients(parameters, 1 / max(count, 1), config.grad_clip)
             if not math.isfinite(total) or not math.isfinite(norm):
                 reporter.write(NOT_FINITE, progress)
                 raise non_finite_error(progress, total, norm, config)
 
             # Only a sound gradient reaches the weights.
-            rate = schedule.rate(progress.step, budget.spent(progress))
+            rate = schedule.learning_rate_at(progress.step, budget.fraction_spent(progress))
             set_learning_rate(optimizer, rate)
-            watch.before(progress.step + 1)
+            watch.record_before_step(progress.step + 1)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             seconds = time.perf_counter() - began
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
 
             # Look at held-out text now and then; only a validation split may decide anything.
-            evaluating = budget.evaluation_due(progress) or budget.spent(progress) >= 1
+            evaluating = budget.evaluation_due(progress) or budget.fraction_spent(progress) >= 1
             reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating, watch=watch)
             if evaluating and data.held_out is not None:
                 held_out_loss = validate(job, data.held_out, progress, schedule)
 
             # A checkpoint holds all that the next step depends on.
-            if budget.over(progress):
+            if budget.is_over(progress):
                 finish_fit(job, progress, optimizer, schedule, carried)
                 break
             if asked > 0 or budget.checkpoint_due(progress, saved_at):
@@ -170,8 +172,8 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             if asked > 0:
                 break
 
-    save_weights(job, replace=not data.selects)
-    reason = "interrupted" if not budget.over(progress) else "budget"
+    save_weights(job, replace=not data.has_validation)
+    reason = "interrupted" if not budget.is_over(progress) else "budget"
     reason = "early" if budget.stopped_early(progress) else reason
     return FitResult(progress=progress, reason=reason, loss=held_out_loss)
 
@@ -209,7 +211,7 @@ def non_finite_error(
     """The error for a loss or gradient that is no number, with what to try."""
     what = "loss" if not math.isfinite(total) else "gradient"
     tries = [f"learning_rate below {config.learning_rate:g}"]
-    if not config.clip or config.clip > 1:
+    if not config.grad_clip or config.grad_clip > 1:
         tries.append("clip=1")
     if not config.warmup_steps:
         tries.append("warmup_steps=100")
@@ -223,7 +225,7 @@ def validate(
     job: FitJob, source: BatchLoader, progress: Progress, schedule: LearningRateSchedule
 ) -> float:
     """The held-out loss; where it is of a validation split, the best weights are kept."""
-    with job.system.settled():
+    with job.system.refreshed():
         return _look_at_settled(job, source, progress, schedule)
 
 
@@ -237,7 +239,7 @@ def _look_at_settled(
         job.reporter.write(
             RETRIEVED_EVENT, progress, texts=lookups, recall=index_recall(job.system)
         )
-    if job.data.selects:
+    if job.data.has_validation:
         schedule.record_validation(found.loss)
         if progress.record_validation(found.loss, selection_score(figures)):
             save_weights(job)
@@ -248,13 +250,13 @@ def _look_at_settled(
 
 def validation_metrics(job: FitJob) -> dict[str, float]:
     """The figure of merit by its name, where weights are kept by one; the first process's."""
-    if job.judge is None or not job.data.selects:
+    if job.metric is None or not job.data.has_validation:
         return {}
     training = job.system.training
-    value = job.judge(job.system) if job.accelerator.is_main_process else 0.0
+    value = job.metric(job.system) if job.accelerator.is_main_process else 0.0
     job.system.train(training)
     [shared] = all_reduce_sum(torch.tensor([value], dtype=torch.float64), job.accelerator)
-    return {job.judge.name: shared}
+    return {job.metric.name: shared}
 
 
 def selection_score(figures: dict[str, float]) -> float | None:
@@ -284,7 +286,7 @@ def select_averaged_weights(job: FitJob, progress: Progress) -> None:
     """Average the weights of the last validations, and select them if they are better than the
     best; the system keeps its own weights, so that training can go on from here."""
     progress.averaged_at_step = progress.step
-    if not job.data.selects or job.data.held_out is None:
+    if not job.data.has_validation or job.data.held_out is None:
         return
     job.accelerator.wait_for_everyone()  # the first process has written them all
     weights = job.run.average_weights()
@@ -292,7 +294,7 @@ def select_averaged_weights(job: FitJob, progress: Progress) -> None:
         return
     own = {name: value.clone() for name, value in job.system.state_dict().items()}
     job.system.load_state_dict(weights)
-    with job.system.settled():
+    with job.system.refreshed():
         found = held_out_loss(job.system, job.data.held_out, job.accelerator)
         figures = validation_metrics(job)
         job.reporter.report_validation(progress, found, "average", figures)
@@ -304,14 +306,14 @@ def select_averaged_weights(job: FitJob, progress: Progress) -> None:
 def remove_averaging_weights(job: FitJob, *, after: int) -> None:
     """Remove what was put aside for the average after a step: it is used, or comes again."""
     if job.accelerator.is_main_process:
-        job.run.forget_weights(after=after)
+        job.run.remove_averaging_weights(after=after)
 
 
 def save_weights(job: FitJob, *, replace: bool = True) -> None:
     """Make the weights of this moment the run's own; without `replace`, only if it has none."""
     # The first process decides alone: what the others see depends on how far it has come.
     if job.accelerator.is_main_process and (replace or not job.run.has_weights()):
-        with job.system.settled():
+        with job.system.refreshed():
             job.run.save_weights(job.system)
     job.accelerator.wait_for_everyone()
 
@@ -333,7 +335,7 @@ def save_fit_checkpoint(
                 state={"progress": progress.state(), "schedule": schedule.state()},
                 model=job.system.state_dict(),
                 optimizer=optimizer_tensors(optimizer),
-                carried=rows,
+                recurrent_state=rows,
             )
         )
     job.accelerator.wait_for_everyone()
@@ -343,22 +345,22 @@ def restore_fit_checkpoint(
     job: FitJob, optimizer: torch.optim.Optimizer, schedule: LearningRateSchedule
 ) -> tuple[Progress, State | None]:
     """Go back to the last checkpoint, if there is one, and drop the metrics that came after it."""
-    checkpoint = job.run.load_checkpoint(job.reporter.tell)
+    checkpoint = job.run.load_checkpoint(job.reporter.print_message)
     if checkpoint is None:
         remove_averaging_weights(job, after=0)
         job.reporter.begin(after=0)
         return Progress(), None
-    with restoring(job.run.trainer):
+    with restoring(job.run.checkpoints_folder):
         job.system.load_state_dict(checkpoint.model)
         restore_optimizer(optimizer, checkpoint.optimizer)
         schedule.restore(checkpoint.state["schedule"])
         progress = Progress.restored(checkpoint.state["progress"])
     job.reporter.begin(after=checkpoint.step)
-    carried: dict[str, Tensor] = local_rows(checkpoint.carried, job.accelerator)
+    carried: dict[str, Tensor] = local_rows(checkpoint.recurrent_state, job.accelerator)
     remove_averaging_weights(
         job, after=0 if progress.averaged_at_step == progress.step else progress.step
     )
-    if job.data.selects and not job.run.has_weights():
+    if job.data.has_validation and not job.run.has_weights():
         # The best weights are lost: the next ones validated are the best there are.
         progress.best = progress.best_score = math.inf
     return progress, state_from_tensors(carried)

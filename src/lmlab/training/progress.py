@@ -90,7 +90,7 @@ class Budget:
     per_epoch: int
     """Batches of an epoch."""
 
-    def spent(self, progress: Progress) -> float:
+    def fraction_spent(self, progress: Progress) -> float:
         """The share that is used up, of several budgets the largest; 1 or more when it is over."""
         config, shares = self.config, []
         if config.epochs is not None:
@@ -102,9 +102,9 @@ class Budget:
             shares.append(progress.seconds / (60 * config.minutes))
         return max(shares)
 
-    def over(self, progress: Progress) -> bool:
+    def is_over(self, progress: Progress) -> bool:
         """Whether training is finished, by the budget or by early stopping."""
-        return self.spent(progress) >= 1 or self.stopped_early(progress)
+        return self.fraction_spent(progress) >= 1 or self.stopped_early(progress)
 
     def stopped_early(self, progress: Progress) -> bool:
         return 0 < self.config.patience <= progress.stale_validations
@@ -140,7 +140,7 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.stop_requested = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -159,9 +159,9 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+        if self.stop_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.stop_requested = True
 
 
 def _stop_signals() -> list[signal.Signals]:

@@ -16,7 +16,7 @@ GENERAL_RECIPES: dict[str, dict[str, Any]] = {
         "eps": 0.01,
         "learning_rate": 1e-3,
         "tokens_per_batch": 280 * 15,
-        "clip": 0.0,
+        "grad_clip": 0.0,
         "epochs": 30,
     },
 }

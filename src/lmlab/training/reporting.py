@@ -71,7 +71,7 @@ class Reporter:
         self._tensorboard_folder = None if silent else tensorboard
         self._tensorboard: Any = None
 
-    def tell(self, sentence: str) -> None:
+    def print_message(self, sentence: str) -> None:
         """A sentence for the person."""
         self._console.print(
             escape_control_characters(sentence), highlight=False, markup=False, soft_wrap=True
@@ -141,7 +141,7 @@ class Reporter:
             learning_rate=rate,
             gradient_norm=norm,
             tokens_per_second=round(speed, 1),
-            **({} if watch is None else watch.vitals()),
+            **({} if watch is None else watch.statistics()),
         )
         progress.window_total = progress.window_count = progress.window_seconds = 0.0
         self.show(progress, budget, speed)
@@ -159,7 +159,7 @@ class Reporter:
         more = "".join(f", {name} {value:.2f}" for name, value in figures.items())
         self._held_out = f" · {split} {evaluation.loss:.4f}{more}"
         if self._bar is None:
-            self.tell(
+            self.print_message(
                 f"epoch {progress.current_epoch}, step {progress.step}: {self._training_loss()}"
                 f"{split} {evaluation.loss:.4f} {self.unit}{more}"
             )
@@ -199,7 +199,7 @@ class Reporter:
 
     def show(self, progress: Progress, budget: Budget, speed: float | None = None) -> None:
         """Move the bar on, or write a line if the last one is some time ago."""
-        spent = min(budget.spent(progress), 1.0)
+        spent = min(budget.fraction_spent(progress), 1.0)
         left = progress.seconds * (1 - spent) / max(spent, 1e-9)
         loss = "" if math.isnan(self._last_loss) else f"loss {self._last_loss:.4f}"
         figures = f"{loss}{self._held_out}"
@@ -214,7 +214,7 @@ class Reporter:
             )
         elif time.perf_counter() - self._told > SECONDS_BETWEEN_LINES:
             self._told = time.perf_counter()
-            self.tell(
+            self.print_message(
                 f"epoch {progress.current_epoch}, step {progress.step}: {figures}, "
                 f"{format_duration(left)} left"
             )

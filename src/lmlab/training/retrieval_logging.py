@@ -55,5 +55,5 @@ def index_recall(system: System) -> float | None:
 
 
 def _words(system: Any, tokens: list[int]) -> str:
-    pieces: TokenizerProtocol | None = getattr(system, "pieces", None)
+    pieces: TokenizerProtocol | None = getattr(system, "tokenizer", None)
     return "" if pieces is None else pieces.decode(tokens)

@@ -119,7 +119,7 @@ class RunFolder:
         return self.path / WEIGHTS
 
     @property
-    def trainer(self) -> Path:
+    def checkpoints_folder(self) -> Path:
         return self.path / "trainer"
 
     @property
@@ -249,10 +249,10 @@ class RunFolder:
 
     def save_averaging_weights(self, system: System, step: int, *, keep: int) -> None:
         """Put the weights of a moment beside those of the last ones, `keep` in all."""
-        inner_folder(self.trainer, of=self.path)
+        inner_folder(self.checkpoints_folder, of=self.path)
         content = tensor_bytes(system.state_dict())
         name = f"{AVERAGING_PREFIX}{step:09d}-{hashlib.sha256(content).hexdigest()}.safetensors"
-        write_bytes(self.trainer / name, content)
+        write_bytes(self.checkpoints_folder / name, content)
         for old in self._remembered()[:-keep]:
             old.unlink(missing_ok=True)
 
@@ -268,14 +268,16 @@ class RunFolder:
             for name, last in every[-1].items()
         }
 
-    def forget_weights(self, *, after: int = 0) -> None:
+    def remove_averaging_weights(self, *, after: int = 0) -> None:
         """Remove the remembered weights of steps later than `after`."""
         for path in self._remembered():
             if int(path.stem.removeprefix(AVERAGING_PREFIX).partition("-")[0]) > after:
                 path.unlink(missing_ok=True)
 
     def _remembered(self) -> list[Path]:
-        return sorted(self.trainer.glob(f"{AVERAGING_PREFIX}{'[0-9]' * 9}-*.safetensors"))
+        return sorted(
+            self.checkpoints_folder.glob(f"{AVERAGING_PREFIX}{'[0-9]' * 9}-*.safetensors")
+        )
 
     def has_weights(self) -> bool:
         """Whether model.safetensors is there and what was written; under --no-verify as far as
@@ -289,11 +291,11 @@ class RunFolder:
             return False
 
     def save_checkpoint(self, checkpoint: checkpoints.Checkpoint) -> None:
-        inner_folder(self.trainer, of=self.path)
-        checkpoints.save_checkpoint(self.trainer, checkpoint)
+        inner_folder(self.checkpoints_folder, of=self.path)
+        checkpoints.save_checkpoint(self.checkpoints_folder, checkpoint)
 
     def load_checkpoint(self, tell: Callable[[str], None]) -> checkpoints.Checkpoint | None:
-        return checkpoints.load_checkpoint(self.trainer, tell)
+        return checkpoints.load_checkpoint(self.checkpoints_folder, tell)
 
 
 def _read_remembered(path: Path) -> dict[str, torch.Tensor]:
@@ -330,7 +332,7 @@ class TrainedModel:
     """Of what texts are given, where it is not the same."""
 
     @property
-    def reads_by(self) -> Tokenizer:
+    def effective_source_tokenizer(self) -> Tokenizer:
         """The tokeniser of what texts are given."""
         return self.source_tokenizer or self.tokenizer
 
@@ -362,7 +364,7 @@ def load_run(path: Path | str) -> TrainedModel:
             system.setup_tokenizer(tokenizer)  # what is looked up is made of texts
     load_weights(system, run)
     if isinstance(system, DocumentStoreModel):
-        system.looked_up.cache_index(run.memory)
+        system.document_memory.cache_index(run.memory)
     return TrainedModel(
         system=system.eval(),
         tokenizer=tokenizer,

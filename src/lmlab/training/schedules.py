@@ -36,7 +36,7 @@ class LearningRateSchedule:
     stale_validations: int = 0
     """Validations since the best one or the last cut."""
 
-    def rate(self, step: int, spent: float) -> float:
+    def learning_rate_at(self, step: int, spent: float) -> float:
         """The learning rate of a step, `spent` being the share of the budget used before it."""
         warmup = self.config.warmup_steps
         rising = min(1.0, (step + 1) / warmup) if warmup else 1.0

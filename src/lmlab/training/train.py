@@ -123,10 +123,10 @@ def train(
     (A schedule that follows the budget, as cosine does, follows the larger one from there on, and
     `average` takes only validations made since.)
     `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
-    their runs compare. See `RunFolder` for what is written. `judge` makes what `select_by` asks for.
-    `base` is a run that the system is built on; `encoder` one whose weights its own encoder begins
-    with, and whose settings are the system's where it has the same and they are not given; those of
-    a base are where its weights are copied too (dpr, realm).
+    their runs compare. See `RunFolder` for what is written. `judge` makes what `select_by` asks
+    for. `base` is a run that the system is built on; `encoder` one whose weights its own encoder
+    begins with, and whose settings are the system's where it has the same and they are not given;
+    those of a base are where its weights are copied too (dpr, realm).
     """
     retain_freed_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
@@ -155,7 +155,7 @@ def train(
         tokenizers = prepare_tokenizers(
             run,
             before,
-            opened.trained_on,
+            opened.training_corpus,
             plan.training,
             built_on,
             texts=tokenizer,
@@ -168,19 +168,19 @@ def train(
         if before is not None:
             check_resumable(before, description, run)
         prepared = training_data(
-            opened.trained_on,
+            opened.training_corpus,
             tokenizers.texts,
             plan.training,
             progress=not quiet,
             source_tokenizer=tokenizers.sources,
-            entities=_named(card, memories, opened.trained_on),
+            entities=_named(card, memories, opened.training_corpus),
         )
     _check_data(prepared, plan, accelerator)
     model = _model(plan, opened.corpus, tokenizers, prepared, others, memories)
     model.to(accelerator.device)
     if model.needs_mixed_lengths:
         prepared = prepared.with_mixed_lengths()
-    if prepared.carries:
+    if prepared.carries_state:
         span = held_out_bptt(model, prepared.train, plan.training, accelerator.device)
         prepared = prepared.with_held_out_bptt(span)
     kept_by = _judge(plan, opened.corpus, tokenizers, judge)
@@ -198,13 +198,15 @@ def train(
         quiet=quiet,
         silent=not accelerator.is_main_process,
         tensorboard=run.path / "tensorboard",
-        unit=model.unit,
+        unit=model.loss_unit,
         compares=model.loss_is_comparable,
     )
     if accelerator.is_main_process and not quiet:
         _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
-        reporter.tell(f"{card.name} is fitted by one pass of counting; the budget changes nothing")
+        reporter.print_message(
+            f"{card.name} is fitted by one pass of counting; the budget changes nothing"
+        )
     job = FitJob(
         system=model,
         data=prepared,
@@ -212,11 +214,11 @@ def train(
         run=run,
         accelerator=accelerator,
         reporter=reporter,
-        judge=kept_by,
+        metric=kept_by,
     )
     outcome = FITTERS[model.fitting](job)
     result = _result(outcome, run, model, prepared)
-    reporter.tell(_farewell(outcome, run, result, reporter.unit))
+    reporter.print_message(_farewell(outcome, run, result, reporter.unit))
     return result
 
 
@@ -251,8 +253,8 @@ def _model(
         source=None if tokenizers.sources is None else tokenizers.sources.vocabulary,
         memories=memories,
     )
-    model.check_length(data.longest)
-    model.check_condition_length(data.longest_condition)
+    model.check_length(data.max_length)
+    model.check_condition_length(data.max_source_length)
     model.setup_tokenizer(tokenizers.texts)
     model.setup_data(*data.flat())
     return model
@@ -296,12 +298,13 @@ def _check_data(data: TrainingData, plan: TrainingPlan, accelerator: Accelerator
             "corpus of single texts."
         )
     world, contiguous = accelerator.num_processes, data.dataset.layout.kind == "contiguous"
-    if contiguous and config.lanes % world:
+    if contiguous and config.stream_batch_size % world:
         raise UserError(
-            f"lanes={config.lanes} can't be shared among {world} processes; give a multiple of "
-            f"{world} by --set lanes=…"
+            f"stream_batch_size={config.stream_batch_size} can't be shared among {world} "
+            f"processes; give a multiple of "
+            f"{world} by --set stream_batch_size=…"
         )
-    check_validation_split(config, selects=data.selects)
+    check_validation_split(config, selects=data.has_validation)
 
 
 def check_validation_split(config: TrainingConfig, *, selects: bool) -> None:
@@ -335,17 +338,17 @@ def _announce(
             tokens=data.dataset.total_tokens,
             processes=accelerator.num_processes,
         )
-        reporter.tell(f"{head}: {expected.sentence()}")
+        reporter.print_message(f"{head}: {expected.sentence()}")
     else:
         ways = {"counting": "by counting", "em": "by EM", "words": "word by word"}
         by = ways[system.fitting]
-        reporter.tell(f"{head}: fitted {by} on {data.dataset.total_tokens:,} tokens")
+        reporter.print_message(f"{head}: fitted {by} on {data.dataset.total_tokens:,} tokens")
     if lost := data.dataset.report.losses():
-        reporter.tell(f"while reading the training split: {lost}")
+        reporter.print_message(f"while reading the training split: {lost}")
     if dropped := data.dataset.report.uneven_pairs:
-        reporter.tell(f"{dropped:,} training pairs of too uneven lengths are left out")
+        reporter.print_message(f"{dropped:,} training pairs of too uneven lengths are left out")
     if data.held_out_split == "test":
-        reporter.tell(
+        reporter.print_message(
             "this corpus has no validation split: the test loss is shown, chooses nothing, and the "
             "last weights are kept"
         )
@@ -358,7 +361,7 @@ def _farewell(outcome: FitResult, run: RunFolder, result: TrainingResult, unit: 
     progress = outcome.progress
     where = f"at step {progress.step} after {format_exact_duration(progress.seconds)}"
     if outcome.reason == "interrupted":
-        return f"stopped {where}; a checkpoint is in {run.trainer}, go on with --resume"
+        return f"stopped {where}; a checkpoint is in {run.checkpoints_folder}, go on with --resume"
     if outcome.reason == "nothing":
         return f"{run.path} is already trained; give a larger budget to go on"
     early = ", as the loss stopped falling" if outcome.reason == "early" else ""
@@ -369,7 +372,7 @@ def _result(
     outcome: FitResult, run: RunFolder, system: System, data: TrainingData
 ) -> TrainingResult:
     progress = outcome.progress
-    best = progress.best if system.fitting == "gradient" and data.selects else outcome.loss
+    best = progress.best if system.fitting == "gradient" and data.has_validation else outcome.loss
     return TrainingResult(
         path=run.path,
         reason=outcome.reason,
@@ -377,8 +380,8 @@ def _result(
         epochs=progress.epoch,
         seconds=progress.seconds,
         loss=outcome.loss,
-        best=best if data.selects else None,
+        best=best if data.has_validation else None,
         parameters=system.parameter_count,
-        unit=system.unit,
+        unit=system.loss_unit,
         loss_is_comparable=system.loss_is_comparable,
     )

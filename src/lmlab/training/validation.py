@@ -55,7 +55,7 @@ def held_out_loss(
                 batch = shard_batch(whole, accelerator)
                 if batch is None:
                     continue
-                state = state if batch.carries else None
+                state = state if batch.continues_previous else None
                 found, state = _measured(system, batch, state, generator)
                 sums += found
     finally:
@@ -68,11 +68,11 @@ def _measured(
     system: System, batch: Batch, state: State | None, generator: torch.Generator
 ) -> tuple[Tensor, State | None]:
     """Minus the log-probability of a batch (or its loss) and its count, and the state after it."""
-    if isinstance(system, LogProb) and system.watched == "log_prob":
+    if isinstance(system, LogProb) and system.validation_metric == "log_prob":
         scored = system.log_prob(batch, state=state, generator=generator)
         return torch.tensor([-scored.totals.double().sum().item(), batch.count]), scored.state
     loss, after = system.held_out_loss(batch, state=state, generator=generator)
-    loss = loss.parts.get(system.watched, loss)
+    loss = loss.parts.get(system.validation_metric, loss)
     return torch.tensor([loss.total.item(), loss.count.item()]), after
 
 
@@ -88,7 +88,7 @@ def held_out_bptt(
     longest = HELD_OUT_BPTT if system.window is None else min(HELD_OUT_BPTT, system.window)
     by_span = system.fitting == "gradient"  # whoever counts reads the stream as a whole
     if by_span and not _carries_state(system, next(source.epoch(0)).to(device)):
-        return min(longest, config.span)
+        return min(longest, config.bptt)
     return longest
 
 

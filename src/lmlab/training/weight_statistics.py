@@ -26,12 +26,12 @@ class UpdateMonitor:
         self._matrices = matrices or [p for p in system.parameters() if p.requires_grad]
         self._before: list[Tensor] | None = None
 
-    def before(self, step: int) -> None:
+    def record_before_step(self, step: int) -> None:
         """Step number `step`, counted from 1, is about to be made."""
         looking = step == 1 or step % self._every == 0
         self._before = [p.detach().clone() for p in self._matrices] if looking else None
 
-    def vitals(self) -> dict[str, float | dict[str, float]]:
+    def statistics(self) -> dict[str, float | dict[str, float]]:
         """What is worth a line of the metrics after the step."""
         found: dict[str, float | dict[str, float]] = {}
         if self._before is not None:

@@ -31,10 +31,10 @@ STEPS_AHEAD = 2
 class ChunkResult:
     """What came of one step."""
 
-    rate: float
-    lost: float
+    learning_rate: float
+    loss_total: float
     """Loss of those pairs that were looked at …"""
-    looked: int
+    loss_count: int
     """… and how many they were."""
     tokens: int
 
@@ -54,9 +54,9 @@ class TextChunks:
         self.tokens = tokens
         self.size = size
         self.seed = seed
-        objective, law = system.objective, system.objective.law
-        kept = law.kept().numpy().copy()
-        kept[law.breaks.numpy()] = word2vec_kernels.SENTENCE_BREAK
+        objective, law = system.objective, system.objective.unigram
+        kept = law.keep_probabilities().numpy().copy()
+        kept[law.is_boundary.numpy()] = word2vec_kernels.SENTENCE_BREAK
         stay, alias = word2vec_kernels.alias_table(law.noise().numpy())
         self._draw: Callable[[NDArray[np.int32], int], Any] = lambda ids, seed: (
             word2vec_kernels.sample_training_pairs(
@@ -77,7 +77,7 @@ class TextChunks:
         """Stretches of the whole text."""
         return max(1, -(-len(self.tokens) // self.size))
 
-    def place(self, epoch: int, position: int) -> int:
+    def chunk_index(self, epoch: int, position: int) -> int:
         """Which stretch comes at a position of an epoch."""
         if self._order is None or self._order[0] != epoch:
             generator = np.random.default_rng([self.seed, epoch])
@@ -90,7 +90,7 @@ class TextChunks:
         ids = np.asarray(self.tokens[low : low + self.size]).astype(np.int32)
         mixed = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
         lost, looked = self._learn(*self._draw(ids, mixed), np.float32(rate))
-        return ChunkResult(rate=rate, lost=lost, looked=looked, tokens=len(ids))
+        return ChunkResult(learning_rate=rate, loss_total=lost, loss_count=looked, tokens=len(ids))
 
 
 def _learner(system: Word2Vec) -> Callable[..., tuple[float, int]]:
@@ -119,7 +119,9 @@ def fit_word2vec(job: FitJob) -> FitResult:
     """
     hindrance = _hindrance(job)
     if hindrance:
-        job.reporter.tell(f"{hindrance}, so that the ordinary loop trains, which takes longer")
+        job.reporter.print_message(
+            f"{hindrance}, so that the ordinary loop trains, which takes longer"
+        )
         return fit_by_gradient(job)
     system, config, data = job.system, job.config, job.data
     assert isinstance(system, Word2Vec) and isinstance(data, TrainingData)
@@ -127,7 +129,7 @@ def fit_word2vec(job: FitJob) -> FitResult:
     tokens, _ = data.flat()
     stretches = TextChunks(system, tokens, size=config.tokens_per_batch, seed=config.seed)
     budget = Budget(config, stretches.per_epoch())
-    if budget.over(progress):
+    if budget.is_over(progress):
         save_weights(job, replace=False)
         return FitResult(progress=progress, reason="nothing")
     return _Course(job, stretches, budget, schedule, progress, system.threads).run()
@@ -166,7 +168,7 @@ class _Course:
             StopSignals() as signals,
             ThreadPoolExecutor(self.threads) as pool,
         ):
-            while self.flight or not (budget.over(progress) or signals.asked):
+            while self.flight or not (budget.is_over(progress) or signals.stop_requested):
                 # Keep the threads busy, as long as nothing is to be done in between.
                 while len(self.flight) < STEPS_AHEAD * self.threads and not landing:
                     self.flight.append(self._plan(pool, planned))
@@ -174,7 +176,7 @@ class _Course:
                 self._done(self.flight.popleft().result())
 
                 saving = saving or budget.checkpoint_due(progress, saved_at)
-                landing = landing or saving or signals.asked or budget.over(progress)
+                landing = landing or saving or signals.stop_requested or budget.is_over(progress)
                 if self.flight:
                     continue
                 # All threads rest: look at held-out text, and save what the next step needs.
@@ -187,21 +189,21 @@ class _Course:
                 planned, landing, saving = replace(progress), False, False
             self._save()
         save_weights(self.job)
-        reason = "budget" if budget.over(progress) else "interrupted"
+        reason = "budget" if budget.is_over(progress) else "interrupted"
         reason = "early" if budget.stopped_early(progress) else reason
         return FitResult(progress=progress, reason=reason, loss=self.held_out_loss)
 
     def _plan(self, pool: ThreadPoolExecutor, planned: Progress) -> Future[ChunkResult]:
         """Send the next step off, and count it as made."""
         planned.seconds = self.clock.seconds()
-        rate = self.schedule.rate(planned.step, self.budget.spent(planned))
-        place = self.stretches.place(planned.epoch, planned.position)
+        rate = self.schedule.learning_rate_at(planned.step, self.budget.fraction_spent(planned))
+        place = self.stretches.chunk_index(planned.epoch, planned.position)
         flying = pool.submit(self.stretches.step, planned.step, place, rate)
         planned.advance(0.0, 0.0, 0.0, 1, self.budget.per_epoch)
         return flying
 
     def _evaluating(self, progress: Progress) -> bool:
-        return self.budget.evaluation_due(progress) or self.budget.spent(progress) >= 1
+        return self.budget.evaluation_due(progress) or self.budget.fraction_spent(progress) >= 1
 
     def _due(self, planned: Progress) -> bool:
         """Whether something is to be done after the steps planned so far."""
@@ -213,12 +215,16 @@ class _Course:
         progress = self.progress
         before, progress.seconds = progress.seconds, self.clock.seconds()
         progress.advance(
-            stretch.lost, stretch.looked, progress.seconds - before, 1, self.budget.per_epoch
+            stretch.loss_total,
+            stretch.loss_count,
+            progress.seconds - before,
+            1,
+            self.budget.per_epoch,
         )
         self.tokens += stretch.tokens
         often = progress.step % self.job.config.log_every == 0 or progress.step == 1
         if often or self._evaluating(progress):
-            self._tell(stretch.rate)
+            self._tell(stretch.learning_rate)
 
     def _tell(self, rate: float) -> None:
         progress = self.progress
@@ -248,7 +254,7 @@ class _Course:
         found = held_out_loss(job.system, source, job.accelerator)
         job.reporter.report_validation(self.progress, found, str(job.data.held_out_split))
         self.held_out_loss = found.loss
-        if job.data.selects:
+        if job.data.has_validation:
             self.schedule.record_validation(found.loss)
             self.progress.record_validation(found.loss)
 
@@ -272,11 +278,11 @@ def _hindrance(job: FitJob) -> str | None:
 
 def _restore(job: FitJob) -> tuple[Progress, LearningRateSchedule]:
     schedule = LearningRateSchedule(job.config)
-    checkpoint = job.run.load_checkpoint(job.reporter.tell)
+    checkpoint = job.run.load_checkpoint(job.reporter.print_message)
     job.reporter.begin(after=0 if checkpoint is None else checkpoint.step)
     if checkpoint is None:
         return Progress(), schedule
-    with restoring(job.run.trainer):
+    with restoring(job.run.checkpoints_folder):
         job.system.load_state_dict(checkpoint.model)
         schedule.restore(checkpoint.state["schedule"])
         return Progress.restored(checkpoint.state["progress"]), schedule

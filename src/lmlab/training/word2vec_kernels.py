@@ -1,7 +1,7 @@
 """Word vectors at the speed of the machine: the inner loops of word2vec, compiled by numba.
 
-What is drawn (`sample_training_pairs`) is apart from what is learnt of it (`learn_…`), so that each can be held to
-its own law: draws to their distributions, and updates to the gradient of the loss in
+What is drawn (`sample_training_pairs`) is apart from what is learnt of it (`learn_…`), so that each
+can be held to its own law: draws to their distributions, and updates to the gradient of the loss in
 `objectives/negative_sampling.py`. All of them let go of Python's lock, so that threads share the
 vectors and change them without locks (Hogwild, Niu et al. 2011): right up to updates that are lost
 where two threads meet in one word, and the same to the bit with one thread.
@@ -112,9 +112,9 @@ def sample_training_pairs(
     """Draw what is learnt from a stretch of text: n places, at most M words around, k of noise.
 
     Gives words (n,), words around (n, M) of which the first counts (n,) are there, noise (n, k).
-    `kept` (V,) is the probability of each token to stay, `SENTENCE_BREAK` where it ends a sentence. A window
-    is 1 … `window` words wide to either side, uniformly; with `random_contexts` that many words of
-    the whole window. Windows end at the stretch's ends.
+    `kept` (V,) is the probability of each token to stay, `SENTENCE_BREAK` where it ends a sentence.
+    A window is 1 … `window` words wide to either side, uniformly; with `random_contexts` that many
+    words of the whole window. Windows end at the stretch's ends.
     """
     words, sentences, state = subsample_words(tokens, kept, np.uint64(seed))
     count = len(words)

@@ -34,16 +34,16 @@ class DenoisingConfig(DecoderConfig):
 
     decoder_layers: int = field(default=0, metadata={"at_least": 0})
     """Blocks of the decoder; 0 for as many as the encoder has."""
-    scaled: bool = False
+    scaled_embeddings: bool = False
     """Whether embeddings are multiplied by √width."""
-    whole: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
+    full_mask_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
     """Share of the texts whose source is one mask symbol alone, and which are written whole: what
     its score of a text is given."""
     mask: int | None = field(default=None, metadata={"at_least": 0})
     """Id of the symbol that hides; the tokeniser's own where none is given."""
-    opening: tuple[int, ...] = ()
+    decoder_prefix: tuple[int, ...] = ()
     """Ids that the decoder is given first; the start symbol where none are given."""
-    source_start: bool = True
+    source_has_start: bool = True
     """Whether a source begins with the start symbol."""
 
 
@@ -58,11 +58,11 @@ class PostNormDenoisingConfig(DenoisingConfig):
 
 
 def make_special_tokens(config: DenoisingConfig, vocabulary: Vocabulary) -> DenoisingSpecialTokens:
-    return DenoisingSpecialTokens.of(
+    return DenoisingSpecialTokens.from_vocabulary(
         vocabulary,
         mask=config.mask,
-        opening=config.opening,
-        source_start=config.source_start,
+        opening=config.decoder_prefix,
+        source_start=config.source_has_start,
     )
 
 
@@ -76,7 +76,7 @@ def make_backbone(config: DenoisingConfig, tokens: nn.Embedding) -> TransformerE
         config,
         tokens,
         decoder_layers=config.decoder_layers or None,
-        scaled=config.scaled,
+        scaled=config.scaled_embeddings,
     )
 
 
@@ -111,5 +111,5 @@ def make_denoising_seq2seq(
         objective=objective,
     )
     # The encoder reads a whole text with its symbols, the decoder all but the last of them.
-    system.window = config.length - max(1, len(config.opening) - 1)
+    system.window = config.length - max(1, len(config.decoder_prefix) - 1)
     return system

@@ -48,7 +48,7 @@ class EntityConfig(TransformerConfig):
     """The layer after which entities are looked up; 0 for a third of them, as 4 of 12."""
     entity_width: int = field(default=0, metadata={"at_least": 0})
     """Numbers in an entity's vector; 0 for width."""
-    nearest: int = field(default=100, metadata={"at_least": 1})
+    top_k: int = field(default=100, metadata={"at_least": 1})
     """Entities (and facts) that a mention looks up in use; all in training."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the tokens outside of mentions that are hidden and predicted."""
@@ -78,7 +78,7 @@ ENTITY_RECIPES = {
         "warmup_steps": 100,
         "tokens_per_batch": 1024,
         "weight_decay": 0.01,
-        "clip": 1.0,
+        "grad_clip": 1.0,
         "epochs": 30,
     },
 }
@@ -109,7 +109,7 @@ def build_fae(
         knowledge.objects,
         config.width,
         mask=require_mask_token(vocabulary),
-        nearest=config.nearest,
+        nearest=config.top_k,
     )
     return FactsAsExperts(**make_parts(config, vocabulary, knowledge, entities, facts))
 
@@ -144,7 +144,7 @@ def make_parts(
         entities,
         config.width,
         norm=make_norm(config),
-        nearest=config.nearest,
+        nearest=config.top_k,
         special=[token for token in frame if token is not None],
     )
     backbone = MemoryTransformer(

@@ -117,7 +117,7 @@ def build_masked_lm(
     objective = BERTObjective(
         vocabulary,
         choice,
-        MaskReplacement(vocabulary=vocabulary, together=spans_together),
+        MaskReplacement(vocabulary=vocabulary, per_span=spans_together),
         repeats=make_static_masking(config),
         full_sentences=several if config.full_sentences else None,
         pairs=None if paired is None else paired(config.width, vocabulary),

@@ -56,10 +56,10 @@ class RagConfig(DecoderConfig):
     """Numbers in the vectors of documents and questions, where no base brings its own; untrained,
     the right one of 186 documents on capitals comes first for 594 of 596 questions at 512, for 537
     at 256 and for 424 at 128."""
-    questions_encoder: Literal["learnt", "fixed"] = "learnt"
+    question_encoder: Literal["learnt", "fixed"] = "learnt"
     """Whether the questions' encoder learns with the writer, as in the paper, or stays as it is: a
     writer that begins from nothing needs steps that spoil a trained encoder."""
-    copies: bool = True
+    copy_mechanism: bool = True
     """Whether the writer may copy words of what it reads (See et al. 2017). BART, from which the
     paper starts, has learnt to copy from its pre-training; a small writer has not."""
 
@@ -106,8 +106,8 @@ def make_rag(
         else TrainedBiEncoder(base)
     )
     retriever.check_length(config.document_length)
-    if config.questions_encoder == "fixed":
-        retriever.rest()
+    if config.question_encoder == "fixed":
+        retriever.freeze()
     return RAG(
         vocabulary=vocabulary,
         writer=make_rag_generator(config, vocabulary),
@@ -129,7 +129,7 @@ def make_rag_generator(config: RagConfig, vocabulary: Vocabulary) -> EncoderDeco
     tokens = make_token_embedding(config, vocabulary)
     backbone = make_encoder_decoder(config, tokens, decoder_layers=config.decoder_layers or None)
     kind: type[EncoderDecoderLM] = EncoderDecoderLM
-    if config.copies:
+    if config.copy_mechanism:
         kind, backbone = PointerGenerator, make_pointer_generator(config, backbone, vocabulary)
     writer = kind(
         vocabulary=vocabulary,

@@ -43,23 +43,23 @@ class RecurrentSeq2SeqConfig(NextTokenLossConfig):
     """Cells stacked on each other, in the reader and in the writer."""
     cell: Seq2SeqCellName = "gru"
     """rnn, lstm or gru."""
-    both_ways: bool = False
+    bidirectional: bool = False
     """Whether the reader reads both ways, half of the width each."""
-    reversed: bool = False
+    reverse_source: bool = False
     """Whether the source is read from its end to its beginning."""
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
     """Share of embeddings and layer outputs set to zero in training."""
     tied: bool = True
     """Whether the output vectors are the writer's embeddings."""
-    shared: bool = False
+    shared_embeddings: bool = False
     """Whether reader and writer have the same embeddings."""
-    choices: int = field(default=1, metadata={"at_least": 1})
+    latent_choices: int = field(default=1, metadata={"at_least": 1})
     """Values of a latent variable between source and text, summed out exactly; 1 is none."""
-    smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    label_smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Label smoothing: the share of a target's mass that all tokens share in training."""
 
     def __post_init__(self) -> None:
-        if self.both_ways and self.width % 2:
+        if self.bidirectional and self.width % 2:
             raise UserError(
                 f"a reader of both ways takes half of the width each, and {self.width} is odd; "
                 "give an even one."
@@ -69,14 +69,14 @@ class RecurrentSeq2SeqConfig(NextTokenLossConfig):
 SEQ2SEQ_MULTI30K = {
     # German to English on two cores: docs/translation.md has what it reaches.
     "dropout": 0.3,
-    "smoothing": 0.1,
+    "label_smoothing": 0.1,
     "learning_rate": 2e-3,
     "schedule": "cosine",
     "warmup_steps": 200,
     "tokens_per_batch": 2048,
     "weight_decay": 0.01,
     "vocabulary_size": 4000,
-    "clip": 1.0,
+    "grad_clip": 1.0,
     "average": 5,
 }
 
@@ -96,12 +96,12 @@ def build_recurrent_seq2seq(
 
     `source` is the reader's vocabulary, where it is another.
     """
-    if config.choices > 1 and config.smoothing:
+    if config.latent_choices > 1 and config.label_smoothing:
         raise UserError(
             "the values of a latent variable are mixed by their probabilities, which label "
-            "smoothing does not take: --set smoothing=0, or choices=1."
+            "smoothing does not take: --set label_smoothing=0, or latent_choices=1."
         )
-    if config.shared and source is not None:
+    if config.shared_embeddings and source is not None:
         raise UserError(
             "sources with a vocabulary of their own can't share embeddings; leave shared=true or "
             "--source-tokenizer out."
@@ -110,7 +110,11 @@ def build_recurrent_seq2seq(
     # Small vectors: torch's unit normals make the first steps of a softmax model wild.
     nn.init.uniform_(writing.weight, -0.1, 0.1)
     # A reader's words stand in no softmax, and are told apart sooner where they are large.
-    reading = writing if config.shared else nn.Embedding((source or vocabulary).size, config.width)
+    reading = (
+        writing
+        if config.shared_embeddings
+        else nn.Embedding((source or vocabulary).size, config.width)
+    )
     inputs = config.width * (2 if joined else 1)
     cells = _cells(config, config.width, first=inputs)
     backbone = RNNEncoderDecoder(make_source_encoder(config, reading), make_writer(writing, cells))
@@ -119,18 +123,20 @@ def build_recurrent_seq2seq(
         "vocabulary": vocabulary,
         "backbone": backbone,
         "emission": emission,
-        "objective": ConditionalLM(vocabulary, source=source, smoothing=config.smoothing),
+        "objective": ConditionalLM(vocabulary, source=source, smoothing=config.label_smoothing),
     }
-    if config.choices > 1:
-        return LatentStartSeq2Seq(choices=config.choices, **parts)
+    if config.latent_choices > 1:
+        return LatentStartSeq2Seq(choices=config.latent_choices, **parts)
     return EncoderDecoderLM(**parts)
 
 
 def make_source_encoder(config: RecurrentSeq2SeqConfig, embedding: nn.Embedding) -> RNNEncoder:
-    each = config.width // 2 if config.both_ways else config.width
+    each = config.width // 2 if config.bidirectional else config.width
     there = _cells(config, each, first=config.width)
-    back = _cells(config, each, first=config.width) if config.both_ways else []
-    return RNNEncoder(embedding, there, back, dropout=config.dropout, reversed_=config.reversed)
+    back = _cells(config, each, first=config.width) if config.bidirectional else []
+    return RNNEncoder(
+        embedding, there, back, dropout=config.dropout, reversed_=config.reverse_source
+    )
 
 
 def _cells(config: RecurrentSeq2SeqConfig, width: int, *, first: int) -> list[RecurrentCell]:

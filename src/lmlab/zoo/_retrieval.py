@@ -31,19 +31,19 @@ class RetrieverConfig(TransformerConfig):
     pooling: TextPooling = "mean"
     """first: the hidden state of place 0, as the papers have it, whose encoders were trained
     before; mean: that of all places, which learns sooner from nothing."""
-    shared: Literal["all", "tokens", "nothing"] = "all"
+    shared_encoders: Literal["all", "tokens", "nothing"] = "all"
     """What the two encoders have in common: all but their projections, the tokens' vectors, or
     nothing."""
-    vector_length: float = field(default=0.0, metadata={"at_least": 0})
+    vector_norm: float = field(default=0.0, metadata={"at_least": 0})
     """The length that vectors are brought to, so that a score is its square times a cosine; 0
     leaves them as they are."""
 
-    taken_from_base: ClassVar[frozenset[str]]
+    inherited_from_base: ClassVar[frozenset[str]]
     """Settings that are the base's where none are given: its weights are copied, so they must have
     the same shapes, and mean the same."""
 
 
-RetrieverConfig.taken_from_base = frozenset(spec.name for spec in fields(RetrieverConfig))
+RetrieverConfig.inherited_from_base = frozenset(spec.name for spec in fields(RetrieverConfig))
 
 TINY: dict[str, Any] = {
     "width": 12,
@@ -63,7 +63,7 @@ RETRIEVER_RECIPES = {
         "warmup_steps": 200,
         "tokens_per_batch": 8192,
         "weight_decay": 0.01,
-        "clip": 1.0,
+        "grad_clip": 1.0,
     },
 }
 
@@ -73,15 +73,17 @@ def make_encoders(
 ) -> tuple[PooledTextEncoder, PooledTextEncoder]:
     """That of questions and that of documents."""
     tokens = make_token_embedding(config, vocabulary)
-    other = tokens if config.shared == "tokens" else make_token_embedding(config, vocabulary)
+    other = (
+        tokens if config.shared_encoders == "tokens" else make_token_embedding(config, vocabulary)
+    )
     first = make_transformer(config, tokens)
-    second = first if config.shared == "all" else make_transformer(config, other)
+    second = first if config.shared_encoders == "all" else make_transformer(config, other)
     questions, documents = (
         PooledTextEncoder(
             backbone,
             width=config.vector_width,
             pooling=config.pooling,
-            length=config.vector_length,
+            length=config.vector_norm,
         )
         for backbone in (first, second)
     )

@@ -67,7 +67,7 @@ class TransformerConfig:
     """Attention functions side by side in each layer."""
     head_width: int = field(default=0, metadata={"at_least": 0})
     """Numbers of a head's query; 0 for width / heads."""
-    inner: int = field(default=0, metadata={"at_least": 0})
+    ffn_width: int = field(default=0, metadata={"at_least": 0})
     """Units of the feed-forward layers; 0 for four times the width."""
     length: int = field(default=128, metadata={"at_least": 2})
     """The longest input that it takes at once."""
@@ -78,13 +78,13 @@ class TransformerConfig:
     positions: PositionName = "learned"
     """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, nezha, transformer-xl, alibi,
     rotary or none."""
-    reach: int = field(default=8, metadata={"at_least": 1})
+    clip_distance: int = field(default=8, metadata={"at_least": 1})
     """Distance beyond which Shaw's and NEZHA's positions are clipped."""
     buckets: int = field(default=32, metadata={"at_least": 4})
     """Buckets of distances, where positions are buckets."""
     max_distance: int = field(default=128, metadata={"at_least": 2})
     """Distance from which on all fall into the last bucket."""
-    clip_distance: int = field(default=0, metadata={"at_least": 0})
+    clamp_length: int = field(default=0, metadata={"at_least": 0})
     """Distance beyond which Transformer-XL's positions are all alike; 0 for none."""
     relative_segments: bool = False
     """Whether Transformer-XL's positions ask if two places are of one segment (XLNet)."""
@@ -100,7 +100,7 @@ class TransformerConfig:
     """Whether attention divides its products by the root of the head's width; T5 does not."""
     activation: ActivationName = "gelu"
     """gelu, gelu-tanh, relu, silu or tanh."""
-    gated: bool = False
+    gated_ffn: bool = False
     """Whether the units of the feed-forward layers pass through gates."""
     biases: bool = True
     """Whether linear maps have biases."""
@@ -114,7 +114,7 @@ class TransformerConfig:
     """Whether all layers have the same parameters (ALBERT)."""
     tied: bool = True
     """Whether the output vectors are the input embeddings."""
-    cosine: bool = False
+    cosine_attention: bool = False
     """Normalised queries and keys: attention by direction alone (001)."""
     temperature: float = field(default=1.0, metadata={"at_least": 0})
     """Divides attention's scores; 0 is the hard limit, all weight on the best."""
@@ -153,7 +153,8 @@ class TransformerConfig:
         exact = exact_bucket_count(self.buckets, both_ways=not self.has_decoder)
         if self.positions == "buckets" and self.max_distance <= exact:
             raise UserError(
-                f"with {self.buckets} buckets each distance below {exact} has its own, so max_distance "
+                f"with {self.buckets} buckets each distance below {exact} has its own, so "
+                f"max_distance "
                 f"must be larger than {exact}, and {self.max_distance} came; give a larger one, or "
                 "fewer buckets."
             )
@@ -184,7 +185,7 @@ TRANSFORMER_RECIPES = {
         "warmup_steps": 200,
         "tokens_per_batch": 4096,
         "weight_decay": 0.01,
-        "clip": 1.0,
+        "grad_clip": 1.0,
     },
 }
 
@@ -194,16 +195,16 @@ TRANSFORMER_MULTI30K = {
     "width": 192,
     "layers": 3,
     "heads": 6,
-    "inner": 384,
+    "ffn_width": 384,
     "dropout": 0.2,
-    "smoothing": 0.1,
+    "label_smoothing": 0.1,
     "learning_rate": 1e-3,
     "schedule": "cosine",
     "warmup_steps": 400,
     "tokens_per_batch": 2048,
     "weight_decay": 0.01,
     "vocabulary_size": 8000,
-    "clip": 1.0,
+    "grad_clip": 1.0,
     "epochs": 16,
     "average": 5,
 }
@@ -222,7 +223,7 @@ def make_attention(
     size = head_width(config)
     scores = (
         CosineScores(size, temperature=config.temperature)
-        if config.cosine
+        if config.cosine_attention
         else DotProductScores(size, temperature=config.temperature, scaled=config.scaled_scores)
     )
     return MultiHeadAttention(
@@ -242,12 +243,12 @@ def head_width(config: TransformerConfig) -> int:
 
 def make_block(config: TransformerConfig, *, reads_source: bool = False) -> TransformerBlock:
     """One layer; with attention to a source where it is a decoder's."""
-    feed = GatedFeedForward if config.gated else FeedForward
+    feed = GatedFeedForward if config.gated_ffn else FeedForward
     return TransformerBlock(
         make_attention(config, attention_positions(config)),
         feed(
             config.width,
-            config.inner or 4 * config.width,
+            config.ffn_width or 4 * config.width,
             activation=config.activation,
             bias=config.biases,
         ),
@@ -268,14 +269,14 @@ def attention_positions(config: TransformerConfig) -> RelativePositionEncoding |
     each = head_width(config)
     known: dict[PositionName, Callable[[], RelativePositionEncoding]] = {
         "rotary": lambda: RotaryEmbedding(each),
-        "shaw": lambda: ShawPositions(each, reach=config.reach),
-        "nezha": lambda: NezhaPositions(each, reach=config.reach),
+        "shaw": lambda: ShawPositions(each, reach=config.clip_distance),
+        "nezha": lambda: NezhaPositions(each, reach=config.clip_distance),
         "transformer-xl": lambda: TransformerXLPositions(
             config.width,
             config.heads,
             each,
             segments=config.relative_segments,
-            max_distance=config.clip_distance,
+            max_distance=config.clamp_length,
         ),
     }
     make = known.get(config.positions)

@@ -53,14 +53,14 @@ CARD = Card(
 class Config(ELBOConfig):
     """Settings of a VAE on the latents of an autoencoder."""
 
-    inner: int = field(default=256, metadata={"at_least": 1})
+    ffn_width: int = field(default=256, metadata={"at_least": 1})
     """Numbers in the hidden layer of both networks."""
 
 
 SIZES = {
-    "tiny": Config(latent=4, inner=16, samples=16),
+    "tiny": Config(latent=4, ffn_width=16, samples=16),
     "small": Config(),
-    "base": Config(latent=64, inner=1024),
+    "base": Config(latent=64, ffn_width=1024),
 }
 RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
 
@@ -68,7 +68,7 @@ RECIPES = {"multi30k": AUTOENCODER_MULTI30K}
 def build(config: Config, vocabulary: Vocabulary, base: System) -> VariationalAutoencoder:
     if not isinstance(base, Autoencoder):
         raise UserError("the base of autoencoder-vae must be an autoencoder; give a run of one.")
-    frozen, inner, width = deepcopy(base), config.inner, base.decoder.latent
+    frozen, inner, width = deepcopy(base), config.ffn_width, base.decoder.latent
     # Latents have any size: its network is shown them at the same one.
     read = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh())
     write = nn.Sequential(nn.Linear(config.latent, inner), nn.Tanh(), nn.Linear(inner, width))

@@ -52,7 +52,7 @@ class Config(PostNormDenoisingConfig):
 
 TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)
 SIZES = {
-    "tiny": replace(TINY, whole=0.5),
+    "tiny": replace(TINY, full_mask_rate=0.5),
     "small": Config(),
     "base": Config(width=768, layers=6, heads=12, length=1024),
 }
@@ -64,12 +64,12 @@ def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
         make_special_tokens(config, vocabulary),
         make_sentence_splitter(vocabulary),
     )
-    longest = config.length - sum(map(len, spelling.frame))
+    longest = config.length - sum(map(len, spelling.source_frame))
     noises = [
         make_noise(
             name, rate=config.rate, mean=config.mean_span, longest=longest, sentences=sentences
         )
         for name in config.noises
     ]
-    objective = BARTDenoising(spelling, noises, sentences=sentences, whole=config.whole)
+    objective = BARTDenoising(spelling, noises, sentences=sentences, whole=config.full_mask_rate)
     return make_denoising_seq2seq(config, vocabulary, objective, kind=InfillingDenoisingSeq2Seq)

@@ -34,7 +34,7 @@ CARD = Card(
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked", "nce", "importance", "sampled-softmax"),
     corpus="capitals-told",
-    then=(
+    example_commands=(
         "lmlab finetune RUN --task span --data capitals-long --judge labels --out RUN-long",
         "lmlab finetune RUN --task span --data capitals-long --long head --out RUN-cut",
     ),
@@ -66,5 +66,5 @@ RECIPES = TRANSFORMER_RECIPES
 def build(config: Config, vocabulary: Vocabulary) -> BERT:
     system = build_masked_lm(config, vocabulary, IndependentMasking(config.rate))
     own = {spec.name: getattr(config, spec.name) for spec in fields(MemRecallConfig)}
-    system.recall = MemRecallConfig(**own)
+    system.memrecall = MemRecallConfig(**own)
     return system

@@ -31,7 +31,7 @@ CARD = Card(
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens"),
     objectives=("masked", "nce", "importance", "sampled-softmax"),
     corpus="wordnet",
-    then=(
+    example_commands=(
         "lmlab finetune RUN --task hops --data wordnet-hops --out RUN-hops",
         'lmlab ask RUN-hops "what is the kind of the kind of the member of pinguinus ?" '
         "--show-evidence",

@@ -54,7 +54,7 @@ CARD = Card(
 class Config(RetrieverConfig):
     """Settings of DPR."""
 
-    keep: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
+    keep_rate: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
     """How often a question that is cut out of a text stays in it too."""
     hard_negatives: int = field(default=0, metadata={"at_least": 0})
     """Wrong documents of the training split for each question, found by BM25; the paper's is 1."""
@@ -63,7 +63,9 @@ class Config(RetrieverConfig):
 SIZES = {
     "tiny": Config(**TINY),
     "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=512, vector_width=0, shared="nothing"),
+    "base": Config(
+        width=768, layers=12, heads=12, length=512, vector_width=0, shared_encoders="nothing"
+    ),
 }
 RECIPES = RETRIEVER_RECIPES
 
@@ -72,7 +74,7 @@ def build(config: Config, vocabulary: Vocabulary, *, base: System | None = None)
     questions, documents = make_encoders(config, vocabulary)
     if base is not None:
         initialise_encoders(questions, documents, base)
-    cloze = InverseClozeTask(vocabulary=vocabulary, keep=config.keep)
+    cloze = InverseClozeTask(vocabulary=vocabulary, keep_rate=config.keep_rate)
     count = config.hard_negatives
     return DualEncoder(
         vocabulary=vocabulary,

@@ -30,7 +30,7 @@ CARD = Card(
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens", "Ask", "Link"),
     objectives=("masked",),
     needs=("knowledge",),
-    tries={"knowledge": "capitals"},
+    default_memories={"knowledge": "capitals"},
     corpus="capitals-told",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

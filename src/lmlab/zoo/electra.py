@@ -47,7 +47,7 @@ class ElectraConfig(TransformerConfig):
     """What norms add to the variance."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the tokens that are hidden from the generator."""
-    detection_weight: float = field(default=50.0, metadata={"at_least": 0})
+    discriminator_weight: float = field(default=50.0, metadata={"at_least": 0})
     """What the detector's mean loss is multiplied by before the generator's is added."""
     networks: Literal["both", "detector", "generator"] = "both"
     """Which of its two networks have weights; a checkpoint of the Hub may have one alone."""
@@ -57,7 +57,7 @@ class ElectraConfig(TransformerConfig):
     """Blocks of the generator; 0 for as many as the detector's."""
     generator_heads: int = field(default=0, metadata={"at_least": 0})
     """Heads of the generator; 0 for a quarter of the detector's."""
-    generator_inner: int = field(default=0, metadata={"at_least": 0})
+    generator_ffn_width: int = field(default=0, metadata={"at_least": 0})
     """Units of the generator's feed-forward layers; 0 for four times its width."""
 
     @property
@@ -69,7 +69,7 @@ class ElectraConfig(TransformerConfig):
             layers=self.generator_layers or self.layers,
             heads=self.generator_heads or max(1, self.heads // 4),
             head_width=0,
-            inner=self.generator_inner,
+            ffn_width=self.generator_ffn_width,
             embedding_width=self.embedding_width or self.width,
             disabled_layers=(),
             disabled_heads=(),
@@ -146,7 +146,7 @@ SIZES = {
         generator_width=16,
         generator_layers=1,
         generator_heads=2,
-        detection_weight=1.0,
+        discriminator_weight=1.0,
     ),
     "small": Config(),
     "base": Config(
@@ -164,7 +164,7 @@ def build(config: Config, vocabulary: Vocabulary) -> ReplacedTokenDetector:
         vocabulary=vocabulary,
         backbone=detector,
         emission=make_discriminator_head(config),
-        objective=ELECTRAObjective(generator, weight=config.detection_weight),
+        objective=ELECTRAObjective(generator, weight=config.discriminator_weight),
     )
     system.window = config.length - 1
     system.missing_network = MISSING_NETWORK[config.networks]

@@ -70,7 +70,7 @@ SIZES = {
 }
 RECIPES = {
     **TRANSFORMER_RECIPES,
-    "nezha": {**TRANSFORMER_RECIPES["glosses"], "positions": "nezha", "reach": 64},
+    "nezha": {**TRANSFORMER_RECIPES["glosses"], "positions": "nezha", "clip_distance": 64},
 }
 
 EXAMPLE = Example("ice cream from New Zealand is sold in Paris , where it is hot .")

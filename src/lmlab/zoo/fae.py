@@ -32,7 +32,7 @@ CARD = Card(
     protocols=("LogProb", "Fill", "Logits", "Encode", "EncodeTokens", "Ask", "Link"),
     objectives=("masked",),
     needs=("knowledge",),
-    tries={"knowledge": "capitals-told"},
+    default_memories={"knowledge": "capitals-told"},
     corpus="capitals-told",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

@@ -71,8 +71,8 @@ def build(config: Config, vocabulary: Vocabulary) -> GLM:
     start, extended = vocabulary.size, vocabulary.extended(1)
     tokens = make_token_embedding(config, extended)
     short = PoissonSpans(rate=config.rate, mean=config.mean)
-    long = LongSpan(least=config.long_span_min_share)
-    spans = SpanMixture(first=short, second=long, share=config.long_span_rate)
+    long = LongSpan(min_share=config.long_span_min_share)
+    spans = SpanMixture(first=short, second=long, second_probability=config.long_span_rate)
     system = GLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens),

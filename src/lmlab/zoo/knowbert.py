@@ -51,7 +51,7 @@ class KnowingConfig:
     """Numbers in the vector of an entity and of a mention."""
     heads: int = field(default=4, metadata={"at_least": 1})
     """Attention functions side by side, among mentions and from words to mentions."""
-    after: int = field(default=0, metadata={"at_least": 0})
+    knowledge_layer: int = field(default=0, metadata={"at_least": 0})
     """The layer of the base after which knowledge comes in; 0 for two thirds of the way up."""
     candidates: int = field(default=30, metadata={"at_least": 1})
     """Most entities that a mention is weighed between, those it names most often."""
@@ -100,10 +100,12 @@ def insert_knowledge(
     """A copy of a trained masked model with knowledge after one of its layers."""
     copied, encoder = copy_encoder(base)
     layers = len(encoder.stack.blocks) * encoder.stack.times
-    if config.after > layers:
-        raise UserError(f"the base has {layers} layers, and after is {config.after}; give one.")
+    if config.knowledge_layer > layers:
+        raise UserError(
+            f"the base has {layers} layers, and after is {config.knowledge_layer}; give one."
+        )
     memory = make_knowledge_attention(config, encoder, knowledge)
-    memories = {config.after or max(1, round(layers * 2 / 3)): memory}
+    memories = {config.knowledge_layer or max(1, round(layers * 2 / 3)): memory}
     backbone = MemoryTransformer(encoder.embedding, encoder.stack, memories, width=encoder.width)
     require_mask_token(vocabulary)
     objective = EntityLinkingMLM(
@@ -170,7 +172,7 @@ CARD = Card(
     objectives=("linked-masking",),
     needs=("base", "knowledge"),
     base="bert",
-    tries={"knowledge": "wordnet-common"},
+    default_memories={"knowledge": "wordnet-common"},
     corpus="wordnet-senses",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",

@@ -47,7 +47,7 @@ class Config(DecoderConfig):
     """Share of a text's tokens in the span; 1 is the limit of a language model."""
     tokens: int = field(default=0, metadata={"at_least": 0})
     """Tokens of the span; 0 for a share of the text, 1 is the limit of BERT."""
-    whole: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
+    full_mask_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
     """Share of the texts written whole beside a single mask, as its log_prob asks."""
     masked: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
     """Share of the span's tokens that the encoder sees as masks."""
@@ -58,7 +58,13 @@ class Config(DecoderConfig):
 SIZES = {
     # Nothing that is asked is shown, so that the tests see that nothing is seen.
     "tiny": Config(
-        width=16, layers=2, length=64, dropout=0.0, attention_dropout=0.0, whole=0.5, masked=0.9
+        width=16,
+        layers=2,
+        length=64,
+        dropout=0.0,
+        attention_dropout=0.0,
+        full_mask_rate=0.5,
+        masked=0.9,
     ),
     "small": Config(),
     "base": Config(width=1024, layers=6, heads=16, length=512),
@@ -68,15 +74,18 @@ RECIPES = TRANSFORMER_RECIPES
 
 def build(config: Config, vocabulary: Vocabulary) -> MASS:
     tokens = make_token_embedding(config, vocabulary)
-    span = ContiguousSpan(share=config.share, tokens=config.tokens)
+    span = ContiguousSpan(span_share=config.share, tokens=config.tokens)
     shown = MaskReplacement(vocabulary=vocabulary, mask=config.masked, random=config.swapped)
     system = MASS(
         vocabulary=vocabulary,
         backbone=make_encoder_decoder(config, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=MASSObjective(
-            DenoisingSpecialTokens.of(vocabulary), span, shown, whole=config.whole
+            DenoisingSpecialTokens.from_vocabulary(vocabulary),
+            span,
+            shown,
+            whole=config.full_mask_rate,
         ),
     )
-    system.watched, system.window = "loss", config.length - 1
+    system.validation_metric, system.window = "loss", config.length - 1
     return system

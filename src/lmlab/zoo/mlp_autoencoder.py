@@ -45,20 +45,20 @@ CARD = Card(
 class Config(FixedLengthAutoencoderConfig):
     """Settings of the autoencoder with two layers."""
 
-    inner: int = field(default=256, metadata={"at_least": 1})
+    ffn_width: int = field(default=256, metadata={"at_least": 1})
     """Numbers in the layer between the places and the latent, on both sides."""
 
 
 SIZES = {
-    "tiny": Config(width=12, latent=16, states=8, length=48, inner=16),
+    "tiny": Config(width=12, latent=16, states=8, length=48, ffn_width=16),
     "small": Config(),
-    "base": Config(width=512, latent=512, length=64, inner=1024),
+    "base": Config(width=512, latent=512, length=64, ffn_width=1024),
 }
 RECIPES = {"multi30k": {**AUTOENCODER_MULTI30K, "length": 20}}
 
 
 def build(config: Config, vocabulary: Vocabulary) -> Autoencoder:
-    places, width, latent, inner = config.length - 1, config.width, config.latent, config.inner
+    places, width, latent, inner = config.length - 1, config.width, config.latent, config.ffn_width
     read = nn.Sequential(nn.Linear(places * width, inner), nn.Tanh(), nn.Linear(inner, latent))
     write = nn.Sequential(nn.Linear(latent, inner), nn.Tanh(), nn.Linear(inner, places * width))
     embedding = build_embedding(config, vocabulary)

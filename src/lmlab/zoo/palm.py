@@ -54,13 +54,13 @@ class Config(PostNormDenoisingConfig):
     """Share of the tokens that are hidden from the encoder."""
     joint: bool = False
     """Whether the encoder goes on to restore hidden tokens in stage two; not so in the paper."""
-    copies: bool = True
+    copy_mechanism: bool = True
     """Whether the decoder may copy words of its source."""
 
 
 TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)
 SIZES = {
-    "tiny": replace(TINY, stage_one_steps=4, whole=0.5),
+    "tiny": replace(TINY, stage_one_steps=4, full_mask_rate=0.5),
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=512, stage_one_steps=100_000),
 }
@@ -80,7 +80,9 @@ def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
         first=config.first,
         stage_one_steps=config.stage_one_steps,
         joint=config.joint,
-        whole=config.whole,
+        whole=config.full_mask_rate,
     )
-    backbone = make_denoising_encoder_decoder(config, tokens, vocabulary, copies=config.copies)
+    backbone = make_denoising_encoder_decoder(
+        config, tokens, vocabulary, copies=config.copy_mechanism
+    )
     return make_denoising_seq2seq(config, vocabulary, objective, tokens=tokens, backbone=backbone)

@@ -41,12 +41,12 @@ CARD = Card(
 class Config(LatentChoiceConfig):
     """Settings of the model with one latent parent."""
 
-    reach: int | None = field(default=5, metadata={"at_least": 1})
+    max_distance: int | None = field(default=5, metadata={"at_least": 1})
     """How many tokens back the parent may be; none for all tokens so far."""
 
 
 SIZES = {
-    "tiny": Config(width=16, reach=3, dropout=0.0),
+    "tiny": Config(width=16, max_distance=3, dropout=0.0),
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
@@ -57,7 +57,7 @@ def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
     backbone = LatentParents(
         embedding,
-        UniformPrior(config.reach),
+        UniformPrior(config.max_distance),
         TypedTransitions(config.width),
         dropout=config.dropout,
     )

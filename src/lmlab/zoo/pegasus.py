@@ -5,10 +5,10 @@
 
 30 % of the sentences are gaps, at least one; `choice` takes them otherwise. Norms stand before the
 sublayers, positions are sinusoidal, embeddings are multiplied by √width. Texts of one sentence are
-cut into stretches of `stretch` tokens. A text's score is p(s | <mask>): given a source whose only
-sentence is a gap. It is exact and sums to one, but poor after training with single sentences alone,
-which `whole` mends. Left out, as in the paper's final model: masked tokens beside the gaps; and the
-fifth of the gaps that its mixed model leaves in the source.
+cut into stretches of `segment_length` tokens. A text's score is p(s | <mask>): given a source whose
+only sentence is a gap. It is exact and sums to one, but poor after training with single sentences
+alone, which `whole` mends. Left out, as in the paper's final model: masked tokens beside the gaps;
+and the fifth of the gaps that its mixed model leaves in the source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Config(DenoisingConfig):
 
     positions: PositionName = "sinusoidal"
     """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
-    scaled: bool = True
+    scaled_embeddings: bool = True
     """Whether embeddings are multiplied by √width."""
     activation: ActivationName = "relu"
     """gelu, gelu-tanh, relu, silu or tanh."""
@@ -54,13 +54,13 @@ class Config(DenoisingConfig):
     """How gap sentences are chosen: ind-orig, ind-uniq, seq-orig, seq-uniq, random or lead."""
     rate: float = field(default=0.3, metadata={"at_least": 0, "at_most": 1})
     """Share of the sentences that are gaps."""
-    stretch: int = field(default=4, metadata={"at_least": 1})
+    segment_length: int = field(default=4, metadata={"at_least": 1})
     """Tokens that stand for a sentence, where a text is but one."""
 
 
 TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)
 SIZES = {
-    "tiny": replace(TINY, whole=0.5),
+    "tiny": replace(TINY, full_mask_rate=0.5),
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=512),
 }
@@ -73,7 +73,7 @@ def build(config: Config, vocabulary: Vocabulary) -> DenoisingSeq2Seq:
         make_gap_selection(config.choice),
         sentences=make_sentence_splitter(vocabulary),
         rate=config.rate,
-        stretch=config.stretch,
-        whole=config.whole,
+        segment_length=config.segment_length,
+        whole=config.full_mask_rate,
     )
     return make_denoising_seq2seq(config, vocabulary, objective)

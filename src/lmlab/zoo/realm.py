@@ -74,7 +74,7 @@ class RealmConfig(RetrieverConfig):
     refresh: int = field(default=500, metadata={"at_least": 0})
     """Steps after which all documents are embedded anew, at first sooner (16, 32, 64 …); 0 for at
     the first step alone. What is measured and kept is always embedded by its own weights."""
-    background: bool = True
+    background_refresh: bool = True
     """Whether that is done while training goes on; the index then comes half of `refresh` later."""
     document_encoder: Literal["auto", "learnt", "fixed"] = "auto"
     """Whether the documents' encoder learns; fixed, documents are embedded once. auto: fixed by
@@ -83,15 +83,15 @@ class RealmConfig(RetrieverConfig):
     """masked: hidden words of single texts; spans: answers to questions, found in documents."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
     """Share of the names (or tokens) that are hidden, at least one of a text."""
-    salient: bool = True
+    salient_spans: bool = True
     """Whether names are hidden, those of the documents' titles; else any token."""
-    longest_answer: int = field(default=4, metadata={"at_least": 1})
+    max_answer_length: int = field(default=4, metadata={"at_least": 1})
     """Tokens of an answer at most, where objective=spans; pieces, where words are cut in pieces."""
-    early: int = field(default=64, metadata={"at_least": 1})
+    early_candidates: int = field(default=64, metadata={"at_least": 1})
     """Documents among which the retriever is told those that hold the answer."""
 
     # The reader's positions are those of a text and a document.
-    taken_from_base = RetrieverConfig.taken_from_base | {"document_length"}
+    inherited_from_base = RetrieverConfig.inherited_from_base | {"document_length"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,7 +119,7 @@ LARGE: dict[str, Any] = {
     "length": 288,
     "document_length": 288,
     "retrieved": 8,
-    "shared": "nothing",
+    "shared_encoders": "nothing",
 }
 """The paper's size."""
 PLACEHOLDER_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
@@ -161,7 +161,7 @@ def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Docum
         memory,
         retrieved=config.retrieved,
         refresh=config.refresh,
-        background=config.background,
+        background=config.background_refresh,
         null=config.objective == "masked",
     )
 
@@ -174,7 +174,7 @@ def make_masked_realm(config: RealmConfig, vocabulary: Vocabulary, documents: Do
     reader = make_transformer(settings, tokens)
     choice: MaskingStrategy = IndependentMasking(config.rate)
     mentions = None
-    if config.salient:
+    if config.salient_spans:
         mentions = MentionUnits(partial(title_names, documents), WordUnits(vocabulary))
         choice = SalientSpanMasking(mentions, config.rate)
     objective = REALMObjective(
@@ -195,13 +195,13 @@ def make_open_qa(config: RealmConfig, vocabulary: Vocabulary, documents: Documen
     """REALM as it is put to open questions."""
     settings = reader_config(config)
     reader = make_transformer(settings, make_token_embedding(settings, vocabulary))
-    spans = SpanScorer(config.width, longest=config.longest_answer)
+    spans = SpanScorer(config.width, longest=config.max_answer_length)
     init_transformer_weights(spans, config.width)
     return OpenQAModel(
         vocabulary=vocabulary,
         backbone=KnowledgeAugmentedEncoder(reader, make_retriever(config, vocabulary, documents)),
         spans=spans,
-        early=config.early,
+        early=config.early_candidates,
     )
 
 
@@ -218,7 +218,7 @@ CARD = Card(
     protocols=("LogProb", "Fill", "Encode", "EncodeQueries", "Retrieve", "Ask"),
     objectives=("masked", "spans"),
     needs=("base", "documents"),
-    tries={"documents": "wordnet"},
+    default_memories={"documents": "wordnet"},
     conditional=True,
     corpus="wordnet",
     exempt={

@@ -45,9 +45,9 @@ class Config(RecurrentSeq2SeqConfig):
 SIZES = {
     "tiny": Config(width=16, dropout=0.0, everywhere=True),
     "small": Config(),
-    "base": Config(width=512, layers=2, cell="lstm", reversed=True),
+    "base": Config(width=512, layers=2, cell="lstm", reverse_source=True),
 }
-RECIPES = {"multi30k": {**SEQ2SEQ_MULTI30K, "width": 384, "reversed": True, "epochs": 10}}
+RECIPES = {"multi30k": {**SEQ2SEQ_MULTI30K, "width": 384, "reverse_source": True, "epochs": 10}}
 
 
 def build(

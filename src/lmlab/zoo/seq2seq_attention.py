@@ -52,7 +52,7 @@ CARD = Card(
 class Config(RecurrentSeq2SeqConfig):
     """Settings of the sequence-to-sequence model with attention."""
 
-    both_ways: bool = True
+    bidirectional: bool = True
     """Whether the reader reads both ways, half of the width each."""
     looks: Literal["before", "after"] = "before"
     """before: the last state asks, and the context joins the input; after: the new state asks."""

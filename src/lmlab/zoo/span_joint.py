@@ -50,7 +50,7 @@ class SpanJointConfig(TransformerConfig):
     """Whether a norm stands after the embedding."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
     """What norms add to the variance."""
-    ties: DependencyName = "chain"
+    dependencies: DependencyName = "chain"
     """chain: each blank to the one before it, by states; tree: to an earlier one that is chosen;
     potts: every pair, token by token, by pseudo-likelihood; gaussian: every pair, by a Gaussian
     over tokens' vectors."""
@@ -58,7 +58,7 @@ class SpanJointConfig(TransformerConfig):
     """K, hidden states of a blank; with one the blanks are independent."""
     rank: int = field(default=32, metadata={"at_least": 1})
     """Numbers in the vector of a state (or token), and rows of the matrices Q and K."""
-    most: float = field(default=1.0, metadata={"above": 0, "at_most": 1})
+    max_mask_rate: float = field(default=1.0, metadata={"above": 0, "at_most": 1})
     """Greatest share of a text's tokens that is hidden in training."""
     spans: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
     """Share of the texts where what is hidden are neighbours."""
@@ -68,13 +68,13 @@ def make_joint_emission(
     config: SpanJointConfig, vocabulary: Vocabulary, unary: Softmax
 ) -> JointEmission:
     """The emission of the config's kind, over a softmax's scores of each blank."""
-    match config.ties:
+    match config.dependencies:
         case "potts":
             return PottsEmission(config.width, config.rank, vocabulary, unary=unary)
         case "gaussian":
             return PairwiseGaussian(config.width, config.rank, config.rank, vocabulary)
         case "chain" | "tree":
-            tree = config.ties == "tree"
+            tree = config.dependencies == "tree"
             return JointStates(
                 config.width,
                 config.states,
@@ -83,7 +83,7 @@ def make_joint_emission(
                 unary=unary,
                 parents=ParentSelection(config.width, config.rank) if tree else None,
             )
-    raise unknown_name("way to tie blanks", config.ties, get_args(DependencyName))
+    raise unknown_name("way to tie blanks", config.dependencies, get_args(DependencyName))
 
 
 CARD = Card(
@@ -134,7 +134,7 @@ def build(config: Config, vocabulary: Vocabulary) -> JointMaskedLM:
         backbone=make_transformer(config, tokens),
         emission=make_joint_emission(config, vocabulary, unary),
         objective=JointMaskedLMObjective(
-            vocabulary, UniformCountMasking(most=config.most, spans=config.spans)
+            vocabulary, UniformCountMasking(max_mask_rate=config.max_mask_rate, spans=config.spans)
         ),
     )
     system.window = config.length - 1

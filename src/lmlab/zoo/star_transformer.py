@@ -51,7 +51,7 @@ class StarConfig(MaskedLossConfig):
     """Rounds in which the words and then the relay are updated."""
     heads: int = field(default=4, metadata={"at_least": 1})
     """Attention functions side by side in each layer."""
-    reach: int = field(default=1, metadata={"at_least": 0})
+    neighbour_radius: int = field(default=1, metadata={"at_least": 0})
     """Neighbours on each side that a word looks at."""
     length: int = field(default=128, metadata={"at_least": 2})
     """The longest input that it takes at once."""
@@ -81,7 +81,7 @@ def make_layer(config: StarConfig, *, relay: bool) -> StarLayer:
     """One round; `relay` says whether the relay is updated after the words."""
     width, heads = config.width, config.heads
     return StarLayer(
-        RingAttention(MultiHeadAttention(width, heads), reach=config.reach),
+        RingAttention(MultiHeadAttention(width, heads), reach=config.neighbour_radius),
         nn.LayerNorm(width),
         relay=RelayAttention(MultiHeadAttention(width, heads)) if relay else None,
         relay_norm=nn.LayerNorm(width) if relay else None,

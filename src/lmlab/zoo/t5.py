@@ -61,11 +61,11 @@ class T5Config(DecoderConfig):
     """denoising (spans dropped), prefix-lm (the rest of a text) or language-modelling."""
     rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
     """Share of the tokens that are hidden; the paper tries 0.1, 0.15, 0.25 and 0.5."""
-    span_length: float = field(default=3.0, metadata={"at_least": 1})
+    mean_span_length: float = field(default=3.0, metadata={"at_least": 1})
     """Mean tokens of a span; the paper tries 2, 3, 5 and 10, and 1 is each token by itself."""
-    anywhere: bool = True
+    free_placement: bool = True
     """Whether spans may lie anywhere; else a text begins shown and ends hidden, as in the code."""
-    whole: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
+    full_mask_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
     """Share of the texts that are hidden altogether, as its log_prob asks; the paper has none."""
     pairs: Literal["write", "mask"] = "write"
     """A pair of texts: write the second beside the first, or mask spans of both (002)."""
@@ -100,8 +100,10 @@ def make_objective(
     return SpanCorruption(
         vocabulary,
         sentinels,
-        RandomSpanMasking(rate=config.rate, mean=config.span_length, anywhere=config.anywhere),
-        whole=config.whole,
+        RandomSpanMasking(
+            rate=config.rate, mean=config.mean_span_length, free_placement=config.free_placement
+        ),
+        whole=config.full_mask_rate,
         joined=config.pairs == "mask",
         final=config.final_sentinel,
         begin=begin,
@@ -145,20 +147,20 @@ SIZES = {
         attention_dropout=0.0,
         sentinels=8,
         rate=0.5,
-        whole=0.5,
+        full_mask_rate=0.5,
     ),
     "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, inner=3072, length=512),
+    "base": Config(width=768, layers=12, heads=12, ffn_width=3072, length=512),
 }
 RECIPES = {
     **TRANSFORMER_RECIPES,
-    "v1.1": {"gated": True, "activation": "gelu-tanh", "tied": False},
+    "v1.1": {"gated_ffn": True, "activation": "gelu-tanh", "tied": False},
     "adafactor": {"optimizer": "adafactor", "learning_rate": 0.03, "schedule": "cosine"},
 }
 
 
 def build(config: Config, vocabulary: Vocabulary) -> SentinelSeq2Seq:
-    sentinels, written = SentinelTokens.of(
+    sentinels, written = SentinelTokens.allocate(
         vocabulary, config.sentinels, first=config.first_sentinel, step=config.sentinel_step
     )
     tokens = make_token_embedding(config, written)

@@ -45,11 +45,11 @@ class Config(NextTokenLossConfig, DecoderConfig):
     """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
     pre_norm: bool = False
     """Norm before each sublayer, and one at the end; else after each."""
-    shared: bool = False
+    tied_encoder_decoder: bool = False
     """Whether encoder and decoder have the same layers, but for looking at the source."""
-    scaled: bool = True
+    scaled_embeddings: bool = True
     """Whether embeddings are multiplied by √width."""
-    smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
+    label_smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Label smoothing: the share of a target's mass that all tokens share in training."""
 
 
@@ -67,13 +67,17 @@ def build(
     tokens = make_token_embedding(config, vocabulary)
     read = None if source is None else make_token_embedding(config, source)
     backbone = make_encoder_decoder(
-        config, tokens, source=read, shared=config.shared, scaled=config.scaled
+        config,
+        tokens,
+        source=read,
+        shared=config.tied_encoder_decoder,
+        scaled=config.scaled_embeddings,
     )
     system = EncoderDecoderLM(
         vocabulary=vocabulary,
         backbone=backbone,
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=ConditionalLM(vocabulary, source=source, smoothing=config.smoothing),
+        objective=ConditionalLM(vocabulary, source=source, smoothing=config.label_smoothing),
     )
     # A source is fed as a whole, with its start and its end.
     system.window = config.length - 1

@@ -5,7 +5,7 @@
 
 Contiguous text carries its memory from batch to batch (`span` tokens each), without gradient (SG);
 a text longer than `length` does so by itself. Memory lengths in training and in evaluation are two
-settings. In evaluation each place sees `memory_evaluation` places before it and no more, so that
+settings. In evaluation each place sees `eval_memory_length` places before it and no more, so that
 scores do not depend on how a text is cut. Scores are divided by √D, the root of the head's width;
 004 writes them for one head and before that, the paper's u and v have a part for each head.
 """
@@ -56,13 +56,13 @@ SEGMENT_RECIPES = {
     "ptb": {
         "width": 200,
         "memory": 64,
-        "memory_evaluation": 128,
+        "eval_memory_length": 128,
         "dropout": 0.3,
         "learning_rate": 1.5e-3,
         "schedule": "cosine",
         "warmup_steps": 300,
-        "lanes": 16,
-        "span": 64,
+        "stream_batch_size": 16,
+        "bptt": 64,
         "weight_decay": 0.01,
         "epochs": 12,
     },
@@ -74,15 +74,15 @@ SEGMENT_RECIPES = {
         "heads": 2,
         "length": 16,
         "memory": 16,
-        "memory_evaluation": 24,
+        "eval_memory_length": 24,
         "pre_norm": True,
         "dropout": 0.0,
         "attention_dropout": 0.0,
         "learning_rate": 5e-3,
         "schedule": "cosine",
         "warmup_steps": 50,
-        "lanes": 64,
-        "span": 16,
+        "stream_batch_size": 64,
+        "bptt": 16,
         "tokens_per_batch": 1024,
         "weight_decay": 0.01,
         "epochs": 100,
@@ -99,7 +99,7 @@ class SegmentRecurrentConfig(DecoderConfig):
     evaluated does not depend on it."""
     memory: int = field(default=128, metadata={"at_least": 0})
     """Places before a segment that all of it sees, in training."""
-    memory_evaluation: int = field(default=256, metadata={"at_least": 0})
+    eval_memory_length: int = field(default=256, metadata={"at_least": 0})
     """Places before its own that each place sees, in scoring and writing."""
     positions: PositionName = "transformer-xl"
     """transformer-xl, buckets, shaw, nezha, alibi, rotary or none: those that only know how far
@@ -127,7 +127,7 @@ def make_segment_recurrent(
         width=config.width,
         segment=config.length,
         memory=config.memory,
-        memory_evaluation=config.memory_evaluation,
+        eval_memory_length=config.eval_memory_length,
     )
     init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     if not config.untied_position_biases:
@@ -172,13 +172,19 @@ class Config(NextTokenLossConfig, SegmentRecurrentConfig):
     """gelu, gelu-tanh, relu, silu or tanh."""
 
 
-TINY = Config(width=16, layers=2, heads=2, length=8, memory=8, memory_evaluation=16)
+TINY = Config(width=16, layers=2, heads=2, length=8, memory=8, eval_memory_length=16)
 SIZES = {
     "tiny": replace(TINY, dropout=0.0, attention_dropout=0.0),
     "small": Config(),
     # The paper's standard model of WikiText-103.
     "base": Config(
-        width=410, layers=16, heads=10, inner=2100, length=150, memory=150, memory_evaluation=640
+        width=410,
+        layers=16,
+        heads=10,
+        ffn_width=2100,
+        length=150,
+        memory=150,
+        eval_memory_length=640,
     ),
 }
 RECIPES = SEGMENT_RECIPES
@@ -192,5 +198,5 @@ def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=NextToken(),
     )
-    system.memory_length = config.memory_evaluation
+    system.memory_length = config.eval_memory_length
     return system

@@ -43,14 +43,14 @@ CARD = Card(
 class Config(LatentChoiceConfig):
     """Settings of the model with two latent parents."""
 
-    reach: int = field(default=5, metadata={"at_least": 2})
+    max_distance: int = field(default=5, metadata={"at_least": 2})
     """How many tokens back the parents may be."""
     prior: Literal["learned", "uniform"] = "learned"
     """Whether each parent learns where to look, or all places are alike."""
 
 
 SIZES = {
-    "tiny": Config(width=16, reach=3, dropout=0.0),
+    "tiny": Config(width=16, max_distance=3, dropout=0.0),
     "small": Config(),
     "base": Config(width=512, dropout=0.5),
 }
@@ -60,7 +60,7 @@ RECIPES = LATENT_CHOICE_RECIPES
 def build(config: Config, vocabulary: Vocabulary) -> AutoregressiveLM:
     embedding = new_embedding(config, vocabulary)
     kind = LearnedPrior if config.prior == "learned" else UniformPrior
-    first, second = kind(config.reach), kind(config.reach)
+    first, second = kind(config.max_distance), kind(config.max_distance)
     backbone = FactoredParents(embedding, first, second, dropout=config.dropout)
-    emission = PairSoftmax(config.width, vocabulary, reach=config.reach, tied=embedding)
+    emission = PairSoftmax(config.width, vocabulary, reach=config.max_distance, tied=embedding)
     return build_latent_choice_lm(backbone, embedding, vocabulary, emission)

@@ -60,23 +60,22 @@ class VisionTransformerConfig(TransformerConfig):
     """What norms add to the variance."""
     tied: bool = False
     """Whether the output vectors are the input embeddings."""
-    side: int = field(default=8, metadata={"at_least": 1})
+    image_size: int = field(default=8, metadata={"at_least": 1})
     """Pixels along each side of an image."""
     patch: int = field(default=2, metadata={"at_least": 1})
     """Pixels along each side of a patch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.side % self.patch:
+        if self.image_size % self.patch:
             raise UserError(
-                f"an image of side {self.side} can't be cut into patches of side {self.patch}; "
-                "give a divisor."
+                f"image_size must be a multiple of patch, got {self.image_size} and {self.patch}."
             )
 
     @property
     def patches(self) -> int:
         """How many an image has."""
-        return (self.side // self.patch) ** 2
+        return (self.image_size // self.patch) ** 2
 
 
 def make_vit_backbone(
@@ -90,7 +89,7 @@ def make_vit_backbone(
         tokens,
         nn.Linear(config.patch**2, tokens.embedding_dim),
         Transformer(embedding, make_stack(config), width=config.width),
-        start=vocabulary.opening,
+        start=vocabulary.bos,
     )
     init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
     return backbone
@@ -120,7 +119,7 @@ SIZES = {
         width=16, layers=2, heads=2, length=64, patch=4, dropout=0.0, attention_dropout=0.0
     ),
     "small": Config(),
-    "base": Config(width=768, layers=12, heads=12, length=64, side=224, patch=16),
+    "base": Config(width=768, layers=12, heads=12, length=64, image_size=224, patch=16),
 }
 RECIPES = {
     # scikit-learn's digits, 64 images a batch: benchmarks/vit.py has what it reaches.
@@ -144,7 +143,7 @@ def build(config: Config, vocabulary: Vocabulary) -> ImageToTextLM:
         vocabulary=vocabulary,
         backbone=make_vit_backbone(config, vocabulary, tokens),
         emission=make_softmax(config, vocabulary, tokens, bias=True),
-        objective=ImageConditionalLM(vocabulary, side=config.side, patch=config.patch),
+        objective=ImageConditionalLM(vocabulary, side=config.image_size, patch=config.patch),
     )
     system.window = config.length
     return system

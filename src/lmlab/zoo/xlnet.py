@@ -78,5 +78,5 @@ def build(config: Config, vocabulary: Vocabulary) -> TwoStreamLM:
         emission=parts.make_softmax(config, vocabulary, tokens, bias=True),
         objective=PermutationLM(vocabulary, one_in=one_in, left_to_right=shown, stretch=length),
     )
-    system.stretch, system.memory_length = length, config.memory
+    system.segment_length, system.memory_length = length, config.memory
     return system

@@ -16,14 +16,14 @@ SOURCES = [[2, 5, 6, 7, 8, 9, 3], [2, 10, 3], [2, 11, 7, 6, 3]]
 TEXTS = [[2, 6, 3], [2, 5, 6, 7, 10, 11, 3], [2, 9, 9, 8, 3]]
 OPTIONS = {
     "as published": {},
-    "shared": {"shared": True},
-    "shared, norms first": {"shared": True, "pre_norm": True},
+    "shared": {"tied_encoder_decoder": True},
+    "shared, norms first": {"tied_encoder_decoder": True, "pre_norm": True},
     "concatenated": {"positions": "concatenated"},
     "learned": {"positions": "learned"},
     "buckets": {"positions": "buckets"},
     "shaw": {"positions": "shaw"},
     "rotary": {"positions": "rotary"},
-    "one layer for all": {"shared": True, "shared_layers": True},
+    "one layer for all": {"tied_encoder_decoder": True, "shared_layers": True},
 }
 EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
@@ -90,7 +90,9 @@ def test_every_token_of_a_source_is_looked_at_and_padding_is_not(options: dict):
 @pytest.mark.parametrize("pre_norm", [False, True])
 def test_shared_layers_are_the_same_but_for_looking_at_the_source(pre_norm: bool):
     """Of each layer the encoder's attention, units and two norms serve both sides."""
-    apart, shared = (build(shared=shared, pre_norm=pre_norm) for shared in (False, True))
+    apart, shared = (
+        build(tied_encoder_decoder=shared, pre_norm=pre_norm) for shared in (False, True)
+    )
     width, inner, layers = 16, 64, 2
     attention = 4 * (width * width + width)
     units = 2 * width * inner + inner + width
@@ -105,7 +107,7 @@ def test_shared_layers_are_the_same_but_for_looking_at_the_source(pre_norm: bool
 
 def test_shared_layers_are_trained_by_both_sides():
     """The gradient of a shared matrix is the sum of those it would have on each side."""
-    shared = build(shared=True)
+    shared = build(tied_encoder_decoder=True)
     apart = build()
     state = {name: tensor.clone() for name, tensor in shared.state_dict().items()}
     apart.load_state_dict(state)
@@ -113,9 +115,9 @@ def test_shared_layers_are_trained_by_both_sides():
     for system in (shared, apart):
         loss, _ = system.loss(batch)
         loss.total.backward()
-    one = shared.backbone.encoder.stack.blocks[0].attention.project.weight.grad
+    one = shared.backbone.encoder.stack.blocks[0].attention.qkv_projection.weight.grad
     two = [
-        side.stack.blocks[0].attention.project.weight.grad
+        side.stack.blocks[0].attention.qkv_projection.weight.grad
         for side in (apart.backbone.encoder, apart.backbone.decoder)
     ]
     assert all(gradient.abs().max() > 1e-3 for gradient in two)

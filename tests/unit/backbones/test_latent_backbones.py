@@ -28,7 +28,7 @@ from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 
 SYSTEMS = {
-    "parent": {"reach": 3},
+    "parent": {"max_distance": 3},
     "parent-permuted": {"size": 3},
     "window-mixture": {"size": 3, "windows": 2},
     "parent-prior": {"length": 4},
@@ -36,7 +36,7 @@ SYSTEMS = {
     "renewal": {"learned_weight": True},
     "renewal-typed": {"types": 3},
     "remix-aligned": {"length": 4, "states": 5},
-    "two-parents": {"reach": 3},
+    "two-parents": {"max_distance": 3},
     "slots": {"length": 4, "slots": 2},
     "slots-chain": {"length": 4, "slots": 3, "moves": 2},
 }
@@ -131,14 +131,14 @@ def test_long_text_is_read_in_stretches_and_scores_the_same(name, monkeypatch):
     batch = batch_of(TEXT, TEXT[:6], TEXT[:3])
     with torch.no_grad():
         whole = system.log_prob(batch).per_token
-        monkeypatch.setattr(f"{type(system).__module__}.LONGEST", 5)
+        monkeypatch.setattr(f"{type(system).__module__}.MAX_LENGTH", 5)
         cut = system.log_prob(batch)
     torch.testing.assert_close(cut.per_token, whole, atol=2e-6, rtol=1e-5)
     assert cut.state is not None
 
 
 def test_all_earlier_tokens_are_remembered_where_there_is_no_reach():
-    system = build("parent", reach=None)
+    system = build("parent", max_distance=None)
     row = [7, *TEXT[1:]]
     with torch.no_grad():
         whole = system.log_prob(batch_of(row)).per_token
@@ -158,7 +158,7 @@ def test_memory_is_bounded(name):
         sizes.append(state.memory["tokens"].shape[1])
     longest = {"renewal": 0, "renewal-typed": 0}
     settings = SYSTEMS[name]
-    reach = settings.get("length") or settings.get("reach") or settings.get("size", 1)
+    reach = settings.get("length") or settings.get("max_distance") or settings.get("size", 1)
     assert max(sizes) == sizes[-1] == longest.get(name, reach - 1)
 
 

@@ -36,7 +36,7 @@ class Adding(HiddenMemory):
         added = torch.zeros_like(values)
         if view.spans is not None:
             added[view.spans.rows, view.spans.first] = self.amount
-        return MemoryOutput(values=values + added, found={"before": values})
+        return MemoryOutput(values=values + added, outputs={"before": values})
 
 
 def plain_and_remembering(memories: dict[int, HiddenMemory]):
@@ -59,7 +59,9 @@ def test_a_memory_that_adds_nothing_changes_nothing():
     view = make_view()
     assert torch.equal(remembering(view).values, plain(view).values)
     places = torch.tensor([[0, 1, 0, 0, 0, 1], [0, 0, 1, 0, 0, 0]]).bool()
-    assert torch.allclose(remembering.at(view, places), plain.at(view, places), atol=1e-5)
+    assert torch.allclose(
+        remembering.hidden_at(view, places), plain.hidden_at(view, places), atol=1e-5
+    )
 
 
 @torch.no_grad()
@@ -68,7 +70,7 @@ def test_what_it_adds_is_seen_by_the_layers_after_it(layer: int):
     plain, remembering = plain_and_remembering({layer: Adding(2.0)})
     view = make_view([[-1, 3, 3, -1, -1, -1], [-1] * 6])
     before, after = plain(view).values, remembering(view)
-    assert set(after.recalled) == {layer}
+    assert set(after.memory_outputs) == {layer}
     changed = (after.values - before).abs().amax(-1) > 1e-6
     # After the last layer it changes the mention's first place alone, before that the whole row.
     first_alone = [False, True, False, False, False, False]
@@ -82,7 +84,7 @@ def test_each_memory_finds_what_the_layer_before_it_gave():
     view = make_view([[-1, 3, 3, -1, -1, -1], [-1] * 6])
     record = plain.capture_internals(view)
     for layer in (1, 2):
-        found = remembering(view).recalled[layer]["before"]
+        found = remembering(view).memory_outputs[layer]["before"]
         # Attention that is shown is computed in steps, so the last digits differ.
         assert torch.allclose(found, record[f"layer {layer} hidden"].values, atol=1e-5)
 
@@ -93,7 +95,7 @@ def test_a_memory_behind_a_silent_layer_finds_what_passed_it_by():
     view = make_view([[-1, 3, 3, -1, -1, -1], [-1] * 6])
     with disabled_parts(remembering.stack, layers=[2, 3]):
         after = remembering(view)
-    found = {layer: each["before"] for layer, each in after.recalled.items()}
+    found = {layer: each["before"] for layer, each in after.memory_outputs.items()}
     assert set(found) == {1, 2, 3}
     assert torch.equal(found[2], found[1]) and torch.equal(found[3], found[1])
     assert (after.values - found[3]).abs().amax(-1).nonzero().tolist() == [[0, 1]]

@@ -56,7 +56,7 @@ def read(system, tokens, state=None, lengths=None, window=None):
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_memory_is_of_the_last_real_places_of_each_row(training: bool):
     """Rows of 3, 6 and 1 places, then of 4, 0 and 6: each remembers what it would have alone."""
-    system = build(memory=5, memory_evaluation=5, length=100).train(training)
+    system = build(memory=5, eval_memory_length=5, length=100).train(training)
     parts = [(draw(3, 6), torch.tensor([3, 6, 1])), (draw(3, 6, seed=2), torch.tensor([4, 0, 6]))]
     state = None
     for tokens, lengths in parts:
@@ -92,7 +92,7 @@ def test_what_padding_holds_changes_nothing_later():
     ("training", "expected"), [(True, 4), (False, 9)], ids=["training", "evaluation"]
 )
 def test_the_modes_remember_each_their_own_number_of_places(training: bool, expected: int):
-    system = build(memory=4, memory_evaluation=9).train(training)
+    system = build(memory=4, eval_memory_length=9).train(training)
     state = read(system, draw(2, 20)).state
     assert state["positions"].shape == (2, expected)
     assert state["layer.2"].shape == (2, expected, 16)
@@ -123,14 +123,14 @@ def test_in_training_a_place_sees_its_segment_and_the_memory():
 
 
 def test_in_evaluation_a_place_sees_as_many_before_it_wherever_it_stands():
-    system = build(layers=1, memory=3, memory_evaluation=5, length=8)
+    system = build(layers=1, memory=3, eval_memory_length=5, length=8)
     for place, state_of in itertools.product((12, 15), (0, 6, 11)):
         assert reached(system, place, state_of) == list(range(place - 5, place + 1))
 
 
 def test_layers_on_each_other_see_further():
     """A memory of 3 in each of two layers: 6 places back."""
-    system = build(layers=2, memory_evaluation=3)
+    system = build(layers=2, eval_memory_length=3)
     assert reached(system, 15, state_of=6) == list(range(9, 16))
 
 
@@ -138,8 +138,8 @@ def test_layers_on_each_other_see_further():
 def test_a_window_of_the_view_is_kept_to(training: bool):
     """Causal(window=3) shows two places before, of the memory too: as a memory of 2 does."""
     tokens = draw(1, 12)
-    system = build(memory_evaluation=8).train(training)
-    expected = read(build(memory_evaluation=2), tokens).values
+    system = build(eval_memory_length=8).train(training)
+    expected = read(build(eval_memory_length=2), tokens).values
     state = read(system, tokens[:, :5], window=3).state
     found = read(system, tokens[:, 5:], state, window=3).values
     torch.testing.assert_close(found, expected[:, 5:], atol=1e-5, rtol=0)
@@ -158,7 +158,7 @@ def test_no_place_at_all_leaves_the_memory_as_it_was():
 @pytest.mark.parametrize("positions", RELATIVE_POSITIONS)
 def test_every_scheme_of_distances_steps_as_it_reads(positions: str):
     """80 tokens with a memory of 5: the state of stepping forgets twice on the way."""
-    system, tokens = build(positions=positions, memory_evaluation=5), draw(2, 80)
+    system, tokens = build(positions=positions, eval_memory_length=5), draw(2, 80)
     batch = Batch.collate([[2, *row] for row in tokens.tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token
@@ -187,7 +187,7 @@ def test_layers_share_their_biases_unless_told():
 
 
 def test_a_state_of_stepping_is_bounded_and_older_ones_stay_what_they_were():
-    system = build(memory_evaluation=4)
+    system = build(eval_memory_length=4)
     state, sizes, early = system.start(1), set(), None
     with torch.no_grad():
         for place, token in enumerate(draw(1, 200)[0]):
@@ -195,7 +195,7 @@ def test_a_state_of_stepping_is_bounded_and_older_ones_stay_what_they_were():
                 early, before = state, system.peek(state).log_probs
             state = system.advance(state, token[None])
             sizes.add(state.memory.positions.shape[1])
-            assert state.memory.layers[0].own.storage.keys.shape[2] <= 96
+            assert state.memory.layers[0].self_attention_cache.storage.keys.shape[2] <= 96
     assert max(sizes) == 36
     assert torch.equal(system.peek(early).log_probs, before)
     with torch.no_grad():
@@ -206,7 +206,7 @@ def test_a_state_of_stepping_is_bounded_and_older_ones_stay_what_they_were():
 
 def test_what_beam_search_writes_has_the_log_prob_that_scoring_gives_it():
     """Texts longer than the memory, whose rows are reordered on the way."""
-    system = build(vocabulary=Vocabulary(size=8), memory_evaluation=2)
+    system = build(vocabulary=Vocabulary(size=8), eval_memory_length=2)
     found = beam_search(system, BeamConfig(width=5, best=5, length_penalty=3.0, max_length=9))[0]
     assert len(found) >= 3 and max(len(each.tokens) for each in found) > 3
     ends = [[3] if each.finished else [] for each in found]
@@ -221,7 +221,7 @@ def test_what_beam_search_writes_has_the_log_prob_that_scoring_gives_it():
 
 def contiguous(lines: list[str]) -> Corpus:
     splits = {
-        name: Split.listed(lines, identity=f"lines {name}", name=name)
+        name: Split.from_list(lines, identity=f"lines {name}", name=name)
         for name in ("train", "validation")
     }
     return Corpus(name="lines", splits=splits, layout=Layout(kind="contiguous"))
@@ -230,7 +230,7 @@ def contiguous(lines: list[str]) -> Corpus:
 def test_contiguous_text_scores_the_same_in_any_blocks_and_by_the_memory_of_evaluation():
     lines = ["a b a a b", "b b a", "a a a a b a b", "b"]
     tokenizer = tokenizer_for(contiguous(lines), "word")
-    system = build(vocabulary=tokenizer.vocabulary, memory=2, memory_evaluation=7)
+    system = build(vocabulary=tokenizer.vocabulary, memory=2, eval_memory_length=7)
 
     def scores(tokens: int) -> list[float]:
         scorer = Scorer(system, tokenizer, Layout(kind="contiguous"), tokens_per_batch=tokens)
@@ -239,14 +239,14 @@ def test_contiguous_text_scores_the_same_in_any_blocks_and_by_the_memory_of_eval
     whole = scores(1000)
     for block in (1, 3, 5):
         assert scores(block) == pytest.approx(whole, abs=1e-4)
-    system.backbone.memory_evaluation = 2
+    system.backbone.eval_memory_length = 2
     assert scores(1000) != pytest.approx(whole, abs=1e-3)
 
 
 def test_training_carries_the_memory_and_resumes_to_the_bit(tmp_path):
     """Six steps at once and three and three: the carried memory is in the checkpoint."""
     corpus = contiguous(["a b b a", "b a", "a a b b b a"] * 8)
-    settings = {"lanes": 2, "span": 5, "log_every": 1, "memory": 7}
+    settings = {"stream_batch_size": 2, "bptt": 5, "log_every": 1, "memory": 7}
 
     def weights(out, steps: int, resume: bool = False) -> dict[str, torch.Tensor]:
         result = train(
@@ -261,8 +261,8 @@ def test_training_carries_the_memory_and_resumes_to_the_bit(tmp_path):
         )
         checkpoint = RunFolder(result.path).load_checkpoint(print)
         assert checkpoint is not None
-        assert checkpoint.carried["layer.1"].shape == (2, 7, 16)
-        return checkpoint.model | checkpoint.carried
+        assert checkpoint.recurrent_state["layer.1"].shape == (2, 7, 16)
+        return checkpoint.model | checkpoint.recurrent_state
 
     whole = weights(tmp_path / "whole", 6)
     weights(tmp_path / "halves", 3)

@@ -47,7 +47,7 @@ def hidden(system, inputs: torch.Tensor, attention_mask=None) -> torch.Tensor:
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("cosine", [False, True], ids=["products", "cosines"])
 def test_every_scheme_steps_as_it_reads(positions: str, cosine: bool):
-    system = build(positions=positions, cosine=cosine)
+    system = build(positions=positions, cosine_attention=cosine)
     batch = Batch.collate([[2, *row] for row in tokens().tolist()], pad=0)
     with torch.no_grad():
         at_once = system.log_prob(batch).per_token

@@ -42,10 +42,10 @@ def test_some_places_alone(zoo, kind):
     )
     places = torch.tensor([[0, 1, 1, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0, 0], [0] * 7]).bool()
     whole = backbone(view).values[places]
-    torch.testing.assert_close(backbone.at(view, places), whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(backbone.hidden_at(view, places), whole, atol=1e-5, rtol=1e-5)
     assert whole.std(0).max() > 0.01
     nowhere = torch.zeros_like(places)
-    assert backbone.at(view, nowhere).shape == (0, backbone.width)
+    assert backbone.hidden_at(view, nowhere).shape == (0, backbone.width)
 
 
 @torch.no_grad()
@@ -64,7 +64,7 @@ def test_copies_of_one_text(zoo, told):
     )
     embedded: list[int] = []
     backbone.embedding.register_forward_pre_hook(lambda _, given: embedded.append(given[0].numel()))
-    found = backbone.at(view, places)
+    found = backbone.hidden_at(view, places)
     torch.testing.assert_close(found, backbone(view).values[places], atol=1e-5, rtol=1e-5)
     # Nine tokens and nine masks at as many places; then all of them.
     assert embedded == [18, 81]
@@ -82,7 +82,7 @@ def test_what_is_dropped_in_training_differs():
     )
     places = torch.zeros(4, 6, dtype=torch.bool)
     places[:, 2] = True
-    found = backbone.at(view, places)
+    found = backbone.hidden_at(view, places)
     assert torch.pdist(found).min() > 1e-3
 
 
@@ -99,5 +99,5 @@ def test_the_last_layer_is_fed_forward_for_them_alone():
     places = torch.zeros(2, 9, dtype=torch.bool)
     places[0, 3] = places[1, 8] = True
     with torch.no_grad():
-        backbone.at(view, places)
+        backbone.hidden_at(view, places)
     assert counts == [18, 2]

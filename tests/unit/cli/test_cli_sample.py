@@ -95,8 +95,8 @@ def test_a_translator_writes_given_a_source(lmlab, tmp_path) -> None:
     for source in ("eins", "zwei"):
         [written] = json.loads(lmlab("sample", run, "--source", source, *most, "--json").out)
         found = json.loads(lmlab("translate", run, "--text", source, *most, "--json").out)
-        assert written["text"] == found["written"][0]["text"]
-        assert math.isclose(written["log_prob"], found["written"][0]["log_prob"], rel_tol=1e-5)
+        assert written["text"] == found["candidates"][0]["text"]
+        assert math.isclose(written["log_prob"], found["candidates"][0]["log_prob"], rel_tol=1e-5)
     assert len(lmlab("sample", run, "--source", "eins", "-n", "3").out.splitlines()) == 3
 
 

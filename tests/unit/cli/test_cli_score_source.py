@@ -70,7 +70,7 @@ def test_lines_of_a_pipe_have_two_columns(
 def test_a_translation_scores_what_it_was_found_with(run: Path):
     model = load(run)
     for found in model.translate(["eins zwei", "drei"], method="beam", best=3):
-        ended = [each for each in found.written if each.finished]
+        ended = [each for each in found.candidates if each.finished]
         assert ended
         scores = model.score([each.text for each in ended], sources=[found.source] * len(ended))
         assert [s.total for s in scores] == pytest.approx([e.log_prob for e in ended], abs=1e-4)

@@ -49,7 +49,7 @@ def test_settings_of_a_task_are_those_that_finetune_takes(lmlab) -> None:
     records = {record.name: record for record in package.settings(task="classify")}
     assert records["overlap"].part == "task"
     assert records["learning_rate"].default == 1e-3  # finetune's own default, not train's
-    assert not {"lanes", "select_by"} & records.keys()
+    assert not {"stream_batch_size", "select_by"} & records.keys()
     assert "select_by" in {record.name for record in package.settings(task="generate")}
     assert "max_graph_nodes" in {record.name for record in package.settings(task="hops")}
 
@@ -99,9 +99,15 @@ FINETUNE = ("finetune", "r", "--data", "x", "--out", "y")
         ((*TRAIN, "--foo", "1"), "lmlab settings lstm lists the settings that --set takes."),
         ((*FINETUNE, "--task", "tag", "--overlap", "0"), "it is a setting: --set overlap=0."),
         ((*FINETUNE, "--task", "hops", "--max-graph-nodes", "9"), "--set max_graph_nodes=9."),
-        # lanes are of no use to a fine-tuning, and no setting of it.
-        ((*FINETUNE, "--task", "tag", "--lanes", "9"), "lmlab settings --task tag lists"),
-        (("ablate", "gru-minimal", "--data", "x", "--out", "y", "--clip", "2"), "--set clip=2."),
+        # The stream batch size is of no use to a fine-tuning, and no setting of it.
+        (
+            (*FINETUNE, "--task", "tag", "--stream-batch-size", "9"),
+            "lmlab settings --task tag lists",
+        ),
+        (
+            ("ablate", "gru-minimal", "--data", "x", "--out", "y", "--grad-clip", "2"),
+            "--set grad_clip=2.",
+        ),
         # A figure of an objective is not trained.
         (("show-objective", "bert", "--learning-rate", "1"), "lmlab settings bert lists"),
         (("score", "r", "--learning-rate", "1"), "has no option --learning-rate; see lmlab score"),

@@ -26,12 +26,12 @@ def test_a_run_holds_what_it_takes_to_use_and_repeat_it(runs: dict[str, Path]) -
 
 
 def test_settings_of_the_system_and_of_the_training(lmlab, tmp_path: Path) -> None:
-    settings = ("--set", "width=12", "clip=0.5", "--set", "learning-rate=0.001")
+    settings = ("--set", "width=12", "grad_clip=0.5", "--set", "learning-rate=0.001")
     result = lmlab("train", "gru", "--out", tmp_path / "run", *QUICK, *settings)
     assert (result.code, result.out) == (0, "")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["system_config"]["width"] == 12
-    assert config["training"]["clip"] == 0.5
+    assert config["training"]["grad_clip"] == 0.5
     assert config["training"]["learning_rate"] == 0.001
 
 

@@ -73,11 +73,11 @@ def test_the_first_of_several_is_the_only_one_of_one(lmlab: Command, run: Path):
     many = json.loads(
         lmlab("translate", run, "--text", "zwei eins", "--n-best", 4, "--beam", 5, "--json").out
     )
-    assert one["source"] == "zwei eins" and one["written"][0] == many["written"][0]
-    scores = [each["log_prob"] for each in many["written"]]
+    assert one["source"] == "zwei eins" and one["candidates"][0] == many["candidates"][0]
+    scores = [each["log_prob"] for each in many["candidates"]]
     assert len(scores) == 4 and scores == sorted(scores, reverse=True)
     shown = lmlab("translate", run, "--text", "zwei eins", "--n-best", 4).out.splitlines()
-    assert [line.split("\t")[1] for line in shown] == [each["text"] for each in many["written"]]
+    assert [line.split("\t")[1] for line in shown] == [each["text"] for each in many["candidates"]]
 
 
 def test_words_can_be_required_banned_and_begun_with(lmlab: Command, run: Path):
@@ -94,7 +94,7 @@ def test_a_prefix_is_part_of_what_is_scored(lmlab: Command, run: Path):
 
     def written(*options: object) -> list[dict[str, Any]]:
         found = lmlab("translate", run, "--text", "eins zwei", "--json", *options).out
-        return list(json.loads(found)["written"])
+        return list(json.loads(found)["candidates"])
 
     (begun,) = written("--prefix", "three two")
     wide = ("--beam", 60, "--n-best", 60, "--within", "inf")
@@ -135,12 +135,16 @@ def test_a_line_that_is_too_long_is_cut_and_the_others_are_not(
     file.write_text(f"eins\n{'zwei ' * 9}\ndrei eins\n", encoding="utf-8")
     found = lmlab("translate", out, file, "--json")
     first, second, third = map(json.loads, found.out.splitlines())
-    assert (first["cut"], second["cut"], third["cut"]) == (0, 5, 0)
+    assert (first["truncated_tokens"], second["truncated_tokens"], third["truncated_tokens"]) == (
+        0,
+        5,
+        0,
+    )
     assert found.err == (
         "warning: line 2: longer than the model takes, so its last 5 tokens were left out\n"
     )
     alone = json.loads(lmlab("translate", out, "--text", "drei eins", "--json").out)
-    assert third["written"][0]["text"] == alone["written"][0]["text"]
+    assert third["candidates"][0]["text"] == alone["candidates"][0]["text"]
 
 
 def test_json_is_a_line_for_each_as_they_come(capfd: pytest.CaptureFixture[str]):
@@ -222,7 +226,7 @@ def test_only_the_source_of_two_columns_is_translated(lmlab: Command, run: Path,
             (2, ""),
             (3, "zwei drei"),
         ]
-        assert records[1]["written"] == []
+        assert records[1]["candidates"] == []
     file.write_text("eins\tone\tuno\n", encoding="utf-8")
     told = lmlab("translate", run, file)
     assert (told.code, told.out) == (2, "") and "pairs.txt, line 1:" in told.err
@@ -272,7 +276,7 @@ def test_evaluation_has_figures_signature_and_a_paired_test(
     found = lmlab("evaluate", run, twin, "--out", folder, "--json")
     assert found.code == 0, found.err
     record = json.loads(found.out)
-    bleu, _, first, second = record["judged"]
+    bleu, _, first, second = record["scores"]
     assert (bleu["metric"], first["metric"]) == ("bleu", "chrf")
     # Every word is right; no text has the four words that BLEU's longest n-grams need.
     assert first["score"] == second["score"] == pytest.approx(100.0) and bleu["score"] == 0
@@ -290,7 +294,7 @@ def test_runs_of_equal_names_are_told_apart_by_their_paths(
 ):
     twin = shutil.copytree(run, tmp_path / "twins" / run.name)
     options = ("--limit", 2, "--metric", "chrf", "--out", tmp_path / "out", "--json")
-    judged = json.loads(lmlab("evaluate", run, twin, *options).out)["judged"]
+    judged = json.loads(lmlab("evaluate", run, twin, *options).out)["scores"]
     assert [each["system"] for each in judged] == [str(run), str(twin)]
     assert len(list((tmp_path / "out").glob("*numbers.txt"))) == 2
     twice = lmlab("evaluate", run, run)
@@ -335,15 +339,15 @@ def test_a_fine_tuned_run_is_judged_on_what_it_was_tuned_on(
         run, task="generate", data=rows, out=tmp_path / "out", steps=1, seed=3, quiet=True
     )
     record = json.loads(lmlab("evaluate", tuned.path, "--metric", "chrf", "--json").out)
-    assert (record["corpus"], record["judged"][0]["texts"]) == (str(rows), 2)
+    assert (record["corpus"], record["scores"][0]["texts"]) == (str(rows), 2)
     answered = [json.loads(line) for line in (tuned.path / "predictions.jsonl").open()]
     expected = corpus_chrf(record["translations"]["out"], [row["target"] for row in answered])
-    assert record["judged"][0]["score"] == pytest.approx(expected)
+    assert record["scores"][0]["score"] == pytest.approx(expected)
     other = lmlab("evaluate", run, tuned.path)
-    assert other.code != 0 and "say by --data" in other.err
+    assert other.code != 0 and "give --data" in other.err
     rows.unlink()
     lost = lmlab("evaluate", tuned.path)
-    assert lost.code != 0 and "say by --data where it is" in lost.err
+    assert lost.code != 0 and "give its path by --data" in lost.err
 
 
 def corpus_chrf(translations: list[str], references: list[str]) -> float:
@@ -365,7 +369,7 @@ def test_weights_are_kept_by_bleu_and_sources_have_their_own_words(lmlab: Comman
     scores = [each["bleu"] for each in told if "bleu" in each]
     assert len(scores) == 5 and len(set(scores)) > 1
     greedily = ("--method", "greedy", "--split", "validation", "--metric", "bleu", "--json")
-    (judged,) = json.loads(lmlab("evaluate", out, *greedily).out)["judged"]
+    (judged,) = json.loads(lmlab("evaluate", out, *greedily).out)["scores"]
     assert judged["score"] == pytest.approx(max(scores))
     config = json.loads((out / "config.json").read_text())
     assert config["source_vocabulary"]["size"] == 5 + 3 == config["vocabulary"]["size"]

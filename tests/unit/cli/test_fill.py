@@ -37,8 +37,8 @@ def test_a_table_of_the_best_tokens_of_each_gap(lmlab, filling) -> None:
 def test_json_has_the_same_figures_and_where_the_gaps_are(lmlab, filling) -> None:
     command = ("fill", filling["unilm"], "the <mask> sees a [MASK]", "--top", "2", "--json")
     [record] = json.loads(lmlab(*command).out)
-    assert [(gap["start"], gap["end"]) for gap in record["gaps"]] == [(4, 10), (18, 24)]
-    for gap in record["gaps"]:
+    assert [(gap["start"], gap["end"]) for gap in record["masks"]] == [(4, 10), (18, 24)]
+    for gap in record["masks"]:
         first, second = gap["options"]
         assert first["log_prob"] >= second["log_prob"]
         assert first["probability"] == pytest.approx(math.exp(first["log_prob"]))
@@ -49,10 +49,10 @@ def test_json_has_the_same_figures_and_where_the_gaps_are(lmlab, filling) -> Non
 def test_gaps_together_are_ranked_by_their_sum(lmlab, filling, run) -> None:
     command = ("fill", filling[run], "the <mask> sees a [MASK]", "--joint", "--json")
     [record] = json.loads(lmlab(*command).out)
-    totals = [filling["log_prob"] for filling in record["fillings"]]
+    totals = [filling["log_prob"] for filling in record["candidates"]]
     assert len(totals) == 5
     assert totals == sorted(totals, reverse=True)
-    assert all(len(filling["answers"]) == 2 for filling in record["fillings"])
+    assert all(len(filling["answers"]) == 2 for filling in record["candidates"])
 
 
 @pytest.mark.parametrize("drawn", [(), ("--sample",)])
@@ -82,8 +82,8 @@ def test_gaps_together_are_drawn_by_their_seed(lmlab, filling, run) -> None:
     assert [result.code for result in drawn] == [0, 0, 0]
     assert drawn[0].out == drawn[1].out != drawn[2].out
     [record] = json.loads(drawn[0].out)
-    assert len(record["fillings"]) == 5
-    assert all(filling["log_prob"] < 0 for filling in record["fillings"])
+    assert len(record["candidates"]) == 5
+    assert all(filling["log_prob"] < 0 for filling in record["candidates"])
 
 
 def test_joint_blanks_are_told(lmlab, filling) -> None:
@@ -95,9 +95,9 @@ def test_joint_blanks_are_told(lmlab, filling) -> None:
 def test_blanks_of_any_length_best_or_drawn(lmlab, filling) -> None:
     text = "the <mask> sees a <mask>"
     [best] = json.loads(lmlab("fill", filling["glm"], text, "--json").out)
-    totals = [each["log_prob"] for each in best["fillings"]]
+    totals = [each["log_prob"] for each in best["candidates"]]
     assert totals == sorted(totals, reverse=True)
-    assert len({tuple(each["answers"]) for each in best["fillings"]}) == 5
+    assert len({tuple(each["answers"]) for each in best["candidates"]}) == 5
     drawn = [
         lmlab("fill", filling["glm"], text, "--sample", "--seed", seed, "--json").out
         for seed in (1, 1, 2)
@@ -112,7 +112,7 @@ def test_a_cloze_among_candidates(lmlab, filling) -> None:
     for run in ("unilm", "glm"):
         command = ("fill", filling[run], "the <mask> sleeps", "--among", "dog", "--among", "cat")
         [record] = json.loads(lmlab(*command, "--json").out)
-        options = record["gaps"][0]["options"]
+        options = record["masks"][0]["options"]
         assert {option["text"] for option in options} == {"dog", "cat"}
         assert sum(option["share"] for option in options) == pytest.approx(1.0)
         for option in options:
@@ -185,9 +185,9 @@ def encoder_decoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
 def test_mass_generates_its_masked_span(lmlab, encoder_decoders) -> None:
     command = ("fill", encoder_decoders["mass"], "the [MASK] [MASK] a dog")
     [record] = json.loads(lmlab(*command, "--json").out)
-    totals = [each["log_prob"] for each in record["fillings"]]
+    totals = [each["log_prob"] for each in record["candidates"]]
     assert record["kind"] == "exact" and totals == sorted(totals, reverse=True)
-    assert all(len(each["answers"]) == 2 for each in record["fillings"])
+    assert all(len(each["answers"]) == 2 for each in record["candidates"])
     drawn = [lmlab(*command, "--sample", "--seed", seed, "--json").out for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     apart = lmlab("fill", encoder_decoders["mass"], "[MASK] dog [MASK]")

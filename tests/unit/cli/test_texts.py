@@ -176,7 +176,7 @@ def test_the_kind_tells_pseudo_scores_from_surprisal(lmlab: Command, bert, tmp_p
     file.write_text("the <mask>\n\na <mask>\n")
     # A file, --file, a pipe's dash and --text are the same input.
     asked = json.loads(lmlab("fill", bert, file, "--json").out)
-    assert [(each["line"], each["text"], len(each["gaps"])) for each in asked] == [
+    assert [(each["line"], each["text"], len(each["masks"])) for each in asked] == [
         (1, "the <mask>", 1),
         (2, "", 0),
         (3, "a <mask>", 1),

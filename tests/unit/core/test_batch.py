@@ -21,7 +21,7 @@ def test_sequences_are_padded_at_the_end() -> None:
     assert batch.lengths.tolist() == [4, 3, 1]
     assert batch.rows.tolist() == [10, 20, 30]
     assert len(batch) == 3
-    assert not batch.carries
+    assert not batch.continues_previous
 
 
 def test_the_first_place_is_context_and_padding_never_counts() -> None:

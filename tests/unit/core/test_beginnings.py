@@ -32,11 +32,11 @@ def batch() -> Batch:
 @torch.no_grad()
 def test_they_are_those_of_a_set_of_tuples():
     given = batch()
-    found = PrefixIndex.of(given.tokens, given.lengths)
+    found = PrefixIndex.from_tokens(given.tokens, given.lengths)
     assert found is not None
     every = [[tuple(text[: place + 1]) for place in range(len(text))] for text in TEXTS]
     different = {beginning for row in every for beginning in row}
-    assert len(found.firsts) == len(different) == 12
+    assert len(found.first_positions) == len(different) == 12
     numbers = {}
     for row, beginnings in enumerate(every):
         for place, beginning in enumerate(beginnings):
@@ -45,7 +45,7 @@ def test_they_are_those_of_a_set_of_tuples():
     assert sorted(numbers.values()) == list(range(12))
     time = given.tokens.shape[1]
     for beginning, number in numbers.items():
-        row, place = divmod(int(found.firsts[number]), time)
+        row, place = divmod(int(found.first_positions[number]), time)
         assert every[row][place] == beginning
 
 
@@ -53,17 +53,17 @@ def test_padding_is_no_token_even_where_it_is_one():
     """A row that ends where another goes on by the padding's own number."""
     tokens = torch.tensor([[2, 5, 0, 0], [2, 5, 0, 0]])
     with torch.no_grad():
-        found = PrefixIndex.of(tokens, torch.tensor([2, 4]))
-    assert found is not None and len(found.firsts) == 4
+        found = PrefixIndex.from_tokens(tokens, torch.tensor([2, 4]))
+    assert found is not None and len(found.first_positions) == 4
 
 
 def test_nothing_is_shared_where_little_is_alike_or_gradients_are_wanted():
     different = torch.arange(12).view(3, 4)
     lengths = torch.full((3,), 4)
     with torch.no_grad():
-        assert PrefixIndex.of(different, lengths) is None
-        assert PrefixIndex.of(different[:1].repeat(3, 1), lengths) is not None
-    assert PrefixIndex.of(different[:1].repeat(3, 1), lengths) is None
+        assert PrefixIndex.from_tokens(different, lengths) is None
+        assert PrefixIndex.from_tokens(different[:1].repeat(3, 1), lengths) is not None
+    assert PrefixIndex.from_tokens(different[:1].repeat(3, 1), lengths) is None
 
 
 @pytest.mark.parametrize("positions", ["learned", "buckets", "shaw", "alibi", "rotary"])

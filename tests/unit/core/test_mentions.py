@@ -100,7 +100,7 @@ def test_an_entity_that_the_knowledge_lacks_is_named(tmp_path: Path):
 
 def test_where_no_file_was_read_it_is_named_by_its_number():
     examples = [Example("a day"), Example("a cow", mentions=(Mention(2, 5, "cow"),))]
-    split = Split.listed(examples, identity="two", name="train")
+    split = Split.from_list(examples, identity="two", name="train")
     corpus = Corpus(name="two", splits={"train": split})
     tokenizer = tokenizer_for(corpus, "word")
     chunks = encoded_chunks(

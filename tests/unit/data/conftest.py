@@ -36,7 +36,7 @@ def listed() -> Callable[..., Split]:
     """A split of given texts."""
 
     def listed(*items: str | Example) -> Split:
-        return Split.listed(items, identity=repr(items), name="train")
+        return Split.from_list(items, identity=repr(items), name="train")
 
     return listed
 

@@ -27,7 +27,7 @@ def dataset(count: int, layout: Layout = Layout(), longest: int = 12) -> TokenDa
         Example(" ".join("abc"[(i + k) % 3] for k in range(n)), condition=" ".join("c" * m))
         for i, (n, m) in enumerate(lengths)
     ]
-    split = Split.listed(examples, identity=f"{count}-{longest}", name="train")
+    split = Split.from_list(examples, identity=f"{count}-{longest}", name="train")
     return TokenDataset.build(split, WORDS, layout, progress=False)
 
 
@@ -116,14 +116,14 @@ def test_little_is_padding() -> None:
 
 def test_batches_are_as_large_as_the_budget_allows() -> None:
     # Ten sequences of 4 tokens (<s> a a </s>) under a budget of 12: three by three, then one.
-    split = Split.listed(["a a"] * 10, identity="ten", name="train")
+    split = Split.from_list(["a a"] * 10, identity="ten", name="train")
     data = TokenDataset.build(split, WORDS, Layout(), progress=False)
     sizes = [len(batch) for batch in LengthBatches(data, tokens_per_batch=12).epoch(0)]
     assert sorted(sizes) == [1, 3, 3, 3]
 
 
 def test_a_sequence_longer_than_the_budget_is_a_batch_of_its_own() -> None:
-    split = Split.listed(["a", "a " * 50, "a " * 60, "b"], identity="long", name="train")
+    split = Split.from_list(["a", "a " * 50, "a " * 60, "b"], identity="long", name="train")
     data = TokenDataset.build(split, WORDS, Layout(), progress=False)
     made = list(LengthBatches(data, tokens_per_batch=10).epoch(0))
     assert sorted(batch.rows.tolist() for batch in made if batch.tokens.shape[1] > 10) == [[1], [2]]
@@ -186,10 +186,10 @@ def test_pairs_bring_their_conditions_and_both_sides_keep_the_budget() -> None:
 @pytest.mark.parametrize("span", [1, 5, 35, 10_000])
 def test_every_token_of_a_stream_is_predicted_once_in_its_place(lanes: int, span: int) -> None:
     data = dataset(40, Layout(kind="contiguous"))
-    source = StreamBatches(data, lanes=lanes, span=span)
+    source = StreamBatches(data, batch_size=lanes, bptt=span)
     made = list(source.epoch(0))
     assert len(made) == source.batches_per_epoch(0)
-    assert [batch.carries for batch in made] == [place > 0 for place in range(len(made))]
+    assert [batch.continues_previous for batch in made] == [place > 0 for place in range(len(made))]
     assert sum(batch.count for batch in made) == data.total_tokens
     predicted = []
     for lane in range(lanes):
@@ -206,22 +206,22 @@ def test_every_token_of_a_stream_is_predicted_once_in_its_place(lanes: int, span
 
 def test_lanes_differ_by_at_most_one_token() -> None:
     data = dataset(40, Layout(kind="contiguous"))
-    made = list(StreamBatches(data, lanes=7, span=5).epoch(0))
+    made = list(StreamBatches(data, batch_size=7, bptt=5).epoch(0))
     lengths = sum((batch.lengths - 1 for batch in made), torch.zeros(7, dtype=torch.int64))
     assert int(lengths.max() - lengths.min()) <= 1
 
 
 def test_a_stream_resumes_at_any_batch() -> None:
-    source = StreamBatches(dataset(40, Layout(kind="contiguous")), lanes=4, span=6)
+    source = StreamBatches(dataset(40, Layout(kind="contiguous")), batch_size=4, bptt=6)
     whole = list(source.epoch(0))
     assert same(list(source.epoch(0, 3)), whole[3:])
-    assert next(iter(source.epoch(0, 3))).carries
+    assert next(iter(source.epoch(0, 3))).continues_previous
 
 
 def test_more_lanes_than_tokens() -> None:
-    split = Split.listed(["a"], identity="one", name="train")
+    split = Split.from_list(["a"], identity="one", name="train")
     data = TokenDataset.build(split, WORDS, Layout(kind="contiguous"), progress=False)
-    (batch,) = StreamBatches(data, lanes=50, span=3).epoch(0)
+    (batch,) = StreamBatches(data, batch_size=50, bptt=3).epoch(0)
     assert (len(batch), batch.count) == (2, 2)
 
 
@@ -237,7 +237,7 @@ def test_processes_share_a_batch_without_loss(world: int) -> None:
 
 
 def test_processes_keep_their_lanes() -> None:
-    source = StreamBatches(dataset(40, Layout(kind="contiguous")), lanes=5, span=6)
+    source = StreamBatches(dataset(40, Layout(kind="contiguous")), batch_size=5, bptt=6)
     for batch in source.epoch(0):
         assert source.split(batch, 1, 2).rows.tolist() == [1, 3]
 
@@ -247,10 +247,10 @@ def test_processes_keep_their_lanes() -> None:
     [
         (lambda: LengthBatches(dataset(1), tokens_per_batch=0), "at least 1 token"),
         (lambda: LengthBatches(dataset(1), tokens_per_batch=9, seed=-1), "0 or more"),
-        (lambda: StreamBatches(dataset(1), lanes=1, span=1), "only contiguous text"),
+        (lambda: StreamBatches(dataset(1), batch_size=1, bptt=1), "need a contiguous corpus"),
         (
-            lambda: StreamBatches(dataset(1, Layout(kind="contiguous")), lanes=0, span=1),
-            "at least 1, not 0 and 1",
+            lambda: StreamBatches(dataset(1, Layout(kind="contiguous")), batch_size=0, bptt=1),
+            "at least 1, got 0 and 1",
         ),
     ],
 )

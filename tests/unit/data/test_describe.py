@@ -33,7 +33,8 @@ class CoinTruth:
 
 def corpus(**parts: list[str]) -> Corpus:
     splits = {
-        name: Split.listed(texts, identity=repr(texts), name=name) for name, texts in parts.items()
+        name: Split.from_list(texts, identity=repr(texts), name=name)
+        for name, texts in parts.items()
     }
     return Corpus(name="hand", splits=splits)
 

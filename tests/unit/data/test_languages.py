@@ -456,7 +456,7 @@ def test_markov_draws_have_their_frequencies() -> None:
 
 
 def test_copy_is_exact_over_all_strings() -> None:
-    truth = CopyTruth(letters=2, shortest=1, longest=3)
+    truth = CopyTruth(letters=2, min_length=1, max_length=3)
     assert_exact(truth, strings("ab|", 7), lambda text: len(text.split(" ")))
     assert_frequencies(truth, [t for t in strings("ab|", 7) if truth.log_prob(t) > -math.inf])
     # 2 + 4 + 8 strings, the lengths with one third each.
@@ -464,12 +464,14 @@ def test_copy_is_exact_over_all_strings() -> None:
 
 
 def test_copy_entropy_is_that_of_the_first_half() -> None:
-    truth = CopyTruth(letters=8, shortest=2, longest=6)
+    truth = CopyTruth(letters=8, min_length=2, max_length=6)
     assert truth_of("copy").entropy == truth.entropy == pytest.approx(math.log(5) + 4 * math.log(8))
 
 
 def test_recall_is_exact_over_all_strings() -> None:
-    truth = RecallTruth(keys=2, values=2, fewest=1, most=2, nearest=0, farthest=None, gap=0)
+    truth = RecallTruth(
+        keys=2, values=2, min_pairs=1, max_pairs=2, min_distance=0, max_distance=None, gap=0
+    )
     assert_exact(truth, strings("ab01?", 7), lambda text: len(text.split(" ")))
 
 
@@ -478,7 +480,13 @@ def test_recall_is_exact_over_all_strings() -> None:
 )
 def test_recall_at_a_distance(nearest: int, farthest: int | None, gap: int) -> None:
     truth = RecallTruth(
-        keys=4, values=2, fewest=2, most=3, nearest=nearest, farthest=farthest, gap=gap
+        keys=4,
+        values=2,
+        min_pairs=2,
+        max_pairs=3,
+        min_distance=nearest,
+        max_distance=farthest,
+        gap=gap,
     )
 
     def texts() -> Iterator[str]:

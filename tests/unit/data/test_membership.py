@@ -63,15 +63,17 @@ def test_what_is_shorter_than_a_gram_is_not_known():
 
 def test_hashing_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     """Texts that reach over the end of a piece too."""
-    whole, grams = text_hashes(*flat(TEXTS)), NgramSet(*flat(TEXTS), size=3).held
+    whole, grams = text_hashes(*flat(TEXTS)), NgramSet(*flat(TEXTS), size=3).hashes
     monkeypatch.setattr(membership, "TOKENS_AT_ONCE", 3)
     assert (text_hashes(*flat(TEXTS)) == whole).all()
-    assert len(NgramSet(*flat(TEXTS), size=3).held) == len(grams)
+    assert len(NgramSet(*flat(TEXTS), size=3).hashes) == len(grams)
 
 
 def test_an_empty_set_holds_nothing():
     assert (
-        not HashSet(np.zeros(0, np.uint64)).holds(splitmix64(np.arange(3, dtype=np.uint64))).any()
+        not HashSet(np.zeros(0, np.uint64))
+        .contains(splitmix64(np.arange(3, dtype=np.uint64)))
+        .any()
     )
 
 
@@ -82,9 +84,9 @@ def test_a_million_entries_take_few_bytes_and_mistakes_are_as_rare_as_said(bits,
     held = HashSet(splitmix64(np.arange(size, dtype=np.uint64)), bits=bits)
     assert len(held) == size
     assert held.bytes / size < most_bytes
-    assert held.holds(splitmix64(np.arange(0, size, 7, dtype=np.uint64))).all()
+    assert held.contains(splitmix64(np.arange(0, size, 7, dtype=np.uint64))).all()
     absent = splitmix64(np.arange(size, 2 * size, dtype=np.uint64))
-    wrong = int(held.holds(absent).sum())
+    wrong = int(held.contains(absent).sum())
     # 2^16 buckets: the largest power of two with 8 entries a bucket or more.
     expected = len(absent) * size / 2.0 ** (16 + bits)
     assert abs(wrong - expected) < 5 * np.sqrt(expected) + 1
@@ -96,8 +98,8 @@ def test_all_grams_of_a_corpus():
     tokens = generator.integers(5, 5000, 1_000_000).astype(np.uint16)
     offsets = np.arange(0, len(tokens) + 1, 20)
     known = NgramSet(tokens, offsets, size=5)
-    assert len(known.held) == pytest.approx(50_000 * 16, rel=1e-3)  # 16 in each, hardly any twice
-    assert known.held.bytes / len(known.held) < 4.6
+    assert len(known.hashes) == pytest.approx(50_000 * 16, rel=1e-3)  # 16 in each, hardly any twice
+    assert known.hashes.bytes / len(known.hashes) < 4.6
     some = tokens[: 20 * 1000].reshape(1000, 20).astype(np.int64)
     lengths, places = np.full(1000, 20), generator.integers(1, 19, 1000)
     assert known(some, lengths, places).all()

@@ -125,7 +125,7 @@ def test_reach_counts_characters_of_the_first_tokens(tokenizer: Tokenizer) -> No
     spans = tokenizer.encode_with_offsets(text)[1]
     for count in (0, 1, 3, len(spans), len(spans) + 5):
         kept = spans[:count]
-        assert tokenizer.reach(text, count) == (kept[-1][1] if kept else 0)
+        assert tokenizer.characters_of(text, count) == (kept[-1][1] if kept else 0)
 
 
 def test_words_are_ordered_by_count_then_spelling() -> None:

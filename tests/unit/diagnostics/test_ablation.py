@@ -51,7 +51,7 @@ def question(system: str = "gru-minimal", **words) -> AblationPlan:
 
 def trial(off: tuple[int, ...], seed: int, *losses: float, parameters: int = 10, failed: str = ""):
     return AblationTrial(
-        off=off,
+        disabled=off,
         seed=seed,
         run="runs/x",
         parameters=parameters,
@@ -70,14 +70,14 @@ def test_differences_are_paired_by_seed():
     ]
     found = summarise_trials(question(switches="4;5"), trials, path=Path("x"), split="test")
     better, intact = found.rows  # best first, by the loss at epoch 4: 3.0 and 3.3
-    assert (better.off, intact.off, intact.intact) == ((4,), (), True)
+    assert (better.disabled, intact.disabled, intact.intact) == ((4,), (), True)
     assert (better.parameters, intact.parameters) == (10, 12)
     assert better.losses[2].mean == pytest.approx((4.1 + 4.3) / 2)
     # seed by seed: 4.1 - 4.0 and 4.3 - 4.4; 2.8 - 3.0 and 3.2 - 3.6
     assert better.differences[2].mean == pytest.approx((0.1 - 0.1) / 2, abs=1e-12)
-    assert better.differences[2].spread == pytest.approx((2 * 0.1**2) ** 0.5)
+    assert better.differences[2].standard_deviation == pytest.approx((2 * 0.1**2) ** 0.5)
     assert better.differences[4].mean == pytest.approx((-0.2 - 0.4) / 2)
-    assert better.differences[4].spread == pytest.approx((2 * 0.1**2) ** 0.5)
+    assert better.differences[4].standard_deviation == pytest.approx((2 * 0.1**2) ** 0.5)
     assert intact.differences == {}
     assert better.seconds == pytest.approx(15)
     assert not found.finished  # 5 is missing
@@ -100,13 +100,13 @@ def test_a_table_with_one_seed_and_a_failure():
 
 
 def test_every_switch_by_itself():
-    assert question().sets == ((), *((k,) for k in range(8)))
-    assert question(switches="4;4,0", each=True).sets[:3] == ((), (4,), (0, 4))
+    assert question().ablated_sets == ((), *((k,) for k in range(8)))
+    assert question(switches="4;4,0", each=True).ablated_sets[:3] == ((), (4,), (0, 4))
 
 
 def test_pairs_leave_out_what_means_nothing():
     asked = question(pairs=True)
-    assert len(asked.sets) == 1 + 8 * 7 // 2 - 1  # without keep and admit together
+    assert len(asked.ablated_sets) == 1 + 8 * 7 // 2 - 1  # without keep and admit together
     assert asked.notes == (
         "6 keep, 7 admit was left out: with both keep and admit (6 and 7) off nothing is left of "
         "the state; leave one of them on.",
@@ -115,9 +115,12 @@ def test_pairs_leave_out_what_means_nothing():
 
 def test_what_is_off_in_the_settings_is_off_everywhere():
     asked = question("mgru", settings={"off": "4,no-centring"}, each=True)
-    assert asked.sets == ((4, 6), *(tuple(sorted({4, 6, k})) for k in range(12) if k not in (4, 6)))
+    assert asked.ablated_sets == (
+        (4, 6),
+        *(tuple(sorted({4, 6, k})) for k in range(12) if k not in (4, 6)),
+    )
     alone = question("mgru", each=True)
-    assert len(alone.sets) == 1 + 12 - 3 and len(alone.notes) == 3  # 7, 8, 9 need 6
+    assert len(alone.ablated_sets) == 1 + 12 - 3 and len(alone.notes) == 3  # 7, 8, 9 need 6
 
 
 @pytest.mark.parametrize(
@@ -156,13 +159,13 @@ def done(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Ablation:
 
 
 def test_trains_and_writes_the_table(done: Ablation):
-    assert done.finished and done.at == (2,) and done.split == "validation"
-    assert sorted(row.off for row in done.rows) == [(), (0, 4, 5), (4,)]
+    assert done.finished and done.report_epochs == (2,) and done.split == "validation"
+    assert sorted(row.disabled for row in done.rows) == [(), (0, 4, 5), (4,)]
     for each in done.trials:
         lines = read_metrics(done.path / each.run / "metrics.jsonl")
         assert each.losses[-1][1] == [x["loss"] for x in lines if x["event"] == "validation"][-1]
         assert json.loads((done.path / each.run / "config.json").read_text())["seed"] == each.seed
-    by_off = {row.off: row for row in done.rows}
+    by_off = {row.disabled: row for row in done.rows}
     assert by_off[()].parameters - by_off[(4,)].parameters == 16 * 16
     assert by_off[(4,)].parameters - by_off[(0, 4, 5)].parameters == 16 * 16 + 16
     written = json.loads((done.path / "ablation.json").read_text())
@@ -181,7 +184,7 @@ def test_finished_trainings_are_not_repeated(done: Ablation, monkeypatch):
     again = lmlab.ablate(
         "DLM46", data=done.corpus, out=done.path, switches="candidate-hidden", seeds=2, **QUICK
     )
-    assert again.finished and [row.off for row in again.rows if not row.intact] == [(4,)]
+    assert again.finished and [row.disabled for row in again.rows if not row.intact] == [(4,)]
     # What this table does not show is kept for one that does.
     whole = lmlab.ablate(
         "gru-minimal", data=done.corpus, out=done.path, switches="4;0,4,5", seeds=2, **QUICK
@@ -207,7 +210,7 @@ def test_stopped_and_resumed_it_is_the_same(done: Ablation, tmp_path, monkeypatc
     class AskedInTheThird(loop.StopSignals):
         def __enter__(self):
             begun.append(self)
-            self.asked = len(begun) == 3
+            self.stop_requested = len(begun) == 3
             return self
 
     with monkeypatch.context() as patched:
@@ -232,8 +235,8 @@ def test_two_at_a_time_gives_the_same(done: Ablation, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     one = {"switches": "4", "seeds": 1, "jobs": 2}
     found = lmlab.ablate("gru-minimal", data=done.corpus, out=tmp_path, **one, **QUICK)
-    expected = {each.off: each.losses for each in done.trials if each.seed == 0}
-    assert {each.off: each.losses for each in found.trials} == {
+    expected = {each.disabled: each.losses for each in done.trials if each.seed == 0}
+    assert {each.disabled: each.losses for each in found.trials} == {
         off: expected[off] for off in ((), (4,))
     }
 

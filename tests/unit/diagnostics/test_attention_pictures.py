@@ -122,7 +122,7 @@ def test_a_translator_looks_at_its_source(tmp_path: Path) -> None:
     }["decoder source attention"]
     assert across.columns == ("<s>", *sentence.condition.split(), "</s>")
     assert across.rows == sentence.tokens[:-1]
-    shown = show_objective(out).showing
+    shown = show_objective(out).contents
     assert [cell.text for cell in shown.matrices[0].columns][1:4] == ["ein", "Hund", "sieht"]
 
 
@@ -253,8 +253,8 @@ def test_a_system_without_attention_has_none(folder: Path) -> None:
 def test_a_long_sentence_is_cut_and_says_so(folder: Path) -> None:
     subject = subject_of(folder, "gpt", " ".join(CONTENT * 12))
     model_view, head_view, _ = attention_figures(subject)
-    assert f"the first {MAX_WORDS} places" in model_view.reading
-    assert f"the first {MAX_WORDS} places" in head_view.reading
+    assert f"the first {MAX_WORDS} places" in model_view.caption
+    assert f"the first {MAX_WORDS} places" in head_view.caption
 
 
 def test_of_many_layers_some_from_first_to_last_are_drawn() -> None:
@@ -264,8 +264,8 @@ def test_of_many_layers_some_from_first_to_last_are_drawn() -> None:
 
 def test_series_are_found_by_name() -> None:
     values = torch.zeros(1, 2, 3, 3)
-    heads = Capture(values=values, axes=("batch", "head", "time", "source"), reading="x")
-    gate = Capture(values=torch.zeros(1, 3, 4), axes=("batch", "time", "unit"), reading="x")
+    heads = Capture(values=values, axes=("batch", "head", "time", "source"), caption="x")
+    gate = Capture(values=torch.zeros(1, 3, 4), axes=("batch", "time", "unit"), caption="x")
     captures = {
         "decoder layer 1 source attention": heads,
         "decoder layer 2 source attention": heads,

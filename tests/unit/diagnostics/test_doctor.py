@@ -89,7 +89,7 @@ def found(finding: Finding | None, name: str) -> Finding:
     """The finding, complete: what was seen has a number, and there is something to try."""
     assert finding is not None
     assert finding.name == name
-    assert finding.why and finding.tries
+    assert finding.why and finding.suggestions
     return finding
 
 
@@ -101,7 +101,7 @@ def test_a_hundred_times_the_rate(tmp_path: Path) -> None:
     finding = found(learning_rate.learning_rate_too_high(evidence), "learning rate too high")
     # The embeddings start between -0.1 and 0.1, and the first step of Adam moves each by the rate.
     assert finding.numbers["largest step"] > 1
-    assert "--set learning_rate=0.02" in finding.tries
+    assert "--set learning_rate=0.02" in finding.suggestions
 
 
 def test_a_thousandth_of_the_rate(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_always_clipped(edited: Callable[[Edit], RunEvidence]) -> None:
     finding = found(
         learning_rate.gradient_always_clipped(edited(clipped)), "gradient always clipped"
     )
-    assert finding.numbers == {"share": 1.0, "clip": 1.0, "median norm": 7.0}
+    assert finding.numbers == {"share": 1.0, "grad_clip": 1.0, "median norm": 7.0}
 
 
 # Gradients.
@@ -417,8 +417,8 @@ def test_what_is_no_log_probability_is_not_held_against_the_truth(plain: Path) -
     evidence = RunEvidence(plain)
     assert evidence.unit == "nats a token" and evidence.levels
     contrast = RunEvidence(plain)
-    contrast.system.watched = "loss"
-    assert contrast.unit == "nats for each target" and contrast.band is None
+    contrast.system.validation_metric = "loss"
+    assert contrast.unit == "nats for each target" and contrast.reference_band is None
     with pytest.raises(NotApplicable, match="no distribution"):
         training_progress.below_true_entropy(contrast)
 
@@ -428,7 +428,7 @@ def test_a_training_that_blew_up_or_was_stopped(edited: Callable[[Edit], RunEvid
         lambda lines: [*lines[:-4], {"step": 33, "epoch": 0, "event": "not finite", "seconds": 1.0}]
     )
     finding = found(training_progress.loss_not_finite(evidence), "loss not finite")
-    assert "--set learning_rate=0.0002" in finding.tries
+    assert "--set learning_rate=0.0002" in finding.suggestions
     assert training_progress.stopped_early(evidence) is None
 
 

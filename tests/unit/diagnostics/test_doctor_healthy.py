@@ -58,7 +58,7 @@ def test_a_healthy_run_has_no_finding(runs: Path, system: str) -> None:
     assert found.skipped == ()
     assert found.healthy
     assert f". No finding among {len(found.checks)} checks" in found.verdict
-    assert len(found.checks) + len(found.inapplicable) == len(all_checks())
+    assert len(found.checks) + len(found.not_applicable) == len(all_checks())
 
 
 def test_the_levels_are_what_they_say(runs: Path, examined: Examination) -> None:
@@ -94,10 +94,13 @@ def test_looking_changes_nothing(runs: Path) -> None:
 
 
 def test_the_band_holds_the_run(runs: Path, examined: Examination) -> None:
-    assert examined.band is not None
-    assert (examined.band.corpus, examined.band.family) == ("markov", "recurrent")
+    assert examined.reference_band is not None
+    assert (examined.reference_band.corpus, examined.reference_band.family) == (
+        "markov",
+        "recurrent",
+    )
     best = examined.history.best
-    expected = examined.band.at(examined.history.tokens)
+    expected = examined.reference_band.at(examined.history.tokens)
     assert best is not None
     assert expected is not None
     assert expected[0] - 0.05 <= best.loss <= expected[1] + 0.05
@@ -131,21 +134,21 @@ def test_a_band_between_its_points() -> None:
 def test_all_of_it_as_json(examined: Examination) -> None:
     told = json.loads(json.dumps(examined.as_dict()))
     assert told["healthy"] is True
-    assert told["vitals"]["epochs"] == pytest.approx(4.0)
+    assert told["key_figures"]["epochs"] == pytest.approx(4.0)
     assert told["levels"][0]["name"] == "uniform"
     assert len(told["checks"]) >= 12
-    assert told["band"]["points"][0][1] <= told["band"]["points"][0][2]
+    assert told["reference_band"]["points"][0][1] <= told["reference_band"]["points"][0][2]
 
 
 def test_on_the_screen(examined: Examination) -> None:
     told = "\n".join(line for line, _ in report_lines(examined))
     for word in ("this run", "bigram", "trigram", "entropy", "by now healthy runs"):
         assert word in told
-    made, others = len(examined.checks), len(examined.inapplicable)
+    made, others = len(examined.checks), len(examined.not_applicable)
     assert told.splitlines()[-1] == (
         f"No finding among {made} checks; {others} do not apply to this system or corpus."
     )
-    for each in examined.inapplicable:
+    for each in examined.not_applicable:
         assert f"does not apply: {each.check} ({each.reason})" in told
 
 
@@ -166,7 +169,10 @@ def test_a_corpus_that_has_moved(tmp_path: Path) -> None:
     train("ngram", data=text, out=tmp_path / "run", size="tiny", quiet=True)
     text.rename(moved)
     lost = examine_run(tmp_path / "run")
-    assert {each.check for each in lost.skipped} >= {"unknown words", "leakage between splits"}
+    assert {each.check for each in lost.skipped} >= {
+        "many unknown tokens",
+        "leakage between splits",
+    }
     assert all("--data" in each.reason for each in lost.skipped)
     assert lost.levels == ()
     assert f"{len(lost.skipped)} were not made, because its corpus" in lost.verdict
@@ -181,7 +187,7 @@ def test_text_that_goes_on_from_line_to_line(tmp_path: Path) -> None:
     texts = list(open_corpus("markov").split("train").texts())[:1500]
     (tmp_path / "text.txt").write_text("\n".join(texts), encoding="utf-8")
     spec = f"contiguous:{tmp_path / 'text.txt'}"
-    settings = {"lanes": 10, "span": 20, "learning_rate": 0.01}
+    settings = {"stream_batch_size": 10, "bptt": 20, "learning_rate": 0.01}
     out = tmp_path / "run"
     train("gru", data=spec, out=out, size="tiny", epochs=3, settings=settings, quiet=True)
     found = examine_run(out)

@@ -46,8 +46,11 @@ def test_a_gpt_worse_than_a_bigram_is_found(gpt: Path, tmp_path: Path) -> None:
     for order, name in ((2, "bigram"), (3, "trigram")):
         result = train("ngram", out=tmp_path / name, settings={"order": order}, **TINY)
         assert finding.numbers[name] == pytest.approx(result.loss)
-    assert f"{best.loss:.3f} nats per token on validation" in finding.seen
-    assert f"{levels['trigram']:.3f}" in finding.seen and f"{levels['bigram']:.3f}" in finding.seen
+    assert f"{best.loss:.3f} nats per token on validation" in finding.observed
+    assert (
+        f"{levels['trigram']:.3f}" in finding.observed
+        and f"{levels['bigram']:.3f}" in finding.observed
+    )
 
 
 def test_between_bigram_and_trigram_is_mild(gpt: Path) -> None:
@@ -71,7 +74,7 @@ def test_an_imported_checkpoint_says_what_was_not_checked(gpt: Path, tmp_path: P
     export_hf(gpt, tmp_path / "checkpoint")
     import_hf(tmp_path / "checkpoint", tmp_path / "run")
     found = examine_run(tmp_path / "run")
-    made, missing, others = len(found.checks), len(found.skipped), len(found.inapplicable)
+    made, missing, others = len(found.checks), len(found.skipped), len(found.not_applicable)
     assert made + missing + others == len(all_checks()) and missing > 10
     last = checks_line(found)
     # Nothing found is no health where nothing was checked.
@@ -83,7 +86,7 @@ def test_an_imported_checkpoint_says_what_was_not_checked(gpt: Path, tmp_path: P
     # With its corpus at hand the loss is measured, and held against the n-grams of that text.
     again = examine_run(tmp_path / "run", data="grammar")
     [finding] = [each for each in again.findings if each.name == "worse than an n-gram"]
-    assert "validation tokens; an interpolated Kneser-Ney" in finding.seen
+    assert "validation tokens; an interpolated Kneser-Ney" in finding.observed
     trained = examine_run(gpt).history.best
     assert trained is not None and finding.numbers["loss"] == pytest.approx(trained.loss, abs=0.1)
 
@@ -91,14 +94,14 @@ def test_an_imported_checkpoint_says_what_was_not_checked(gpt: Path, tmp_path: P
 def test_a_pseudo_likelihood_is_not_compared(tmp_path: Path) -> None:
     train("bert", out=tmp_path / "bert", steps=2, **TINY)
     found = examine_run(tmp_path / "bert")
-    [skipped] = [each for each in found.skipped if each.check == "worse than an ngram"]
+    [skipped] = [each for each in found.skipped if each.check == "worse than ngram"]
     assert skipped.reason == "its score is of kind pseudo, which no n-gram's loss compares with"
-    assert f"not checked: worse than an ngram ({skipped.reason})" in [
+    assert f"not checked: worse than ngram ({skipped.reason})" in [
         line for line, _ in report_lines(found)
     ]
     assert f"; 1 was not made, because {skipped.reason}; " in checks_line(found)
     assert checks_line(found).startswith("No finding among ") and found.healthy
-    assert json.dumps(found.as_dict()["inapplicable"])
+    assert json.dumps(found.as_dict()["not_applicable"])
 
 
 def test_a_loss_of_another_sort_is_measured(tmp_path: Path) -> None:
@@ -107,7 +110,7 @@ def test_a_loss_of_another_sort_is_measured(tmp_path: Path) -> None:
     found = examine_run(tmp_path / "xlnet")
     assert found.levels == ()
     [finding] = [each for each in found.findings if each.name == "worse than an n-gram"]
-    assert "validation tokens" in finding.seen
+    assert "validation tokens" in finding.observed
 
 
 def test_only_so_many_tokens_are_counted() -> None:

@@ -72,18 +72,18 @@ def drawn(text: str, **look: str) -> RenderedFigure:
         axes.set_title(text, **look)
         axes.set_xticks([0.5], [text])
 
-    return render_figure(FigureSpec(name="x", title="x", reading="x", draw=draw, width=2, height=1))
+    return render_figure(FigureSpec(name="x", title="x", caption="x", draw=draw, width=2, height=1))
 
 
 def test_any_installed_font_with_the_glyphs_is_taken(installed, tmp_path: Path) -> None:
     """A serif font that no list names, installed after matplotlib made its own list of fonts."""
     boxes = drawn(TEXT)
-    assert boxes.boxes == "中国"
+    assert boxes.missing_glyphs == "中国"
     installed.append(make_font(tmp_path / "a.ttf", "Odd Song Serif", "中国"))
     _forget()
     found = drawn(TEXT)
-    assert found.boxes == ""
-    assert found.pixels != boxes.pixels
+    assert found.missing_glyphs == ""
+    assert found.png_bytes != boxes.png_bytes
     assert fonts.fallback_fonts(frozenset("中国")) == (("Odd Song Serif",), "")
 
 
@@ -116,12 +116,12 @@ def test_a_missing_font_is_named_once_and_only_for_pngs(installed) -> None:
 
 def test_what_has_no_glyph_by_design_is_not_missing(installed) -> None:
     """Control characters, zero-width joiners and variation selectors; Latin, Greek, Cyrillic."""
-    assert drawn("naïve λόγος мир\u200d\ufe0f\u00a0").boxes == ""
+    assert drawn("naïve λόγος мир\u200d\ufe0f\u00a0").missing_glyphs == ""
 
 
 def test_a_bold_letter_of_a_font_without_bold_makes_no_noise(installed, tmp_path, caplog) -> None:
     installed.append(make_font(tmp_path / "a.ttf", "Chinese Only", "中国"))
-    assert drawn(TEXT, fontweight="bold").boxes == ""
+    assert drawn(TEXT, fontweight="bold").missing_glyphs == ""
     assert caplog.records == []
 
 

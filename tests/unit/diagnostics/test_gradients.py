@@ -67,7 +67,7 @@ def test_a_window_reaches_as_far_as_it_is_wide() -> None:
     system = built("window", width=6, size=3, dropout=0.0)
     batch = sentences(7)
     found = measure_gradient_by_distance(system, [batch])
-    assert found.reached == 3
+    assert found.max_reach == 3
     assert found.norms[3:] == (0.0, 0.0, 0.0)
     with torch.no_grad():
         embedding = system.get_parameter("backbone.embedding.weight")

@@ -127,7 +127,7 @@ def test_importance_is_drawn_as_layers_by_heads(subject: InspectedModel) -> None
     assert heads.table is not None
     told = [[cell.value for cell in row[1:]] for row in heads.table.rows]
     np.testing.assert_allclose(held, told)
-    assert "over 32 texts" in heads.reading
+    assert "over 32 texts" in heads.caption
     assert len(render_figure(layers).svg) > 0
 
 
@@ -156,10 +156,10 @@ def test_a_unit_that_was_made_to_fire_at_a_word_is_found(subject: InspectedModel
         system.backbone(system.objective.view(batch))
         hook.remove()
         direction = entered[0][0, 2]
-        block.feed_forward.widen.weight[6] = 50 * direction
-        block.feed_forward.widen.bias[6] = -40 * float(direction @ direction)
-        block.feed_forward.widen.weight[7:] = 0
-        block.feed_forward.widen.weight[:6] = 0
+        block.feed_forward.up_projection.weight[6] = 50 * direction
+        block.feed_forward.up_projection.bias[6] = -40 * float(direction @ direction)
+        block.feed_forward.up_projection.weight[7:] = 0
+        block.feed_forward.up_projection.weight[:6] = 0
     try:
         units = find_feed_forward_memories(subject, subject.sentences)
     finally:

@@ -70,14 +70,14 @@ def size_of_png(content: bytes) -> tuple[int, int]:
 
 
 def test_every_picture_is_a_valid_svg_and_png_with_a_sentence(found: Inspection) -> None:
-    for shot in found.shots:
+    for shot in found.figures:
         svg, png = found.files(shot)
         root = ElementTree.fromstring(svg.read_text(encoding="utf-8"))
         assert root.tag.endswith("svg")
         assert "viewBox" in root.attrib
         width, height = size_of_png(png.read_bytes())
         assert min(width, height) > 100
-        assert shot.reading.endswith(".")
+        assert shot.caption.endswith(".")
         assert shot.title
 
 
@@ -87,7 +87,7 @@ def test_a_run_without_captures_still_has_the_common_pictures(
     """And without a folder given they go to the run's own figures."""
     found = inspect_models([models["rnn"]], texts=TEXTS[:1])
     assert found.page == models["rnn"].path / "figures" / PAGE
-    assert [shot.name for shot in found.shots] == [
+    assert [shot.name for shot in found.figures] == [
         "norms",
         "gradient",
         "surprisal",
@@ -98,7 +98,7 @@ def test_a_run_without_captures_still_has_the_common_pictures(
 
 
 def test_gates_of_every_sentence_are_drawn(found: Inspection) -> None:
-    named = {shot.name: shot for shot in found.shots}
+    named = {shot.name: shot for shot in found.figures}
     assert named["update-gate-1"].text == TEXTS[0]
     assert named["update-gate-2"].text == TEXTS[1]
     words = ElementTree.fromstring(named["update-gate-2"].svg)
@@ -109,11 +109,11 @@ def test_gates_of_every_sentence_are_drawn(found: Inspection) -> None:
 def test_the_page_is_whole_and_needs_no_other_file(found: Inspection) -> None:
     page = found.page.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert page.count("<svg") == len(found.shots)
-    assert page.count("<figcaption") == len(found.shots)
+    assert page.count("<svg") == len(found.figures)
+    assert page.count("<figcaption") == len(found.figures)
     for address in re.findall(r'(?:href|src)="([^"#][^"]*)"', page):
         assert address.startswith("data:image/png;base64,")
-    for shot in found.shots:
+    for shot in found.figures:
         assert f'aria-label="{shot.title}"' in page
     assert "“the cat sleeps”" in page
     assert "nearest by cosine" in page
@@ -133,12 +133,12 @@ def test_json_names_files_that_are_there(found: Inspection) -> None:
 def test_several_runs_stand_side_by_side(models: dict[str, TrainedModel], tmp_path: Path) -> None:
     pair = [models["rnn"], models["window"]]
     found = inspect_models(pair, out=tmp_path, texts=TEXTS[:1])
-    together = [shot.name for shot in found.shots if shot.run == ""]
+    together = [shot.name for shot in found.figures if shot.run == ""]
     assert together == ["norms", "gradient", "surprisal"]
-    [gradient] = [shot for shot in found.shots if shot.name == "gradient"]
+    [gradient] = [shot for shot in found.figures if shot.name == "gradient"]
     assert re.search(r"rnn, × \d\.\d\d a step", gradient.svg)
     assert ">window, × " in gradient.svg or ">window<" in gradient.svg
-    assert {shot.name.split("-")[0] for shot in found.shots if shot.run} == {"rnn", "window"}
+    assert {shot.name.split("-")[0] for shot in found.figures if shot.run} == {"rnn", "window"}
     page = found.page.read_text(encoding="utf-8")
     assert "Side by side" in page
     kept = read_figure_files(models["rnn"].path / "figures")
@@ -156,11 +156,13 @@ def test_a_report_shows_what_was_drawn_of_its_runs(
     pair = [models["gru"], models["ngram"]]
     chapter = make_report_section(compare_models(pair, open_corpus("grammar")), pair)
     # What was written elsewhere is in the run's own figures too.
-    assert [shot.name for shot in chapter.inside["gru"]] == [shot.name for shot in found.shots]
+    assert [shot.name for shot in chapter.inspection_figures["gru"]] == [
+        shot.name for shot in found.figures
+    ]
     page = render_report([chapter], title="Report")
-    assert f"gru, {len(found.shots)} pictures" in page
+    assert f"gru, {len(found.figures)} pictures" in page
     assert "How much the last prediction of a sentence would change" in page
-    without = render_report([replace(chapter, inside={})], title="Report")
+    without = render_report([replace(chapter, inspection_figures={})], title="Report")
     assert "<h3>Inside</h3>" not in without
 
 
@@ -184,7 +186,7 @@ def test_mistakes_are_told(models: dict[str, TrainedModel], tmp_path: Path) -> N
 
 
 def shot(name: str = "a", **changes: str) -> SavedFigure:
-    values = {"run": "r", "title": "T", "reading": "R.", "svg": "<svg/>"} | changes
+    values = {"run": "r", "title": "T", "caption": "R.", "svg": "<svg/>"} | changes
     return SavedFigure(name=name, **values)
 
 
@@ -232,7 +234,7 @@ def test_a_picture_with_a_script_is_not_shown(tmp_path: Path) -> None:
 
 def test_hostile_words_are_escaped() -> None:
     page = render_inspection_page(
-        [shot(text="</h3><script>x</script>", reading="<b>.", title="t")], runs=["<i>"], remarks=[]
+        [shot(text="</h3><script>x</script>", caption="<b>.", title="t")], runs=["<i>"], remarks=[]
     )
     assert "<script>x" not in page
     assert "<b>." not in page

@@ -46,7 +46,7 @@ TIME = len(WORDS) - 1
 
 
 def capture(values: object, *axes: str) -> Capture:
-    return Capture(values=torch.as_tensor(values), axes=axes, reading="How to read it")
+    return Capture(values=torch.as_tensor(values), axes=axes, caption="How to read it")
 
 
 def picture(values: object, *axes: str, labels: AxisLabels = LABELS) -> FigureSpec:
@@ -133,7 +133,7 @@ def test_a_large_matrix_shows_the_most_visited_states() -> None:
     shown = picture(matrix / matrix.sum(1, keepdim=True), "state", "next state")
     found = {int(name) for name in names(drawn(shown), "y")}
     assert found == set(range(MAX_MATRIX_SIDE))
-    assert f"{MAX_MATRIX_SIDE} of {count} states most visited in the long run" in shown.reading
+    assert f"{MAX_MATRIX_SIDE} of {count} states most visited in the long run" in shown.caption
 
 
 def test_shares_of_states_are_sorted_bars_with_their_effective_number() -> None:
@@ -145,7 +145,7 @@ def test_shares_of_states_are_sorted_bars_with_their_effective_number() -> None:
     assert names(figure, "y") == ["1 b", "2 c", "0 a"]
     entropy = -sum(p * math.log(p) for p in (0.1, 0.6, 0.3))
     assert axes.get_title(loc="right") == f"effective number {math.exp(entropy):.1f} of 3"
-    assert "dashed line is an equal share" in shown.reading
+    assert "dashed line is an equal share" in shown.caption
 
 
 def test_many_states_are_an_outline_from_the_largest_down() -> None:
@@ -159,7 +159,7 @@ def test_many_states_are_an_outline_from_the_largest_down() -> None:
 
 def test_numbers_that_are_no_shares_have_no_effective_number() -> None:
     shown = picture(torch.tensor([4.0, 5.0]), "state")
-    assert "dashed" not in shown.reading
+    assert "dashed" not in shown.caption
     assert drawn(shown).axes[0].get_xlabel() == "value"
 
 
@@ -204,7 +204,7 @@ def test_many_states_beside_words_are_the_weightiest_in_order_of_time() -> None:
     listed = [int(name) for name in names(drawn(shown), "y")]
     assert len(listed) == MAX_STATES
     assert [state for state in listed if state in (7, 3, 33, 1)] == [7, 3, 33, 1]
-    assert f"{MAX_STATES} of {states} states" in shown.reading
+    assert f"{MAX_STATES} of {states} states" in shown.caption
 
 
 def test_slots_are_heat_maps_beside_each_other_on_one_scale() -> None:
@@ -219,7 +219,7 @@ def test_slots_are_heat_maps_beside_each_other_on_one_scale() -> None:
 def test_many_heat_maps_are_cut_and_say_so() -> None:
     values = torch.rand(MAX_PANELS + 3, 2, 2)
     shown = picture(values, "choice", "state", "next state")
-    assert f"{MAX_PANELS} of {MAX_PANELS + 3} heat maps" in shown.reading
+    assert f"{MAX_PANELS} of {MAX_PANELS + 3} heat maps" in shown.caption
     assert len([axes for axes in drawn(shown).axes if axes.images]) == MAX_PANELS
 
 
@@ -257,7 +257,7 @@ def test_a_long_sentence_is_cut_with_a_note() -> None:
     time = MAX_POSITIONS + 5
     labels = AxisLabels(token=str, tokens=tuple(map(str, range(time + 1))))
     shown = picture(causal(time)[None], "batch", "time", "source", labels=labels)
-    assert shown.reading.count(f"first {MAX_POSITIONS} of {time} positions") == 1
+    assert shown.caption.count(f"first {MAX_POSITIONS} of {time} positions") == 1
     assert image(drawn(shown)).shape == (MAX_POSITIONS, MAX_POSITIONS)
 
 
@@ -282,7 +282,7 @@ def test_more_axes_than_a_page_has_still_give_a_picture() -> None:
 
 
 def test_the_reading_ends_as_a_sentence_and_names_are_fit_for_files() -> None:
-    assert picture(torch.eye(2), "slot", "distance").reading.startswith("How to read it.")
+    assert picture(torch.eye(2), "slot", "distance").caption.startswith("How to read it.")
     assert safe_file_name("Posterior over parents (1)") == "posterior-over-parents-1"
     assert safe_file_name("先验") == "picture"
 
@@ -315,7 +315,7 @@ def test_rows_that_name_their_choices_differently_stand_under_their_own_names() 
 
     def found(shares: list[float], *named: str) -> Capture:
         values, axes = torch.tensor([shares]), ("batch", "choice")
-        return Capture(values=values, axes=axes, reading="Found.", names={"choice": named})
+        return Capture(values=values, axes=axes, caption="Found.", names={"choice": named})
 
     stacked = stack_captures(
         [found([0.75, 0.25], "a", "b"), found([0.5, 0.375, 0.125], "c", "a", "d")]
@@ -337,14 +337,14 @@ def test_of_many_choices_those_with_most_weight_are_shown() -> None:
     left_out = {0, MAX_CHOICES // 2}
     kept = [str(place) for place in range(MAX_CHOICES + 2) if place not in left_out]
     assert names(drawn(shown), "x") == kept
-    assert f"Shown are the {MAX_CHOICES} of {MAX_CHOICES + 2} choices" in shown.reading
+    assert f"Shown are the {MAX_CHOICES} of {MAX_CHOICES + 2} choices" in shown.caption
 
 
 def test_rounding_below_zero_does_not_hide_a_probability() -> None:
     """A posterior of 0.3 beside one of -1e-13 is drawn at 0.3 of the scale."""
     values = torch.tensor([[[1.0, -1e-13], [0.3, 0.7]]], dtype=torch.float64)
     posterior = Capture(
-        values=values, axes=("batch", "time", "state"), reading="P(state).", sums_to_one="state"
+        values=values, axes=("batch", "time", "state"), caption="P(state).", sums_to_one="state"
     )
     shown = capture_figure("posterior", posterior, LABELS)
     assert shown is not None
@@ -391,10 +391,10 @@ def test_the_caption_says_which_way_sums_to_one(axes, shape, over, said) -> None
     values = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     values = torch.softmax(values, dim=axes.index(over))
     shown = capture_figure(
-        "x", Capture(values=values, axes=axes, reading="p.", sums_to_one=over), LABELS
+        "x", Capture(values=values, axes=axes, caption="p.", sums_to_one=over), LABELS
     )
     assert shown is not None
-    assert said in shown.reading
+    assert said in shown.caption
     if "over all" not in said:
         drawing = image(drawn(shown)).filled(0)
         np.testing.assert_allclose(drawing.sum(0 if "column" in said else 1), 1, atol=1e-6)
@@ -421,7 +421,7 @@ def test_a_large_matrix_shows_the_states_that_the_texts_use() -> None:
     assert {int(name.split()[0]) for name in names(figure, "y")} == set(used.tolist())
     assert {name.split()[1] for name in names(figure, "x")} == {"w1/w3"}
     assert f"Shown are the {MAX_MATRIX_SIDE} of {count} states most used on these texts." in (
-        shown.reading
+        shown.caption
     )
 
 
@@ -433,7 +433,7 @@ def test_a_large_grammar_shows_the_symbols_that_the_texts_use() -> None:
         "left children": Capture(
             values=rules,
             axes=("state", "next state"),
-            reading="P.",
+            caption="P.",
             titles={"state": "nonterminal A", "next state": "left child B"},
         ),
         "symbol use": capture(use, "state"),
@@ -448,13 +448,13 @@ def test_a_large_grammar_shows_the_symbols_that_the_texts_use() -> None:
     assert names(figure, "x") == [str(n) for n in range(symbols - MAX_MATRIX_SIDE, symbols)]
     assert (
         f"{MAX_MATRIX_SIDE} of {nonterminals} rows and {MAX_MATRIX_SIDE} of {symbols}"
-        in shown.reading
+        in shown.caption
     )
 
 
 def test_a_long_source_is_cut_with_a_note_in_the_figure() -> None:
     looked = SourceAttention(
-        weights=np.full((3, 900), 1 / 900), written=("a",) * 3, source=("b",) * 900
+        weights=np.full((3, 900), 1 / 900), target_tokens=("a",) * 3, source=("b",) * 900
     )
     figure = drawn(source_figure(looked, name="long"))
     assert image(figure).shape == (3, 60)

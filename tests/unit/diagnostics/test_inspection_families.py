@@ -116,16 +116,16 @@ class Fake(System):
         # Half of the predictions at even tokens: an average that padding would spoil.
         shares = torch.tensor([float(time % 2), 1 - float(time % 2)])
         return {
-            "use": Capture(values=shares, axes=("state",), reading="Use."),
+            "use": Capture(values=shares, axes=("state",), caption="Use."),
             "posterior": Capture(
                 values=torch.eye(time).expand(rows, -1, -1),
                 axes=("batch", "time", "source"),
-                reading="Posterior.",
+                caption="Posterior.",
             ),
             "latents": Capture(
                 values=batch.lengths[:, None].float().expand(-1, 2),
                 axes=("batch", "unit"),
-                reading="Latents.",
+                caption="Latents.",
             ),
         }
 
@@ -185,7 +185,7 @@ def test_without_texts_some_of_the_corpus_are_shown_and_counted(
 ) -> None:
     found = make_inspected_model(models["gru"])
     assert len(found.sentences) == 3
-    assert found.remark == ""
+    assert found.note == ""
     assert not set(found.sentences) & set(found.sample)
     assert found.counts.total() > 1000
 
@@ -195,7 +195,7 @@ def test_where_the_corpus_is_gone_the_model_writes_itself(models: dict[str, Trai
     gone = {**model.config, "corpus": {**model.config["corpus"], "spec": "no/such.txt"}}
     found = make_inspected_model(replace(model, config=gone))
     assert len(found.sentences) == 3
-    assert "wrote itself" in found.remark
+    assert "wrote itself" in found.note
     assert not found.counts
 
 
@@ -242,7 +242,7 @@ def test_surprisal_bars_are_minus_log_p(fake: InspectedModel) -> None:
     assert [bar.get_height() for bar in figure.axes[0].patches] == [1.0, 2.0, 3.0, 4.0]
     assert labels(figure) == ["the", "cat", "sleeps", "</s>"]
     assert pictures[0].text == "the cat sleeps"
-    assert "The figures are bound" in pictures[0].reading
+    assert "The figures are bound" in pictures[0].caption
 
 
 def test_there_is_no_surprisal_of_a_text_that_is_scored_as_a_whole(
@@ -254,7 +254,7 @@ def test_there_is_no_surprisal_of_a_text_that_is_scored_as_a_whole(
     def whole(*given: Any, **words: Any) -> LogProbs:
         found = by_token(*given, **words)  # type: ignore[operator]
         nothing = torch.zeros_like(found.per_token)
-        return replace(found, per_token=nothing, per_sequence=found.totals, whole=True)
+        return replace(found, per_token=nothing, per_sequence=found.totals, whole_text_only=True)
 
     monkeypatch.setattr(fake.system, "log_prob", whole)
     assert surprisal_figures([fake]) == []
@@ -382,7 +382,7 @@ def test_a_plane_keeps_all_of_what_is_flat() -> None:
     flat = torch.randn(6, 2, generator=generator) @ torch.randn(2, 5, generator=generator)
     found = nearest_by_cosine(flat, [0, 1], range(6))
     plane = project_embeddings(flat, found, [f"w{id}" for id in range(6)])
-    assert plane.share == pytest.approx(1.0)
+    assert plane.explained_variance == pytest.approx(1.0)
     assert plane.labels[:2] == ("w0", "w1")
     # Distances between directions are kept: it is a turn, no distortion.
     directions = torch.nn.functional.normalize(flat[:2].double(), dim=1)

@@ -56,16 +56,16 @@ NO = NO_TARGET
 
 
 def texts(panel: CellPanel, name: str) -> list[str]:
-    return ["" if cell is None else cell.text for cell in panel.strip(name).cells]
+    return ["" if cell is None else cell.text for cell in panel.row(name).cells]
 
 
 def looks(panel: CellPanel, name: str) -> list[str]:
-    return ["" if cell is None else cell.look for cell in panel.strip(name).cells]
+    return ["" if cell is None else cell.style for cell in panel.row(name).cells]
 
 
 def hidden(showing: ObjectiveContents) -> list[str]:
-    [strip] = [s for panel in showing.panels for s in panel.strips if s.name == "text"]
-    return [cell.text for cell in strip.cells if cell is not None and cell.look == "hidden"]
+    [strip] = [s for panel in showing.panels for s in panel.rows if s.name == "text"]
+    return [cell.text for cell in strip.cells if cell is not None and cell.style == "hidden"]
 
 
 def drawn(showing: ObjectiveContents) -> Figure:
@@ -92,7 +92,7 @@ def test_masked_words_are_hidden_and_others_are_not() -> None:
     """Of three asked words one is masked, one changed into 国 and one kept (80/10/10)."""
     showing = view_contents(masked([2, 4, 8], [4, 6, 12]), BATCH, NAMES)
     [panel] = showing.panels
-    assert [strip.name for strip in panel.strips] == [
+    assert [strip.name for strip in panel.rows] == [
         "place", "text", "fed", "position", "target", "from place",
     ]  # fmt: skip
     assert texts(panel, "text") == [WORDS[id] for id in CLEAN]
@@ -111,8 +111,8 @@ def test_left_to_right_hides_by_sight_alone() -> None:
     assert texts(panel, "fed") == [*(WORDS[id] for id in CLEAN[:-1]), ""]
     assert looks(panel, "fed") == ["plain", *["answer"] * 8, ""]
     assert texts(panel, "target") == [*(WORDS[id] for id in CLEAN[1:]), ""]
-    assert matrix.asked == tuple(WORDS[id] for id in CLEAN[1:])
-    assert matrix.seen == tuple(tuple(c <= r for c in range(9)) for r in range(9))
+    assert matrix.targets == tuple(WORDS[id] for id in CLEAN[1:])
+    assert matrix.allowed == tuple(tuple(c <= r for c in range(9)) for r in range(9))
 
 
 def test_two_streams_have_a_matrix_each() -> None:
@@ -135,17 +135,17 @@ def test_two_streams_have_a_matrix_each() -> None:
     showing = view_contents(view, BATCH, NAMES)
     first, second = showing.matrices
     assert (first.name, second.name) == ("content stream", "query stream")
-    assert torch.equal(torch.tensor(first.seen), content)
-    assert torch.equal(torch.tensor(second.seen), query)
-    assert first.asked == ("",) * 10
-    assert second.asked == ("",) * 7 + ("北", "京", "</s>")
+    assert torch.equal(torch.tensor(first.allowed), content)
+    assert torch.equal(torch.tensor(second.allowed), query)
+    assert first.targets == ("",) * 10
+    assert second.targets == ("",) * 7 + ("北", "京", "</s>")
     # They are fed for the sake of the others, and not seen by the query that asks for them.
     assert hidden(showing) == ["北", "京", "</s>"]
     [panel] = showing.panels
     assert looks(panel, "fed")[-3:] == ["answer"] * 3
     assert texts(panel, "turn") == ["0", "2", "1", "3", "4", "5", "6", "7", "8", "9"]
     assert texts(panel, "segment") == ["0"] * 4 + ["1"] * 6
-    assert showing.remarks == ("Label of the whole text: 1.",)
+    assert showing.notes == ("Label of the whole text: 1.",)
 
 
 def blanks() -> View:
@@ -170,7 +170,7 @@ def test_blanks_that_are_written_again_are_hidden() -> None:
     showing = view_contents(blanks(), BATCH, NAMES)
     text, view = showing.panels
     assert hidden(showing) == ["首", "都", "京"]
-    assert [strip.name for strip in text.strips] == ["place", "text"]
+    assert [strip.name for strip in text.rows] == ["place", "text"]
     assert texts(view, "fed")[9:] == ["⟨1⟩", "京", "⟨1⟩", "首", "都"]
     assert looks(view, "fed")[9:] == ["mask", "answer", "mask", "answer", "answer"]
     assert texts(view, "position 1") == [*"012345678", *"77444"]
@@ -209,16 +209,16 @@ def test_encoder_and_decoder_have_their_own_rows_and_three_matrices() -> None:
     assert (text.name, encoder.name, decoder.name) == ("", "encoder", "decoder")
     assert hidden(showing) == ["的", "首", "北", "京"]
     assert texts(encoder, "fed") == ["<s>", "中", "国", "⟨1⟩", "都", "是", "⟨2⟩", "</s>"]
-    assert [s.name for s in encoder.strips] == ["fed", "position"]
+    assert [s.name for s in encoder.rows] == ["fed", "position"]
     assert looks(decoder, "fed") == [
         "plain", "mask", "answer", "answer", "mask", "answer", "answer", "mask",
     ]  # fmt: skip
     own, writes, across = showing.matrices
-    assert all(map(all, own.seen)) and all(map(all, across.seen))
-    assert writes.seen == tuple(tuple(c <= r for c in range(8)) for r in range(8))
-    assert across.asked == ("⟨1⟩", "的", "首", "⟨2⟩", "北", "京", "⟨3⟩", "</s>")
+    assert all(map(all, own.allowed)) and all(map(all, across.allowed))
+    assert writes.allowed == tuple(tuple(c <= r for c in range(8)) for r in range(8))
+    assert across.targets == ("⟨1⟩", "的", "首", "⟨2⟩", "北", "京", "⟨3⟩", "</s>")
     assert [cell.text for cell in across.columns] == texts(encoder, "fed")
-    assert (across.told, writes.told) == (True, False)
+    assert (across.show_targets, writes.show_targets) == (True, False)
 
 
 def test_an_encoder_that_is_asked_too_hides_its_own() -> None:
@@ -246,7 +246,7 @@ def test_an_encoder_that_is_asked_too_hides_its_own() -> None:
     assert hidden(showing) == ["国", "北", "京"]
     encoder = showing.panels[1]
     assert texts(encoder, "from place") == ["", "", "2", "", "", "", "", ""]
-    assert showing.matrices[0].asked == ("", "", "国", "", "", "", "", "")
+    assert showing.matrices[0].targets == ("", "", "国", "", "", "", "", "")
 
 
 def test_a_source_is_no_part_of_the_text() -> None:
@@ -316,7 +316,7 @@ def test_vectors_are_numbered() -> None:
     )
     showing = view_contents(view, BATCH, NAMES)
     assert texts(showing.panels[-1], "fed") == ["patch 1", "patch 2", "patch 3"]
-    assert showing.remarks == ("Label of the whole text: 4.",)
+    assert showing.notes == ("Label of the whole text: 4.",)
 
 
 def test_every_look_has_its_own_colour_in_the_drawing() -> None:
@@ -391,7 +391,7 @@ def test_the_svg_is_xml_with_its_words_and_the_same_every_time() -> None:
 
 def test_a_system_of_the_zoo_is_shown_by_name() -> None:
     shown = show_objective("gpt", text="中国 has a wall")
-    [panel] = shown.showing.panels
+    [panel] = shown.contents.panels
     assert texts(panel, "text") == ["<s>", "中", "国", "has", "a", "wall", "</s>"]
     assert not shown.random
     assert "prefers-color-scheme: dark" in shown.svg
@@ -400,7 +400,7 @@ def test_a_system_of_the_zoo_is_shown_by_name() -> None:
 
 def test_a_seed_is_kept_to_and_without_one_something_is_asked() -> None:
     first, again = (show_objective("bert", text="a b c d e f", seed=5) for _ in range(2))
-    assert first.showing == again.showing and first.seed == 5 and first.random
+    assert first.contents == again.contents and first.seed == 5 and first.random
     assert torch.equal(first.view.inputs, again.view.inputs)
     found = show_objective("bert", text="a b c")
     assert found.view.targets is not None
@@ -416,23 +416,23 @@ def test_settings_change_the_objective() -> None:
 
 
 def test_a_translator_is_shown_with_a_source() -> None:
-    encoder, decoder = show_objective("transformer").showing.panels
+    encoder, decoder = show_objective("transformer").contents.panels
     assert texts(encoder, "fed")[1:3] == ["le", "chat"]
     assert texts(decoder, "text")[1:3] == ["the", "cat"]
-    told = show_objective("transformer", text="a dog", condition="ein Hund").showing
+    told = show_objective("transformer", text="a dog", condition="ein Hund").contents
     assert texts(told.panels[0], "fed") == ["<s>", "ein", "Hund", "</s>"]
 
 
 @pytest.mark.parametrize("name", ["lstm", "hmm", "ngram", "gru-autoencoder", "parent"])
 def test_other_families_have_views_too(name: str) -> None:
     shown = show_objective(name, text="a b a")
-    [panel], [matrix] = shown.showing.panels, shown.showing.matrices
+    [panel], [matrix] = shown.contents.panels, shown.contents.matrices
     assert texts(panel, "text") == ["<s>", "a", "b", "a", "</s>"]
     assert [word for word in texts(panel, "target") if word] == ["a", "b", "a", "</s>"]
     time = shown.view.inputs.shape[1]
     mask = shown.view.attention_mask.mask(shown.view.lengths, time)[0]
     length = int(shown.view.lengths[0])
-    assert torch.equal(torch.tensor(matrix.seen), mask[:length, :length])
+    assert torch.equal(torch.tensor(matrix.allowed), mask[:length, :length])
 
 
 @pytest.mark.parametrize(
@@ -458,9 +458,9 @@ def test_chinese_letters_stand_by_themselves() -> None:
 def test_an_image_is_drawn_as_it_is_cut_and_read_by_one_stack() -> None:
     """The built-in 3: 64 pixels whole, 16 patches of four; <s> and the patches see each other."""
     shown = show_objective("vit")
-    image, patches, text = shown.showing.panels
-    [whole] = image.strip("given").cells
-    fed = patches.strip("fed").cells
+    image, patches, text = shown.contents.panels
+    [whole] = image.row("given").cells
+    fed = patches.row("fed").cells
     assert whole is not None and len(fed) == 16
     # 13 and 15 stand below each other, and 15 is the highest number, which is 1.
     assert [row[4] for row in whole.pixels[:2]] == pytest.approx([2 * 13 / 15 - 1, 1])
@@ -468,20 +468,20 @@ def test_an_image_is_drawn_as_it_is_cut_and_read_by_one_stack() -> None:
     assert [cell.pixels[1] for cell in fed if cell][1] == whole.pixels[1][2:4]
     assert texts(patches, "position") == [str(place) for place in range(1, 17)]
     assert texts(text, "position") == ["0", "17", ""]
-    [matrix] = shown.showing.matrices
-    assert matrix.asked == ("three", *[""] * 16, "</s>")
+    [matrix] = shown.contents.matrices
+    assert matrix.targets == ("three", *[""] * 16, "</s>")
     expected = [[True] * 17 + [row == 17] for row in range(18)]
-    assert torch.equal(torch.tensor(matrix.seen), torch.tensor(expected))
-    sheet = arrange_contents(shown.showing, title="a: b")
+    assert torch.equal(torch.tensor(matrix.allowed), torch.tensor(expected))
+    sheet = arrange_contents(shown.contents, title="a: b")
     assert len(sheet.pixels) == 64 + 16 * 4
     assert sorted({round(grey, 3) for *_, grey in sheet.pixels})[0] == 0
 
 
 def test_spans_are_hidden_without_a_seed_and_asked_from_around() -> None:
     """Seed 0 keeps its span, as one in ten is; so another is drawn."""
-    kept = show_objective("spanbert", seed=0).showing
+    kept = show_objective("spanbert", seed=0).contents
     assert hidden(kept) == []
-    shown = show_objective("spanbert").showing
+    shown = show_objective("spanbert").contents
     [panel] = shown.panels
     places = [int(place) for place in texts(panel, "from place") if place]
     first, last = places[0], places[-1]
@@ -489,35 +489,35 @@ def test_spans_are_hidden_without_a_seed_and_asked_from_around() -> None:
     around = [cell for cell in texts(panel, "from around") if cell]
     assert around == [f"{first - 1}, {last + 1}"] * len(places)
     own, again = shown.matrices
-    assert [word for word in own.asked if word] == list(again.asked)
-    for row in again.seen:
+    assert [word for word in own.targets if word] == list(again.targets)
+    for row in again.allowed:
         assert [place for place, read in enumerate(row) if read] == [first - 1, last + 1]
 
 
 def test_words_in_pieces_are_hidden_whole() -> None:
-    shown = show_objective("bert-wwm").showing
+    shown = show_objective("bert-wwm").contents
     fed = texts(shown.panels[-1], "fed")
     assert fed[:4] == ["<s>", "<mask>", "<mask>", "<mask>"] and fed[4:6] == ["kitten", "##s"]
     assert hidden(shown)[:3] == ["un", "##happ", "##y"]
 
 
 def test_mentions_have_their_names() -> None:
-    [panel] = show_objective("ernie", settings={"mentions": "countries"}).showing.panels
+    [panel] = show_objective("ernie", settings={"mentions": "countries"}).contents.panels
     named = texts(panel, "mention")
     assert named[4:6] == ["New Zealand", "New Zealand"] and named[9] == "Paris"
 
 
 def test_a_layer_that_looks_at_less_shows_whom_it_looks_at() -> None:
     """A word of a star sees its neighbours on the ring, itself and the relay, which sees all."""
-    [matrix] = show_objective("star-transformer", text="a b c d").showing.matrices
+    [matrix] = show_objective("star-transformer", text="a b c d").contents.matrices
     near = [[min((r - c) % 6, (c - r) % 6) <= 1 for c in range(6)] + [True] for r in range(6)]
-    assert matrix.seen == (*map(tuple, near), (True,) * 7)
+    assert matrix.allowed == (*map(tuple, near), (True,) * 7)
     assert [cell.text for cell in matrix.rows][-2:] == ["</s>", "the relay"]
     [points] = show_objective(
         "set-transformer", text="a b", settings={"points": 5}
-    ).showing.matrices
+    ).contents.matrices
     assert points.columns[-1].text == "5 points"
-    assert points.seen[1] == (False, True, False, False, True)
+    assert points.allowed[1] == (False, True, False, False, True)
 
 
 def test_what_was_drawn_is_said_in_words() -> None:
@@ -527,8 +527,8 @@ def test_what_was_drawn_is_said_in_words() -> None:
     ]
     names = ("both ways", "sequence to sequence", "left to right", "right to left")
     assert all(f": {name}," in told for name, told in zip(names, said, strict=True))
-    swapped = show_objective("albert", seed=0).showing
-    assert swapped.remarks == (
+    swapped = show_objective("albert", seed=0).contents
+    assert swapped.notes == (
         "Asked of the first place: do the two segments stand in their order? No, they are swapped "
         "(label 1).",
     )

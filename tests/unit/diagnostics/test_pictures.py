@@ -33,10 +33,17 @@ CURVES = (
         held_out=((10.0, 4.0), (20.0, 2.5)),
     ),
     LossCurve(
-        name="ngram $n_5$", train=((20.0, 1.0),), held_out=((20.0, 2.75),), look=1, one_pass=True
+        name="ngram $n_5$",
+        train=((20.0, 1.0),),
+        held_out=((20.0, 2.75),),
+        colour_index=1,
+        single_epoch=True,
     ),
 )
-BARS = (LossBar(name="gru", value=2.0, low=1.5, high=2.5), LossBar(name="ngram", value=4.0, look=1))
+BARS = (
+    LossBar(name="gru", value=2.0, low=1.5, high=2.5),
+    LossBar(name="ngram", value=4.0, colour_index=1),
+)
 TOKENS = tuple(
     TokenScore(token=token, start=place, end=place + 1, log_prob=log_prob)
     for place, (token, log_prob) in enumerate([("北", -1.0), ("京", -2.0), (" ", -math.inf)])
@@ -106,7 +113,7 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 def test_a_loss_without_an_end_and_one_below_zero_are_drawn() -> None:
     svg = draw_loss_bars(
-        [LossBar(name="zero", value=math.inf), LossBar(name="energy", value=-3.0, look=1)]
+        [LossBar(name="zero", value=math.inf), LossBar(name="energy", value=-3.0, colour_index=1)]
     )
     assert {"zero", "energy"} <= set(texts(svg))
     assert any("∞" in text for text in texts(svg))
@@ -128,14 +135,16 @@ def test_a_training_that_was_validated_once_is_a_point() -> None:
         {"step": 2, "event": "validation", "loss": 4.0, "count": 5},
     ]
     curve = loss_curve_from_metrics("lstm", lines)
-    assert not curve.one_pass
+    assert not curve.single_epoch
     assert not loss_curve_from_metrics(
         "lstm", [lines[0], lines[2]]
-    ).one_pass  # after one step of many
-    assert loss_curve_from_metrics("ngram", [{"step": 1, "event": "train", "loss": 1.0}]).one_pass
+    ).single_epoch  # after one step of many
+    assert loss_curve_from_metrics(
+        "ngram", [{"step": 1, "event": "train", "loss": 1.0}]
+    ).single_epoch
     line = rf'<path d="([^"]*)"[^>]*style="fill: none; stroke: {COLOURS[0]}'
     paths = re.findall(line, draw_training_curves([curve]))
-    across = re.findall(line, draw_training_curves([replace(curve, one_pass=True)]))
+    across = re.findall(line, draw_training_curves([replace(curve, single_epoch=True)]))
     assert len(across) == len(paths) + 1
     [added] = set(across) - set(paths)
     assert len({y for _, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", added)}) == 1
@@ -151,7 +160,8 @@ def test_an_impossible_token_and_no_token_at_all_are_drawn() -> None:
 def test_more_runs_than_colours() -> None:
     assert colour(len(COLOURS) + 2) == COLOURS[2]
     many = [
-        LossCurve(name=str(i), train=(), held_out=((1, 1.0 + i), (2, i)), look=i) for i in range(12)
+        LossCurve(name=str(i), train=(), held_out=((1, 1.0 + i), (2, i)), colour_index=i)
+        for i in range(12)
     ]
     assert "stroke-dasharray" in draw_training_curves(many)
 
@@ -160,7 +170,7 @@ def test_more_runs_than_colours() -> None:
 def test_a_contrast_in_training_is_named_so(held_out: tuple[tuple[float, float], ...]) -> None:
     losses = {"name": "nce", "train": ((1.0, 2.0), (2.0, 1.8)), "held_out": held_out}
     named = "nce (training, a contrast)"
-    assert texts(draw_training_curves([LossCurve(**losses, contrast=True)])).count(named) == 1
+    assert texts(draw_training_curves([LossCurve(**losses, sampled_loss=True)])).count(named) == 1
     assert named not in texts(draw_training_curves([LossCurve(**losses)]))
 
 

@@ -46,7 +46,7 @@ def row(name: str, nats: float, **changes: object) -> ComparisonRow:
         "tokenization": "word, 66 tokens (abc)",
         "parameters": 1234,
         "nats_per_token": nats,
-        "spread": None,
+        "seed_std": None,
         "perplexity": math.exp(nats),
         "bits_per_character": nats / 3,
         "tokens": 100,
@@ -161,7 +161,7 @@ def test_tokens_are_coloured_by_their_surprisal_and_say_it() -> None:
 
 
 def test_seeds_and_their_spread() -> None:
-    text = render_report([chapter(row("a", 2.5, seeds=(0, 1), spread=0.01))], title="t")
+    text = render_report([chapter(row("a", 2.5, seeds=(0, 1), seed_std=0.01))], title="t")
     assert "a (lstm) (2 seeds)" in text
     assert "2.5000 ± 0.0100" in text
 
@@ -176,7 +176,9 @@ def test_rows_of_different_tokens_are_compared_by_character() -> None:
 def test_a_contrast_in_training_is_told_below_the_curves() -> None:
     told = "A contrast is no loss a token"
     plain = chapter(row("a", 2.5))
-    contrast = replace(plain, curves=tuple(replace(each, contrast=True) for each in plain.curves))
+    contrast = replace(
+        plain, curves=tuple(replace(each, sampled_loss=True) for each in plain.curves)
+    )
     assert told not in render_report([plain], title="t")
     assert told in render_report([contrast], title="t")
 
@@ -202,9 +204,9 @@ def test_a_name_has_one_colour_in_every_chapter() -> None:
     first, second = assign_colours(
         [chapter(row("a", 2.5), row("b", 3.0)), chapter(row("b", 2.5), row("c", 3.0))]
     )
-    assert first.look("b") == second.look("b") == 1
-    assert second.look("c") == 2
-    assert [curve.look for curve in second.curves] == [1, 2]
+    assert first.colour_index("b") == second.colour_index("b") == 1
+    assert second.colour_index("c") == 2
+    assert [curve.colour_index for curve in second.curves] == [1, 2]
 
 
 def test_chapters_are_linked() -> None:
@@ -229,7 +231,7 @@ def test_the_caption_tells_of_the_lines_and_points_that_are_there(
 ) -> None:
     made, others = chapter(row("a", 2.5)), ("A line across", "validated once")
     assert not any(words in render_report([made], title="t") for words in others)
-    curve = LossCurve(name="a", train=((1.0, 3.0),), held_out=((1.0, 3.0),), one_pass=one_pass)
+    curve = LossCurve(name="a", train=((1.0, 3.0),), held_out=((1.0, 3.0),), single_epoch=one_pass)
     text = render_report([replace(made, curves=(curve,))], title="t")
     assert sentence in text
     assert sum(words in text for words in others) == 1

@@ -27,7 +27,13 @@ def test_conventions_tell_what_differs() -> None:
         "counted as one token; left to right"
     )
     stream = Convention(
-        tokenizer="char, 30 tokens", start=False, end=False, carried=True, window=5, stride=2, cut=9
+        tokenizer="char, 30 tokens",
+        start=False,
+        end=False,
+        state_carried=True,
+        window=5,
+        stride=2,
+        max_length=9,
     )
     for part in (
         "no start symbol",
@@ -37,7 +43,7 @@ def test_conventions_tell_what_differs() -> None:
         "cut at 9 tokens",
     ):
         assert part in describe_convention(stream)
-    both_ways = describe_convention(replace(stream, window=8, ahead=3))
+    both_ways = describe_convention(replace(stream, window=8, lookahead=3))
     assert "context of 8 tokens, stride 2 in the middle of its windows" in both_ways
     assert "windows go on from line to line" in both_ways
 

@@ -44,7 +44,7 @@ def theirs(latent, posterior):
     prior = MultivariateNormal(torch.zeros(ROWS, SIZE), torch.eye(SIZE).expand(ROWS, SIZE, SIZE))
     if isinstance(latent, FullGaussian):
         return MultivariateNormal(posterior.mean, scale_tril=posterior.factor), prior
-    spread = torch.diag_embed(posterior.spread)
+    spread = torch.diag_embed(posterior.std)
     return MultivariateNormal(posterior.mean, scale_tril=spread), prior
 
 
@@ -55,35 +55,35 @@ LATENTS = [DiagonalGaussian(SIZE), FullGaussian(SIZE), BernoulliLatent(SIZE)]
 def test_densities_and_divergence_are_those_of_torch(latent):
     posterior = latent.posterior(numbers(latent.numbers))
     q, p = theirs(latent, posterior)
-    drawn = posterior.draw(uniforms(5, ROWS, SIZE))
+    drawn = posterior.reparameterised_sample(uniforms(5, ROWS, SIZE))
     torch.testing.assert_close(posterior.log_prob(drawn), q.log_prob(drawn))
     torch.testing.assert_close(latent.prior_log_prob(drawn), p.log_prob(drawn))
-    torch.testing.assert_close(posterior.divergence().sum(-1), kl_divergence(q, p))
-    assert (posterior.divergence() >= 0).all()
+    torch.testing.assert_close(posterior.kl_divergence().sum(-1), kl_divergence(q, p))
+    assert (posterior.kl_divergence() >= 0).all()
     torch.testing.assert_close(posterior.mean, q.mean)
-    torch.testing.assert_close(posterior.spread, q.variance.sqrt())
+    torch.testing.assert_close(posterior.std, q.variance.sqrt())
 
 
 @pytest.mark.parametrize("latent", LATENTS, ids=lambda latent: type(latent).__name__)
 def test_draws_have_the_posteriors_mean_and_spread(latent):
     """Over 40,000 draws, to 5 standard errors of a mean."""
     posterior = latent.posterior(numbers(latent.numbers))
-    drawn = posterior.draw(uniforms(40_000, ROWS, SIZE))
+    drawn = posterior.reparameterised_sample(uniforms(40_000, ROWS, SIZE))
     away = (drawn.mean(0) - posterior.mean).abs()
-    assert (away < 5 * posterior.spread / math.sqrt(40_000)).all()
-    torch.testing.assert_close(drawn.std(0), posterior.spread, rtol=0.02, atol=0.005)
+    assert (away < 5 * posterior.std / math.sqrt(40_000)).all()
+    torch.testing.assert_close(drawn.std(0), posterior.std, rtol=0.02, atol=0.005)
 
 
 @pytest.mark.parametrize("latent", LATENTS, ids=lambda latent: type(latent).__name__)
 def test_where_the_encoder_says_nothing_the_posterior_is_the_prior(latent):
     silent = latent.posterior(torch.zeros(1, latent.numbers))
-    torch.testing.assert_close(silent.divergence(), torch.zeros(1, SIZE), atol=1e-5, rtol=0)
+    torch.testing.assert_close(silent.kl_divergence(), torch.zeros(1, SIZE), atol=1e-5, rtol=0)
 
 
 def test_a_gaussian_draw_has_the_gradients_of_its_mean_and_spread():
     given = numbers(2 * SIZE).requires_grad_()
     chosen = uniforms(ROWS, SIZE)
-    DiagonalGaussian(SIZE).posterior(given).draw(chosen).sum().backward()
+    DiagonalGaussian(SIZE).posterior(given).reparameterised_sample(chosen).sum().backward()
     noise = Normal(0.0, 1.0).icdf(chosen)
     # d softplus(x + c) / dx = σ(x + c), with softplus(c) = 1.
     slope = torch.sigmoid(given.detach()[:, SIZE:] + math.log(math.e - 1))
@@ -92,7 +92,7 @@ def test_a_gaussian_draw_has_the_gradients_of_its_mean_and_spread():
 
 def test_a_bit_passes_the_gradient_of_its_probability_straight_through():
     given = numbers(SIZE).requires_grad_()
-    drawn = BernoulliLatent(SIZE).posterior(given).draw(uniforms(ROWS, SIZE))
+    drawn = BernoulliLatent(SIZE).posterior(given).reparameterised_sample(uniforms(ROWS, SIZE))
     assert set(drawn.detach().flatten().tolist()) == {0.0, 1.0}
     drawn.sum().backward()
     probability = torch.sigmoid(given.detach())

@@ -243,7 +243,11 @@ def test_a_pooler_without_a_question_is_left_out_with_a_note(made, tmp_path):
 @pytest.mark.parametrize(
     ("system", "settings", "sentence"),
     [
-        ("gpt", {"cosine": True}, "cosine=True, which a gpt2 checkpoint can't express"),
+        (
+            "gpt",
+            {"cosine_attention": True},
+            "cosine_attention=True, which a gpt2 checkpoint can't express",
+        ),
         ("gpt", {"positions": "rotary"}, "positions='rotary'"),
         ("gpt", {"temperature": 2.0}, "temperature=2.0"),
         ("gpt", {"pre_norm": False}, "pre_norm=False"),

@@ -37,7 +37,7 @@ WAYS = {
     "by head": (BY_HEAD, (6, 4), [(4, 2, 3)]),
     "each by head": (ConcatenateMapped(BY_HEAD), (12, 4), [(4, 2, 3), (4, 2, 3)]),
     "unsqueezed": (Unsqueeze(ResizeRows(ours=6, theirs=6)), (6,), [(1, 6)]),
-    "rows exchanged": (ResizeRows(ours=6, theirs=6, exchanged=(0, 1)), (6, 4), [(6, 4)]),
+    "rows exchanged": (ResizeRows(ours=6, theirs=6, swapped_ids=(0, 1)), (6, 4), [(6, 4)]),
     "rows before": (ResizeRows(ours=6, theirs=8, first=2), (6, 4), [(8, 4)]),
     "rows behind": (ResizeRows(ours=6, theirs=9), (6, 4), [(9, 4)]),
 }
@@ -141,7 +141,13 @@ def test_every_setting_of_its_own_has_a_place(family, name):
     """Told, always the same, of no matter, or left behind: a new one must be one of these."""
     shared = {spec.name for spec in fields(TransformerConfig)}
     own = {spec.name for spec in fields(system_module(name).Config)} - shared
-    assert own <= family.told() | family.fixed.keys() | family.free | family.dropped_settings
+    assert (
+        own
+        <= family.expressible_settings()
+        | family.fixed.keys()
+        | family.own_settings
+        | family.dropped_settings
+    )
 
 
 @pytest.mark.parametrize("family", families().values(), ids=families())
@@ -161,7 +167,12 @@ def test_settings_go_there_and_back(family):
     config = family.their_config(shape)
     names = frozenset(family.table(shape).their_names)
     again = resolve_settings(family.our_settings(config, names, Known()))
-    said = family.told() - {"opening", "decoder_start", "sentinels", "sentinel_step"}
+    said = family.expressible_settings() - {
+        "decoder_prefix",
+        "decoder_start",
+        "sentinels",
+        "sentinel_step",
+    }
     sizes = {"decoder_layers", "generator_width", "generator_layers", "generator_heads"}
-    for name in said - sizes - {"generator_inner", "segments"}:
+    for name in said - sizes - {"generator_ffn_width", "segments"}:
         assert again[name] == settings[name], name

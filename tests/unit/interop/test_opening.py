@@ -82,7 +82,7 @@ def test_every_verb_takes_a_checkpoint_and_writes_nothing_there(made, name, tmp_
     pairs.write_text(json.dumps(row), encoding="utf-8")
     assert json.loads(output(capfd, "pairs", folder, pairs, "--json"))["overall"]["pairs"] == 1
     asked = json.loads(output(capfd, "cloze", folder, made / "texts.txt", "--json"))
-    assert asked["texts"] == 20 and asked["how"] == ("left" if name == "neox" else "fill")
+    assert asked["texts"] == 20 and asked["method"] == ("left" if name == "neox" else "fill")
     if name == "neox":
         assert output(capfd, "sample", folder, "--max-length", 3).count("\n") == 1
     else:
@@ -150,7 +150,7 @@ def test_pictures_need_a_place(made):
 
 def test_objectives_of_checkpoints_are_shown(made):
     shown = lmlab.show_objective(made / "bert", text="the cat sat on a mat", seed=0)
-    assert [matrix.name for matrix in shown.showing.matrices] == ["who may see whom"]
+    assert [matrix.name for matrix in shown.contents.matrices] == ["who may see whom"]
 
 
 def test_without_transformers_a_strange_architecture_is_told(made, monkeypatch, tmp_path):

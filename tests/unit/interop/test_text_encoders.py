@@ -56,10 +56,10 @@ def test_a_system_that_tells_questions_apart_encodes_them_so(run: Path):
 
 def test_a_text_longer_than_the_window_is_cut_and_counted(run: Path):
     encoder = open_encoder(run)
-    assert encoder.window is not None and encoder.cut == 0
+    assert encoder.window is not None and encoder.truncated == 0
     fits = "cat " * (encoder.window - 2)
     longer, other = encoder.encode_documents([fits + "dog mary", fits])
-    assert encoder.cut == 1
+    assert encoder.truncated == 1
     np.testing.assert_allclose(longer, other, atol=1e-6)
 
 
@@ -181,7 +181,7 @@ def test_a_checkpoints_window_is_the_least_that_its_files_say(checkpoint: Path):
     found = encoder.encode_documents(["THE cat sat on the mat"])[0]
     # [CLS] and [SEP] are two of the five.
     np.testing.assert_allclose(found, hidden(checkpoint, "the cat sat").mean(0), atol=1e-6)
-    assert (encoder.window, encoder.cut) == (5, 1)
+    assert (encoder.window, encoder.truncated) == (5, 1)
 
 
 def test_a_checkpoints_files_decide_its_fingerprint(checkpoint: Path):

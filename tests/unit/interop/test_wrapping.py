@@ -126,7 +126,7 @@ def test_pairs_cloze_and_surprisal_of_a_wrapped_run(pair, name, tmp_path):
     reports = [each.pairs(tmp_path / "pairs.jsonl").overall for each in (run, wrapped)]
     assert reports[0] == reports[1]
     one, other = (cloze_accuracy(each.system, each.tokenizer, TEXTS) for each in (run, wrapped))
-    assert close(other.nats, one.nats) and other.how == one.how
+    assert close(other.nats, one.nats) and other.method == one.method
     tables = [io.StringIO(), io.StringIO()]
     for each, table in zip((run, wrapped), tables, strict=True):
         assert write_surprisal_csv(each.score(TEXTS), table) == sum(
@@ -155,10 +155,10 @@ def test_a_wrapped_run_fills_as_the_run(pair):
             each.fill(["the <mask> sat on <mask>"], **options)[0] for each in (run, wrapped)
         )
         gaps = [
-            [option.text for gap in each.gaps for option in gap.options] for each in (one, other)
+            [option.text for gap in each.masks for option in gap.options] for each in (one, other)
         ]
         assert gaps[0] == gaps[1]
-        for a, b in zip(one.fillings, other.fillings, strict=True):
+        for a, b in zip(one.candidates, other.candidates, strict=True):
             assert a.text == b.text and close(b.log_prob, a.log_prob)
 
 
@@ -197,7 +197,7 @@ def test_wrapped_models_are_drawn_where_one_says(pair, name, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     _, wrapped = pair(name)
     found = lmlab.inspect([wrapped], texts=["the cat sat on the mat"], out=tmp_path / "pictures")
-    assert {"surprisal", "view"} <= {shot.name for shot in found.shots}
+    assert {"surprisal", "view"} <= {shot.name for shot in found.figures}
     assert {path.name for path in tmp_path.iterdir()} == {"pictures"}, "nothing beside it"
     with pytest.raises(UserError, match="give --out"):
         lmlab.inspect([wrapped], texts=["the cat"])
@@ -386,7 +386,7 @@ def test_an_end_token_that_is_the_unknown_token_is_no_unknown_word():
     assert [token.unknown for token in zebra.per_token] == [False, True, False, False]
     assert [token.token for token in last.per_token] == ["the", "zebra", "</s>"]
     assert 1 in model.tokenizer.symbols
-    split = Split.listed(["the cat", "a cat"], identity="shared end", name="test")
+    split = Split.from_list(["the cat", "a cat"], identity="shared end", name="test")
     dataset = TokenDataset.build(split, model.tokenizer, Layout(), progress=False)
     assert dataset.unknown_counts.tolist() == [0, 1]
 
@@ -411,7 +411,7 @@ def test_places_of_tokens_that_nobody_tells():
     ids, spans = model.tokenizer.encode_with_offsets("The caté ")
     assert ids == [1, 2, 3, 4, 5]
     assert spans == [(0, 3), (4, 7), (7, 8), (7, 8), (9, 9)]
-    assert model.tokenizer.reach("The caté ", 2) == 7
+    assert model.tokenizer.characters_of("The caté ", 2) == 7
 
 
 # What is told of a wrong one --------------------------------------------------------------------
@@ -490,7 +490,7 @@ def test_a_tokenizer_that_knows_few_letters_fills_in_and_tells_of_others():
     """Its encode raises at < and at !, which no name of a symbol and no text may bring about."""
     model = lmlab.wrap(Recurrent(both=True), letters(), kind="masked", mask="#", end=".")
     [filled] = model.fill(["the <mask>at"], top=2)
-    assert len(filled.gaps[0].options) == 2
+    assert len(filled.masks[0].options) == 2
     with pytest.raises(UserError, match=r"can't read 'the cat!' \(ValueError: substring not"):
         model.score(["the cat!"])
 

@@ -75,7 +75,7 @@ def test_gloss_vectors_are_weighted_means_about_their_middle():
 def test_both_sources_stand_side_by_side_and_are_not_trained():
     knowledge = clusters()
     vectors = EntityEmbeddings(knowledge, "both", 8, gloss_width=3)
-    vectors.meet(Letters(), torch.eye(4)[:, :3], unknown=0)
+    vectors.setup_vectors(Letters(), torch.eye(4)[:, :3], unknown=0)
     assert vectors.vectors.shape == (25, 8 + 3)
     expected = graph_vectors(knowledge, 8, generator=torch.Generator().manual_seed(0))
     assert torch.equal(vectors.vectors[:, :8], expected)

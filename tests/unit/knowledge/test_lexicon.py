@@ -44,7 +44,7 @@ class Pieces:
 
 def lexicon(most: int = 30) -> EntityLexicon:
     made = EntityLexicon(KNOWLEDGE, WordUnits(VOCABULARY), most=most)
-    made.meet(Pieces(), unknown=VOCABULARY.unknown)
+    made.setup_tokenizer(Pieces(), unknown=VOCABULARY.unknown)
     return made
 
 

@@ -68,8 +68,8 @@ def test_few_places_that_ask_need_no_keys(masked, bias):
 def same_as_torch(attention: MultiHeadAttention) -> nn.MultiheadAttention:
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(attention.project.weight)
-        theirs.in_proj_bias.copy_(attention.project.bias)
+        theirs.in_proj_weight.copy_(attention.qkv_projection.weight)
+        theirs.in_proj_bias.copy_(attention.qkv_projection.bias)
         theirs.out_proj.weight.copy_(attention.output.weight)
         theirs.out_proj.bias.copy_(attention.output.bias)
     return theirs
@@ -80,7 +80,7 @@ def same_as_torch(attention: MultiHeadAttention) -> nn.MultiheadAttention:
 def test_it_is_torchs_multihead_attention(kind: str, recorded: bool):
     torch.manual_seed(0)
     attention = MultiHeadAttention(WIDTH, HEADS)
-    nn.init.normal_(attention.project.bias)
+    nn.init.normal_(attention.qkv_projection.bias)
     theirs, x = same_as_torch(attention), values()
     allowed = torch.rand(TIME, TIME) < 0.6
     allowed.fill_diagonal_(True)
@@ -132,7 +132,7 @@ def test_cosine_scores_do_not_feel_lengths():
         attention = MultiHeadAttention(WIDTH, HEADS, scores=kind(WIDTH // HEADS), bias=False)
         before = attention(x, scope())
         with torch.no_grad():
-            attention.project.weight[: 2 * WIDTH] *= 10
+            attention.qkv_projection.weight[: 2 * WIDTH] *= 10
         after = attention(x, scope())
         assert feels == (not torch.allclose(before, after, atol=1e-5))
 
@@ -144,7 +144,13 @@ def test_cosine_scores_do_not_feel_lengths_whatever_the_positions(name: str):
     for cosine in (False, True):
         torch.manual_seed(0)
         config = gpt.Config(
-            width=16, layers=2, heads=2, length=32, reach=2, positions=name, cosine=cosine
+            width=16,
+            layers=2,
+            heads=2,
+            length=32,
+            clip_distance=2,
+            positions=name,
+            cosine_attention=cosine,
         )
         system = gpt.build(config, Vocabulary(size=12)).eval()
         for parameter in system.parameters():
@@ -153,8 +159,8 @@ def test_cosine_scores_do_not_feel_lengths_whatever_the_positions(name: str):
             before = system.log_prob(batch).per_token
             for part in system.modules():
                 if isinstance(part, MultiHeadAttention):
-                    part.project.weight[: 2 * part.inner] *= 10
-                    part.project.bias[: 2 * part.inner] *= 10
+                    part.qkv_projection.weight[: 2 * part.inner_width] *= 10
+                    part.qkv_projection.bias[: 2 * part.inner_width] *= 10
             change = (system.log_prob(batch).per_token - before).abs().max()
         assert change < 1e-4 if cosine else change > 0.1
 
@@ -175,7 +181,8 @@ def test_cosines_with_positions_by_loops(temperature: float):
     record: dict = {}
     attention(values(), scope(record=record))
     q, k, _ = (
-        part.view(2, TIME, HEADS, size) for part in attention.project(values()).split(WIDTH, -1)
+        part.view(2, TIME, HEADS, size)
+        for part in attention.qkv_projection(values()).split(WIDTH, -1)
     )
     cosine = torch.nn.functional.cosine_similarity
     expected = torch.zeros(2, HEADS, TIME, TIME)
@@ -209,7 +216,7 @@ def test_cosines_of_queries_of_the_usual_length_give_positions_their_usual_weigh
     cosine = MultiHeadAttention(WIDTH, HEADS, positions=shaw, scores=CosineScores(size))
     cosine.load_state_dict(plain.state_dict())
     torch.testing.assert_close(
-        cosine._read(queries, keys, read, scope()), plain._read(queries, keys, read, scope())
+        cosine._attend(queries, keys, read, scope()), plain._attend(queries, keys, read, scope())
     )
 
 
@@ -243,7 +250,7 @@ def test_at_temperature_zero_all_weight_is_on_the_best():
         softened(values(), scope()), attention(values(), scope()), atol=1e-4, rtol=0
     )
     attention(values(), scope()).sum().backward()
-    assert attention.project.weight.grad.abs().sum() > 0
+    assert attention.qkv_projection.weight.grad.abs().sum() > 0
 
 
 def test_a_silent_head_counts_as_zero():
@@ -276,7 +283,9 @@ def test_shaw_by_loops():
     shaw = ShawPositions(width, reach=2)
     attention = MultiHeadAttention(WIDTH, HEADS, positions=shaw)
     x = values()
-    q, k, v = (t.view(2, TIME, HEADS, width) for t in attention.project(x).split(WIDTH, dim=-1))
+    q, k, v = (
+        t.view(2, TIME, HEADS, width) for t in attention.qkv_projection(x).split(WIDTH, dim=-1)
+    )
     expected = torch.zeros(2, TIME, HEADS, width)
     for b in range(2):
         for h in range(HEADS):
@@ -316,7 +325,8 @@ def test_buckets_are_those_of_t5(both_ways: bool):
 @pytest.mark.parametrize("both_ways", [True, False])
 @pytest.mark.parametrize("buckets", [4, 5, 8, 32])
 def test_buckets_never_fall_with_the_distance_and_are_in_the_table(buckets: int, both_ways: bool):
-    """From the least `max_distance` on: exact distances are told apart, and the far ones share one."""
+    """From the least `max_distance` on: exact distances are told apart, and the far ones share
+    one."""
     exact = exact_bucket_count(buckets, both_ways=both_ways)
     assert exact == buckets // (4 if both_ways else 2)
     for max_distance in (exact + 1, 2 * exact + 1, 128):

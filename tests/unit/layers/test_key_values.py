@@ -69,25 +69,25 @@ def test_gradients_flow_through_what_was_appended():
 
 def test_texts_of_one_source_share_it_and_change_places_for_nothing():
     keys, values = some(2, 0, rows=3), some(2, 1, rows=3)
-    forked = CrossAttentionCache.of(keys, values, SourceAssignment.of(3)).select(
+    forked = CrossAttentionCache.of(keys, values, SourceAssignment.one_to_one(3)).select(
         torch.tensor([0, 0, 2, 2])
     )
-    owners = forked.owners
+    owners = forked.assignment
     assert torch.equal(forked.keys, keys[[0, 2]])
     assert owners.sources.tolist() == [0, 0, 1, 1] and owners.slots.tolist() == [0, 1, 0, 1]
     assert forked.select(torch.tensor([1, 1, 3, 2])).keys is forked.keys
     fewer = forked.select(torch.tensor([2, 3]))
-    assert torch.equal(fewer.values, values[[2]]) and fewer.owners.firsts.tolist() == [0]
+    assert torch.equal(fewer.values, values[[2]]) and fewer.assignment.first_texts.tolist() == [0]
 
 
 def test_layers_that_select_the_same_rows_share_who_owns_whom():
-    owners, rows = SourceAssignment.of(3), torch.tensor([0, 0, 2])
+    owners, rows = SourceAssignment.one_to_one(3), torch.tensor([0, 0, 2])
     layers = [
         CrossAttentionCache.of(some(2, seed, rows=3), some(2, 9, rows=3), owners) for seed in (0, 1)
     ]
     first, second = (layer.select(rows) for layer in layers)
-    assert first.owners is second.owners
-    assert layers[0].select(torch.tensor([1])).owners.sources.tolist() == [0]
+    assert first.assignment is second.assignment
+    assert layers[0].select(torch.tensor([1])).assignment.sources.tolist() == [0]
 
 
 @pytest.mark.parametrize("rows", [[0, 0, 2, 2], [2, 0], [0, 1, 1, 2], [1, 1, 1], [2, 1, 2]])
@@ -101,7 +101,9 @@ def test_texts_read_of_a_shared_source_what_each_would_read_of_a_copy(rows):
         mask=real[:, None, None], query_positions=places[:, :1], key_positions=places
     )
     made = attention.keys_values(source, places)
-    shared = CrossAttentionCache.of(*made, SourceAssignment.of(3)).select(torch.tensor(rows))
+    shared = CrossAttentionCache.of(*made, SourceAssignment.one_to_one(3)).select(
+        torch.tensor(rows)
+    )
     with torch.no_grad():
         found = attention.cross_attend(asking, scope, shared)
         expected = attention(asking, scope, source=source[rows])

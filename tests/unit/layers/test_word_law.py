@@ -39,17 +39,17 @@ def test_the_prior_has_the_unknown_word_too():
 
 def test_frequent_words_are_left_out_by_word2vecs_formula():
     """(√(n/t) + 1) t/n, at most 1; t is a tenth of the 99 counted: 9.9."""
-    kept = met_law().kept()
+    kept = met_law().keep_probabilities()
     assert kept[5].item() == pytest.approx((math.sqrt(81 / 9.9) + 1) * 9.9 / 81)
     assert kept[6].item() == pytest.approx(min(1.0, (math.sqrt(16 / 9.9) + 1) * 9.9 / 16))
     assert kept[7:].tolist() == [1.0, 1.0] and kept[:5].tolist() == [0.0] * 5
-    assert met_law(sample=0.0).kept().tolist() == [0.0] * 5 + [1.0] * 4
+    assert met_law(sample=0.0).keep_probabilities().tolist() == [0.0] * 5 + [1.0] * 4
 
 
 def test_draws_follow_the_law():
     """Pearson's statistic with 3 degrees of freedom exceeds 30.7 with probability 1e-6."""
     law = met_law()
-    drawn = law.draw((20_000,), generator=torch.Generator().manual_seed(0))
+    drawn = law.sample_noise((20_000,), generator=torch.Generator().manual_seed(0))
     expected = law.noise()[5:] * 20_000
     counts = torch.bincount(drawn, minlength=9)
     assert counts[:5].sum() == 0

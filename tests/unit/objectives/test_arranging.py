@@ -19,7 +19,7 @@ TEXTS = [[2, 5, 6, 3], [2, 7, 3], [2, 8, 9, 10, 3], [2, 11, 3], [2, 12, 13, 14, 
 
 def test_as_many_texts_as_fit_stand_in_an_input():
     """Eight places: 4 and 2, then 5 and 2 (with another 5 it would be 12), then 6."""
-    arranged = FullSentences(length=8).arrange(Batch.collate(TEXTS, pad=0))
+    arranged = FullSentences(length=8).pack(Batch.collate(TEXTS, pad=0))
     assert arranged.batch.tokens.tolist() == [
         [2, 5, 6, 3, 7, 3, 0],
         [2, 8, 9, 10, 3, 11, 3],
@@ -27,12 +27,12 @@ def test_as_many_texts_as_fit_stand_in_an_input():
     ]
     assert arranged.batch.lengths.tolist() == [6, 7, 6]
     assert arranged.rows[0, :6].tolist() == [0, 0, 0, 0, 1, 1]
-    assert arranged.places[0].tolist() == [0, 1, 2, 3, 1, 2, -1]
+    assert arranged.positions[0].tolist() == [0, 1, 2, 3, 1, 2, -1]
 
 
 @pytest.mark.parametrize("length", [6, 7, 9, 14, 100])
 def test_no_text_is_cut_or_lost_and_no_input_too_long(length: int):
-    arranged = FullSentences(length=length).arrange(Batch.collate(TEXTS, pad=0))
+    arranged = FullSentences(length=length).pack(Batch.collate(TEXTS, pad=0))
     lengths = arranged.batch.lengths.tolist()
     assert max(lengths) <= length
     fed = [row[1:n].tolist() for row, n in zip(arranged.batch.tokens, lengths, strict=True)]

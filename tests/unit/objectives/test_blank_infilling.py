@@ -58,7 +58,7 @@ def chi_square_p_value(observed: Counter, expected: dict[int, float]) -> float:
 
 def test_the_example_of_the_paper(system):
     """Du et al. 2022, figure 2: x3 and x5 x6 are taken out, and x5 x6 is written first."""
-    view = system.objective.view_of(batch_of(TEXT), [[(2, 1), (4, 2)]], [[1, 0]])
+    view = system.objective.view_with_spans(batch_of(TEXT), [[(2, 1), (4, 2)]], [[1, 0]])
     a, b = [S, 11, 12, M, 14, M, E], [OPEN, 15, 16, OPEN, 13]
     assert view.inputs.tolist() == [a + b]
     assert view.targets.tolist() == [[NO_TARGET] * 7 + [15, 16, E, 13, E]]
@@ -100,8 +100,8 @@ def test_nothing_tells_how_long_a_blank_is(system):
     """What is asked first in a blank is the same whether one token was taken out or three."""
     short, long = [S, 11, 12, 15, E], [S, 11, 12, 13, 14, 15, E]
     with torch.no_grad():
-        first = system.hidden(system.objective.view_of(batch_of(short), [[(1, 1)]], [[0]]))
-        second = system.hidden(system.objective.view_of(batch_of(long), [[(1, 3)]], [[0]]))
+        first = system.hidden(system.objective.view_with_spans(batch_of(short), [[(1, 1)]], [[0]]))
+        second = system.hidden(system.objective.view_with_spans(batch_of(long), [[(1, 3)]], [[0]]))
     # <s> 11 <mask> 15 </s>, and then [START].
     torch.testing.assert_close(first.values[0, 5], second.values[0, 5], atol=1e-12, rtol=0)
 
@@ -175,7 +175,7 @@ def test_a_long_span_is_even_from_half_to_all_of_the_text():
 def test_the_mixture_draws_its_laws_by_their_share():
     random, count = np.random.default_rng(0), 4000
     always_one = PoissonSpans(rate=0.001, mean=1e-6)
-    law = SpanMixture(first=always_one, second=LongSpan(), share=0.3)
+    law = SpanMixture(first=always_one, second=LongSpan(), second_probability=0.3)
     long = np.mean([law(20, random)[0][1] >= 10 for _ in range(count)])
     assert abs(long - 0.3) < 4.5 * math.sqrt(0.3 * 0.7 / count)
 
@@ -232,12 +232,12 @@ def test_what_is_longer_than_its_positions_is_told_in_a_sentence(system):
 
 def test_answers_written_in_turn_have_the_log_probability_of_the_view(system):
     """Two blanks of one and two tokens, against the view of the clean text with those spans."""
-    view = system.objective.view_of(batch_of(TEXT), [[(2, 1), (4, 2)]], [[0, 1]])
+    view = system.objective.view_with_spans(batch_of(TEXT), [[(2, 1), (4, 2)]], [[0, 1]])
     blanked = batch_of([S, 11, 12, M, 14, M, E])
     with torch.no_grad():
         expected = system.target_log_probs(view).log_probs.sum()
         writer = system.infill_decoder(blanked)
-        written = writer.written(0, [(13,), (15, 16)])
+        written = writer.linearise_fillings(0, [(13,), (15, 16)])
         assert written == [13, OPEN, 15, 16]
         state, total = writer.start(1), 0.0
         for token in [*written, E]:

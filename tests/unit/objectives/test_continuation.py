@@ -29,7 +29,7 @@ PARTS = (
     "emission.bias",
     "objective.head.transform",
 )
-TINY = replace(palm.SIZES["tiny"], width=8, layers=1, whole=0.0)
+TINY = replace(palm.SIZES["tiny"], width=8, layers=1, full_mask_rate=0.0)
 
 
 def build(vocabulary: Vocabulary = VOCABULARY, **settings) -> palm.DenoisingSeq2Seq:
@@ -84,7 +84,7 @@ def test_stage_two_shows_the_first_part_and_asks_for_the_rest():
     assert torch.equal(view.inputs[0][~hidden], clean[~hidden])
     assert torch.equal(view.targets[0][hidden], clean[hidden])
     assert view.clean_positions[0].tolist() == [-1, 1, 2, 3, 4, 5, 6, 7, 8, -1]
-    asked = view.asked
+    asked = view.prediction_view
     assert isinstance(asked.attention_mask, CausalMask)
     assert asked.inputs.tolist() == [[START, 8, 9]]
     assert asked.targets is not None and asked.targets.tolist() == [[8, 9, END]]
@@ -96,7 +96,7 @@ def test_stage_two_shows_the_first_part_and_asks_for_the_rest():
 )
 def test_four_fifths_are_read(time: int, read: int):
     """0.8 T rounded, but not all of it; a single token is read, and the end alone written."""
-    assert build().objective.cut(time) == read
+    assert build().objective.source_length(time) == read
 
 
 def test_hidden_tokens_are_the_share_that_was_asked_for():
@@ -111,14 +111,14 @@ def test_hidden_tokens_are_the_share_that_was_asked_for():
 
 def test_a_share_of_the_texts_is_continued_from_nothing():
     """One in five within 4 standard errors; such texts are written whole, and nothing is masked."""
-    view = drawn(build(whole=0.2), batch_of(*[[6, 7, 8]] * 1000))
+    view = drawn(build(full_mask_rate=0.2), batch_of(*[[6, 7, 8]] * 1000))
     hidden = view.inputs[:, 2] == END
     assert abs(hidden.float().mean() - 0.2) < 4 * math.sqrt(0.2 * 0.8 / 1000)
     assert view.inputs[hidden].unique(dim=0).tolist() == [[START, MASK, END, PAD]]
     assert view.targets is not None and (view.targets[hidden] == NO_TARGET).all()
     assert (view.targets[~hidden] != NO_TARGET).any(1).all()
-    assert view.asked.targets is not None
-    assert view.asked.targets[hidden].unique(dim=0).tolist() == [[6, 7, 8, END]]
+    assert view.prediction_view.targets is not None
+    assert view.prediction_view.targets[hidden].unique(dim=0).tolist() == [[6, 7, 8, END]]
 
 
 def test_a_pair_is_written_beside_its_clean_source_and_masked_in_stage_one():
@@ -127,8 +127,8 @@ def test_a_pair_is_written_beside_its_clean_source_and_masked_in_stage_one():
     system = build(rate=0.9)
     view = drawn(system, batch)
     assert torch.equal(view.inputs, source.tokens) and view.targets is None
-    assert view.asked.targets is not None
-    assert view.asked.targets.tolist() == [[6, 7, END], [8, END, NO_TARGET]]
+    assert view.prediction_view.targets is not None
+    assert view.prediction_view.targets.tolist() == [[6, 7, END], [8, END, NO_TARGET]]
     system.train().begin_step(0)
     masked = drawn(system, batch)
     assert masked.targets is not None
@@ -226,7 +226,7 @@ def test_the_pointer_against_loops():
 @pytest.mark.parametrize("copies", [True, False])
 def test_given_a_source_it_is_a_distribution_that_steps_as_it_scores(copies: bool):
     """All texts of at most 3 of 3 words and the prefixes of 4 sum to one beside a source."""
-    system = build(Vocabulary(size=7), copies=copies)
+    system = build(Vocabulary(size=7), copy_mechanism=copies)
     source = [START, 5, 6, 5, END]
     bodies = [b for n in range(4) for b in itertools.product((1, 5, 6), repeat=n)]
     longest = list(itertools.product((1, 5, 6), repeat=4))
@@ -249,7 +249,7 @@ def test_given_a_source_it_is_a_distribution_that_steps_as_it_scores(copies: boo
 
 def test_a_copying_loss_has_finite_gradients_where_nothing_can_be_copied():
     """Rows whose source is one mask beside rows whose targets are not in their source."""
-    system = build(whole=0.5)
+    system = build(full_mask_rate=0.5)
     batch = batch_of([6, 7, 8, 9], [10, 11, 6, 5], [7], [8, 8, 8, 8])
     for seed in range(5):
         loss, _ = system.loss(batch, generator=torch.Generator().manual_seed(seed))

@@ -44,7 +44,7 @@ VOCABULARY = Vocabulary(size=12)
 PAD, START, END, MASK = 0, 2, 3, 4
 STOP = 5
 """The token that ends sentences here."""
-TINY = replace(bart.SIZES["tiny"], width=8, layers=1, whole=0.0)
+TINY = replace(bart.SIZES["tiny"], width=8, layers=1, full_mask_rate=0.0)
 
 
 def random(seed: int = 0) -> np.random.Generator:
@@ -129,7 +129,7 @@ def test_all_layouts_of_a_span_are_equally_likely():
 
 def test_empty_spans_never_make_a_source_too_long():
     """With a mean of 0.5 most spans are empty; the longest source allowed is the text's length."""
-    free, bound, draw = TextInfilling(mean=0.5), TextInfilling(mean=0.5, longest=10), random()
+    free, bound, draw = TextInfilling(mean=0.5), TextInfilling(mean=0.5, max_length=10), random()
     assert max(len(free(np.arange(10), random=draw)) for _ in range(200)) > 10
     shown = [bound(np.arange(10), random=draw) for _ in range(200)]
     assert max(map(len, shown)) == 10
@@ -193,7 +193,7 @@ def test_sentences_end_where_the_tokeniser_has_end_marks():
         "a", ".", "dog.", "。", "b;", "x,", "Ġ?", "!</w>", byte_level_spelling("。"), "▁."
     )
     sentences = SentenceSplitter()
-    sentences.meet(pieces, len(pieces.tokens))
+    sentences.setup_tokenizer(pieces, len(pieces.tokens))
     assert sentences.ends.tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
     # By hand from GPT-2's table: 0xE3 is itself, 0x80 and 0x82 are the 35th and 37th of the others.
     assert byte_level_spelling("。") == "ã" + chr(0x100 + 33 + 1) + chr(0x100 + 33 + 1 + 2)
@@ -201,12 +201,12 @@ def test_sentences_end_where_the_tokeniser_has_end_marks():
 
 
 def test_several_marks_in_a_row_end_one_sentence():
-    cut = SentenceSplitter([STOP]).cut(np.array([6, STOP, STOP, 7, STOP, 8]))
+    cut = SentenceSplitter([STOP]).split(np.array([6, STOP, STOP, 7, STOP, 8]))
     assert [part.tolist() for part in cut] == [[0, 1, 2], [3, 4], [5]]
 
 
 def objective(*noises, **words) -> BARTDenoising:
-    return BARTDenoising(DenoisingSpecialTokens.of(VOCABULARY), noises, **words)
+    return BARTDenoising(DenoisingSpecialTokens.from_vocabulary(VOCABULARY), noises, **words)
 
 
 def batch_of(*bodies: list[int], end: bool = True, condition: Batch | None = None) -> Batch:
@@ -228,7 +228,7 @@ def test_the_source_is_the_damaged_text_and_the_decoder_writes_the_clean_one():
         [-1, 3, -1, 1, -1]
     ]
     assert view.targets is None
-    asked = view.asked
+    asked = view.prediction_view
     assert asked.inputs.tolist() == [[START, 6, 7, 8, 9]]
     assert asked.targets is not None and asked.targets.tolist() == [[6, 7, 8, 9, END]]
     assert asked.clean_positions is not None and asked.clean_positions.tolist() == [[1, 2, 3, 4, 5]]
@@ -264,8 +264,8 @@ def test_a_pair_is_written_beside_its_clean_source():
     batch = batch_of([6, 7], [8], condition=source)
     view = objective(TokenMasking(1.0), whole=1.0).view(batch)
     assert torch.equal(view.inputs, source.tokens)
-    assert view.asked.targets is not None
-    assert view.asked.targets.tolist() == [[6, 7, END], [8, END, NO_TARGET]]
+    assert view.prediction_view.targets is not None
+    assert view.prediction_view.targets.tolist() == [[6, 7, END], [8, END, NO_TARGET]]
 
 
 def test_a_share_of_the_texts_is_hidden_as_a_whole():
@@ -280,9 +280,12 @@ def test_a_share_of_the_texts_is_hidden_as_a_whole():
 
 def test_a_text_that_was_cut_off_is_not_taught_to_end():
     view = objective().view(batch_of([6, 7, 8], [9], end=False))
-    assert view.asked.targets is not None and view.asked.clean_positions is not None
-    assert view.asked.targets.tolist() == [[6, 7, 8], [9, NO_TARGET, NO_TARGET]]
-    assert view.asked.clean_positions.tolist() == [[1, 2, 3], [1, -1, -1]]
+    assert (
+        view.prediction_view.targets is not None
+        and view.prediction_view.clean_positions is not None
+    )
+    assert view.prediction_view.targets.tolist() == [[6, 7, 8], [9, NO_TARGET, NO_TARGET]]
+    assert view.prediction_view.clean_positions.tolist() == [[1, 2, 3], [1, -1, -1]]
 
 
 def small_bart(**settings) -> bart.DenoisingSeq2Seq:
@@ -304,9 +307,9 @@ def test_what_the_source_hides_is_not_seen_where_it_is_written():
             for each in (body, other)
         ]
         with torch.no_grad():
-            fixed = replace(views[1].asked, targets=views[0].asked.targets)
-            before = system.target_log_probs(views[0]).spread()[0]
-            after = system.target_log_probs(replace(views[1], decoder=fixed)).spread()[0]
+            fixed = replace(views[1].prediction_view, targets=views[0].prediction_view.targets)
+            before = system.target_log_probs(views[0]).to_dense()[0]
+            after = system.target_log_probs(replace(views[1], decoder=fixed)).to_dense()[0]
         if (views[0].clean_positions == place + 1).any():
             shown += 1
             assert not torch.equal(after[: place + 1], before[: place + 1])
@@ -320,12 +323,12 @@ def test_no_place_of_the_decoder_sees_a_later_one():
     system = small_bart()
     view = system.objective.view(batch_of([6, 7, 8, 9]), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        before = system.target_log_probs(view).spread()[0]
+        before = system.target_log_probs(view).to_dense()[0]
         for place in range(5):
-            inputs = view.asked.inputs.clone()
+            inputs = view.prediction_view.inputs.clone()
             inputs[0, place] = 11
-            other = replace(view, decoder=replace(view.asked, inputs=inputs))
-            after = system.target_log_probs(other).spread()[0]
+            other = replace(view, decoder=replace(view.prediction_view, inputs=inputs))
+            after = system.target_log_probs(other).to_dense()[0]
             assert torch.equal(after[:place], before[:place])
             assert not torch.equal(after[place:], before[place:])
 
@@ -346,7 +349,7 @@ def test_the_score_of_a_text_is_that_of_writing_it_beside_one_mask():
 @pytest.mark.parametrize("start", [True, False])
 def test_tokens_are_encoded_at_their_own_places(start: bool):
     """Of a text that was cut off too, and where sources have no start symbol."""
-    system = small_bart(source_start=start)
+    system = small_bart(source_has_start=start)
     batch = Batch.collate([[START, 6, 7, 8], [START, 9, END]], PAD)
     source = batch.tokens if start else batch.tokens[:, 1:]
     lengths = batch.lengths if start else batch.lengths - 1
@@ -360,11 +363,14 @@ def test_tokens_are_encoded_at_their_own_places(start: bool):
 
 def test_other_opening_symbols_are_given_and_not_predicted():
     """As in transformers' BART: </s> <s> before the text. Stepping and scoring agree."""
-    system = small_bart(opening=(END, START))
+    system = small_bart(decoder_prefix=(END, START))
     batch = batch_of([6, 7, 8], [9])
     view = system.objective.view(batch)
-    assert view.asked.inputs.tolist() == [[END, START, 6, 7, 8], [END, START, 9, END, PAD]]
-    assert view.asked.lengths.tolist() == [5, 3]
+    assert view.prediction_view.inputs.tolist() == [
+        [END, START, 6, 7, 8],
+        [END, START, 9, END, PAD],
+    ]
+    assert view.prediction_view.lengths.tolist() == [5, 3]
     with torch.no_grad():
         scored = system.log_prob(batch).per_token
         state = system.start(2)
@@ -431,7 +437,7 @@ def test_rewriting_allows_the_texts_that_fit_and_scores_them_as_the_system_does(
                     torch.testing.assert_close(total[row], expected[row], atol=1e-4, rtol=0)
                     contents = writer.answers(row, text)
                     assert len(contents) == blanked[row].count(MASK)
-                    assert tuple(writer.written(row, contents)) == text
+                    assert tuple(writer.linearise_fillings(row, contents)) == text
     assert allowed > 20
 
 

@@ -74,7 +74,7 @@ def test_four_spans_in_five_are_of_one_token_the_others_of_two_or_three():
 
 def test_longer_spans_hide_neighbours_together():
     """Where every span has two tokens, none inside a text is hidden without a neighbour."""
-    spans = NgramMasking(rate=0.2, longer=1.0, longest=2)
+    spans = NgramMasking(rate=0.2, ngram_rate=1.0, max_ngram=2)
     allowed = torch.ones(200, 120, dtype=torch.bool)
     batch = Batch.collate([[5] * 120] * 200, pad=0)
     chosen = spans(batch, allowed, generator=seeded())

@@ -113,7 +113,7 @@ def test_lead_takes_the_first_and_random_any():
 
 def objective(choice=None, **words) -> GapSentenceGeneration:
     return GapSentenceGeneration(
-        DenoisingSpecialTokens.of(VOCABULARY),
+        DenoisingSpecialTokens.from_vocabulary(VOCABULARY),
         choice or LeadSelection(),
         sentences=SentenceSplitter([STOP]),
         **words,
@@ -134,7 +134,7 @@ def test_the_source_has_a_mask_for_each_gap_and_the_decoder_writes_the_gaps():
     ]
     assert view.clean_positions is not None
     assert view.clean_positions[0].tolist() == [-1, -1, 4, 5, 6, 7, 8, 9, -1]
-    asked = view.asked
+    asked = view.prediction_view
     assert asked.inputs.tolist() == [[START, 6, 7, STOP], [START, 10, STOP, END]]
     assert asked.lengths.tolist() == [4, 3]
     assert asked.targets is not None and asked.clean_positions is not None
@@ -152,8 +152,8 @@ def test_several_gaps_are_joined_in_the_order_of_the_text():
 
     view = objective(LastAndFirst(), rate=0.5).view(batch_of(body))
     assert view.inputs.tolist() == [[START, MASK, 7, STOP, 8, STOP, MASK, END]]
-    assert view.asked.targets is not None
-    assert view.asked.targets.tolist() == [[6, STOP, 9, STOP, END]]
+    assert view.prediction_view.targets is not None
+    assert view.prediction_view.targets.tolist() == [[6, STOP, 9, STOP, END]]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_not_all_sentences_are_gaps_but_by_the_share_of_whole_texts():
     assert int((objective(rate=1.0).view(batch_of(body)).inputs == MASK).sum()) == 1
     whole = objective(whole=1.0).view(batch_of(body))
     assert whole.inputs.tolist() == [[START, MASK, END]]
-    assert whole.asked.targets is not None
-    assert whole.asked.targets.tolist() == [[*body, END]]
+    assert whole.prediction_view.targets is not None
+    assert whole.prediction_view.targets.tolist() == [[*body, END]]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_not_all_sentences_are_gaps_but_by_the_share_of_whole_texts():
     [(0, []), (1, [1]), (2, [1, 1]), (3, [2, 1]), (7, [4, 3]), (8, [4, 4]), (13, [4, 4, 4, 1])],
 )
 def test_a_single_sentence_is_cut_into_stretches(time: int, sizes: list[int]):
-    parts = objective().cut(np.full(time, 6))
+    parts = objective().split_sentences(np.full(time, 6))
     assert [len(part) for part in parts] == sizes
     assert [place for part in parts for place in part.tolist()] == list(range(time))
 
@@ -187,27 +187,36 @@ def test_a_single_sentence_is_cut_into_stretches(time: int, sizes: list[int]):
 def test_of_a_single_token_nothing_is_shown():
     view = objective().view(batch_of([6]))
     assert view.inputs.tolist() == [[START, MASK, END]]
-    assert view.asked.targets is not None and view.asked.targets.tolist() == [[6, END]]
+    assert view.prediction_view.targets is not None and view.prediction_view.targets.tolist() == [
+        [6, END]
+    ]
 
 
 def test_a_pair_is_written_beside_its_clean_source():
     source = batch_of([6, STOP, 7, STOP])
     view = objective(whole=1.0).view(batch_of([8, 9], condition=source))
     assert torch.equal(view.inputs, source.tokens)
-    assert view.asked.targets is not None and view.asked.targets.tolist() == [[8, 9, END]]
+    assert view.prediction_view.targets is not None and view.prediction_view.targets.tolist() == [
+        [8, 9, END]
+    ]
 
 
 def test_other_symbols_for_checkpoints_from_elsewhere():
     """As in transformers' Pegasus: <pad> opens the decoder, a source has no start symbol."""
     config = replace(
-        pegasus.SIZES["tiny"], whole=0.0, mask=15, opening=(PAD,), source_start=False, choice="lead"
+        pegasus.SIZES["tiny"],
+        full_mask_rate=0.0,
+        mask=15,
+        decoder_prefix=(PAD,),
+        source_has_start=False,
+        choice="lead",
     )
     system = pegasus.build(config, VOCABULARY).eval()
     system.objective.sentences = SentenceSplitter([STOP])
     view = system.objective.view(batch_of([6, STOP, 7, STOP]))
     assert view.inputs.tolist() == [[15, 7, STOP, END]]
     assert view.clean_positions is not None and view.clean_positions.tolist() == [[-1, 3, 4, -1]]
-    assert view.asked.inputs.tolist() == [[PAD, 6, STOP]]
+    assert view.prediction_view.inputs.tolist() == [[PAD, 6, STOP]]
     hidden = system.objective.source_view(None, 1, torch.device("cpu"))
     assert hidden.inputs.tolist() == [[15, END]]
 

@@ -77,13 +77,15 @@ def test_an_image_of_another_size_is_told():
 
 
 def test_a_side_that_patches_do_not_divide_is_told():
-    with pytest.raises(UserError, match="side 8 can't be cut into patches of side 3"):
+    with pytest.raises(UserError, match="image_size must be a multiple of patch, got 8 and 3"):
         vit.Config(patch=3)
 
 
 def test_the_image_changes_what_is_predicted_and_words_after_do_not_change_the_label():
     torch.manual_seed(0)
-    system = vit.build(vit.Config(width=8, layers=2, heads=2, side=2, patch=1), VOCABULARY).eval()
+    system = vit.build(
+        vit.Config(width=8, layers=2, heads=2, image_size=2, patch=1), VOCABULARY
+    ).eval()
     system.setup_tokenizer(Pieces())
     found = []
     for numbers, text in (((0, 1, 2, 3), [2, 10, 3]), ((0, 1, 4, 3), [2, 10, 3])):

@@ -33,7 +33,7 @@ def hidden(choice: UniformCountMasking, rows: int = 3000) -> list[list[int]]:
 
 @pytest.mark.parametrize(("most", "greatest"), [(1.0, 6), (0.5, 3), (0.01, 1)])
 def test_every_number_of_blanks_is_as_likely(most, greatest):
-    counts = Counter(len(places) for places in hidden(UniformCountMasking(most=most)))
+    counts = Counter(len(places) for places in hidden(UniformCountMasking(max_mask_rate=most)))
     assert sorted(counts) == list(range(1, greatest + 1))
     draws, p = 1500, 1 / greatest
     for count in counts.values():

@@ -85,7 +85,7 @@ def test_captures_tell_means_spreads_and_divergence_by_number():
     posterior = system.objective.posterior(BATCH)
     assert torch.equal(captures["latent means"].values, posterior.mean)
     assert captures["latent spreads"].values.shape == (3, 4)
-    expected = 0.5 * (posterior.mean**2 + posterior.spread**2 - 1 - posterior.spread.log() * 2)
+    expected = 0.5 * (posterior.mean**2 + posterior.std**2 - 1 - posterior.std.log() * 2)
     torch.testing.assert_close(captures["divergence"].values, expected.mean(0))
     latents = build("linear-autoencoder").eval().capture_internals(BATCH)["latents"]
     assert latents.values.shape == (3, 4)

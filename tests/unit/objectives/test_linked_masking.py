@@ -159,7 +159,7 @@ def test_the_picture_of_mentions_names_entities():
 
 def test_settings_that_do_not_fit_are_told():
     with pytest.raises(UserError, match="layers"):
-        made(after=9)
+        made(knowledge_layer=9)
     with pytest.raises(UserError, match="heads"):
         made(entity_width=9)
     with pytest.raises(UserError, match="masked model"):

@@ -145,7 +145,7 @@ def test_nezha_knows_distances_and_no_places():
     """Moved by three places, all of a text is predicted as before; learned positions differ."""
     for positions, same in (("nezha", True), ("learned", False)):
         torch.manual_seed(0)
-        system = build("ernie", positions=positions, reach=4).eval()
+        system = build("ernie", positions=positions, clip_distance=4).eval()
         batch = random_batch(1, 9)
         view = system.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
         places = torch.arange(batch.tokens.shape[1])[None]

@@ -27,7 +27,10 @@ def objective(
 ) -> MASSObjective:
     replacement = MaskReplacement(vocabulary=VOCABULARY, mask=mask, random=random)
     return MASSObjective(
-        DenoisingSpecialTokens.of(VOCABULARY), ContiguousSpan(**settings), replacement, whole=whole
+        DenoisingSpecialTokens.from_vocabulary(VOCABULARY),
+        ContiguousSpan(**settings),
+        replacement,
+        whole=whole,
     )
 
 
@@ -116,7 +119,7 @@ def test_the_whole_text_is_the_limit_of_a_language_model():
     """K = n: the encoder sees masks alone, and the decoder is fed and asked what a GPT is."""
     texts = [[5, 6, 7], [8, 9, 10, 11, 12]]
     batch = batch_of(*texts)
-    view = draw(objective(share=1.0), batch)
+    view = draw(objective(span_share=1.0), batch)
     for row, text in enumerate(texts):
         length = int(view.lengths[row])
         assert view.inputs[row, :length].tolist() == [START, *[MASK] * len(text), END]
@@ -146,7 +149,7 @@ def test_with_everything_masked_the_encoder_tells_the_length_and_no_token():
 
 def test_a_whole_text_in_training_is_what_log_prob_asks():
     """whole = 1: the loss is minus the log-probability, token for token."""
-    network = system(whole=1.0)
+    network = system(full_mask_rate=1.0)
     batch = Batch.collate([[2, 5, 6, 6, 3], [2, 5, 3]], pad=0)
     with torch.no_grad():
         loss, _ = network.loss(batch, generator=torch.Generator().manual_seed(0))

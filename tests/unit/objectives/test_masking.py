@@ -122,7 +122,7 @@ def test_a_span_is_masked_replaced_or_kept_as_a_whole():
     vocabulary = replace(VOCABULARY, size=2000)
     place = torch.arange(batch.tokens.shape[1])
     chosen = maskable_positions(batch, vocabulary) & (place % 5 != 0)
-    replacement = MaskReplacement(vocabulary=vocabulary, together=True)
+    replacement = MaskReplacement(vocabulary=vocabulary, per_span=True)
     shown = replacement(batch.tokens, chosen, generator=seeded())
     runs = {"mask": 0, "kept": 0, "random": 0}
     for row in range(len(batch)):
@@ -152,7 +152,7 @@ def test_span_lengths_are_geometric_with_mean_3_8():
     # Texts of 4,000 words, so that the last span of each, cut to the share, is one in 160.
     lengths: list[int] = []
     for seed in range(30):
-        laid = SpanMasking(units=WordUnits(VOCABULARY)).laid(4000, draws(4001, seeded(seed)))
+        laid = SpanMasking(units=WordUnits(VOCABULARY)).place_spans(4000, draws(4001, seeded(seed)))
         lengths += [length for _, length in laid]
         assert sum(length for _, length in laid) == 600
         ends = [first + length for first, length in laid]
@@ -169,7 +169,7 @@ def test_every_place_of_a_span_is_as_likely_as_another():
         SpanMasking(units=WordUnits(VOCABULARY), rate=0.4, lengths=(0.0, 1.0)),
         seeded(),
     )
-    firsts = [spans.laid(5, draws(6, generator))[0][0] for _ in range(4000)]
+    firsts = [spans.place_spans(5, draws(6, generator))[0][0] for _ in range(4000)]
     counts = np.bincount(firsts, minlength=4)
     assert len(counts) == 4
     assert chi_square_p_value(counts, np.full(4, 1000.0)) > 1e-6
@@ -197,7 +197,7 @@ def draw(batch: Batch, generator: torch.Generator | None) -> MaskedBatch:
         batch, maskable_positions(batch, VOCABULARY), generator=generator
     )
     replacement = MaskReplacement(vocabulary=VOCABULARY)
-    return MaskedBatch(chosen=chosen, shown=replacement(batch.tokens, chosen, generator=generator))
+    return MaskedBatch(masked=chosen, inputs=replacement(batch.tokens, chosen, generator=generator))
 
 
 def test_static_masking_hides_a_text_the_same_way_in_every_epoch():
@@ -207,18 +207,18 @@ def test_static_masking_hides_a_text_the_same_way_in_every_epoch():
     other_order = batch.select([3, 0, 5, 1])
     wider = replace(other_order, tokens=torch.nn.functional.pad(other_order.tokens, (0, 7)))
     second = once(draw, wider, generator=seeded(1))
-    assert torch.equal(second.chosen[:, :42], first.chosen[[3, 0, 5, 1]])
-    assert torch.equal(second.shown[:, :42], first.shown[[3, 0, 5, 1]])
-    assert len({tuple(row) for row in first.chosen.tolist()}) == 6
+    assert torch.equal(second.masked[:, :42], first.masked[[3, 0, 5, 1]])
+    assert torch.equal(second.inputs[:, :42], first.inputs[[3, 0, 5, 1]])
+    assert len({tuple(row) for row in first.masked.tolist()}) == 6
     another = StaticMasking(duplicates=1, seed=1)(draw, batch, generator=seeded(0))
-    assert not torch.equal(another.chosen, first.chosen)
+    assert not torch.equal(another.masked, first.masked)
 
 
 def test_static_masking_has_as_many_ways_as_duplicates_each_as_likely():
     batch, repeats = random_batch(1, 60), StaticMasking(duplicates=10)
     counts: dict[tuple[bool, ...], int] = {}
     for seed in range(400):
-        chosen = repeats(draw, batch, generator=seeded(seed)).chosen[0]
+        chosen = repeats(draw, batch, generator=seeded(seed)).masked[0]
         counts[tuple(chosen.tolist())] = counts.get(tuple(chosen.tolist()), 0) + 1
     assert len(counts) == 10
     assert chi_square_p_value(np.array(list(counts.values())), np.full(10, 40.0)) > 1e-6
@@ -227,9 +227,9 @@ def test_static_masking_has_as_many_ways_as_duplicates_each_as_likely():
 def test_static_masking_keeps_to_the_rates():
     batch = random_batch(300, 50)
     drawn = StaticMasking()(draw, batch, generator=seeded())
-    hidden = int(drawn.chosen.sum())
+    hidden = int(drawn.masked.sum())
     assert within_binomial_error(hidden, 300 * 50, 0.15)
-    masks = int((drawn.shown[drawn.chosen] == VOCABULARY.mask).sum())
+    masks = int((drawn.inputs[drawn.masked] == VOCABULARY.mask).sum())
     assert within_binomial_error(masks, hidden, 0.8)
 
 
@@ -240,12 +240,12 @@ def test_static_spans_do_not_depend_on_company_either():
 
     def spans(batch: Batch, generator: torch.Generator | None) -> MaskedBatch:
         chosen = choice(batch, maskable_positions(batch, VOCABULARY), generator=generator)
-        return MaskedBatch(chosen=chosen, shown=batch.tokens)
+        return MaskedBatch(masked=chosen, inputs=batch.tokens)
 
     once = StaticMasking(duplicates=1)
     first, second = once(spans, batch), once(spans, longer)
-    assert torch.equal(second.chosen[:5, :42], first.chosen)
-    assert not second.chosen[:5, 42:].any()
+    assert torch.equal(second.masked[:5, :42], first.masked)
+    assert not second.masked[:5, 42:].any()
 
 
 def test_numbers_of_rows_are_those_of_splitmix64():
@@ -270,10 +270,10 @@ def test_numbers_of_rows_are_even_and_differ_by_row_call_and_place():
 
 def test_stretches_of_contiguous_text_are_always_hidden_afresh():
     """Their rows are lanes, which say nothing of the text."""
-    batch = replace(random_batch(4, 30), carries=True)
+    batch = replace(random_batch(4, 30), continues_previous=True)
     first = StaticMasking(duplicates=1)(draw, batch, generator=seeded(0))
     assert not torch.equal(
-        first.chosen, StaticMasking(duplicates=1)(draw, batch, generator=seeded(1)).chosen
+        first.masked, StaticMasking(duplicates=1)(draw, batch, generator=seeded(1)).masked
     )
 
 

@@ -44,7 +44,7 @@ def encoded(tokenizer: Tokenizer, texts: list[str]) -> Batch:
 
 def mentions_in(tokenizer: Tokenizer, names: list[str]) -> MentionUnits:
     found = MentionUnits(lambda: names, WordUnits(tokenizer.vocabulary))
-    found.meet(tokenizer)
+    found.setup_tokenizer(tokenizer)
     return found
 
 
@@ -53,7 +53,7 @@ def test_mentions_are_the_longest_names_at_words_bounds():
     tokenizer = train_tokenizer("char", texts)
     mentions = mentions_in(tokenizer, ["rome", "new york", "new york city", "york", "paris"])
     batch = encoded(tokenizer, texts)
-    covering = mentions.covering(batch, maskable_positions(batch, tokenizer.vocabulary))
+    covering = mentions.mention_ids(batch, maskable_positions(batch, tokenizer.vocabulary))
 
     def told(row: int, text: str) -> list[tuple[str, int]]:
         found, place = [], 0
@@ -81,7 +81,7 @@ def test_mentions_are_hidden_whole_or_not_at_all(language, kind: str):
     batch = encoded(tokenizer, texts)
     allowed = maskable_positions(batch, tokenizer.vocabulary)
     hidden = WholeWordMasking(mentions, 0.15)(batch, allowed, generator=seeded())
-    covering = mentions.covering(batch, allowed)
+    covering = mentions.mention_ids(batch, allowed)
     number = mentions.starts(batch, allowed).cumsum(1).masked_fill(covering < 0, 0)
     several = 0
     for row in range(len(batch)):
@@ -148,7 +148,7 @@ def test_a_corpus_that_tells_its_mentions_is_believed(tmp_path, kind: str):
     batch = next(data.train.epoch(0))
     mentions = mentions_in(tokenizer, ["Paris"])
     allowed = maskable_positions(batch, tokenizer.vocabulary)
-    starts, covering = mentions.starts(batch, allowed), mentions.covering(batch, allowed)
+    starts, covering = mentions.starts(batch, allowed), mentions.mention_ids(batch, allowed)
     found = {}
     for row in range(len(batch)):
         places = allowed[row].nonzero().flatten().tolist()

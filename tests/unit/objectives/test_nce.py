@@ -85,18 +85,18 @@ def test_the_loss_worked_by_hand():
     log_noise = torch.full((1, 3), math.log(1 / 4))
     # σ(log 2 + log 2) = 4/5;  1 - σ(log 2) = 1/3;  1 - σ(log 3 + log 2) = 1/7.
     expected = -math.log(4 / 5) - math.log(1 / 3) - math.log(1 / 7)
-    assert nce(2).lost(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
+    assert nce(2).target_losses(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
     # With Z = 2 the odds halve: σ(log 2) = 2/3;  1 - σ(0) = 1/2;  1 - σ(log 3) = 1/4.
     learned = nce(2, learned_z=True)
     with torch.no_grad():
         learned.log_z.fill_(math.log(2))
     expected = -math.log(2 / 3) - math.log(1 / 2) - math.log(1 / 4)
-    assert learned.lost(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
+    assert learned.target_losses(scores, log_noise).item() == pytest.approx(expected, abs=1e-6)
     # Importance: -log 2 + log((1·4 + 3·4) / 2); sampled softmax: -log(8 / (8 + 4 + 12)).
     words = {"samples": 2, "shared": False}
-    importance = ImportanceSampledSoftmax(law(0.0), **words).lost(scores, log_noise)
+    importance = ImportanceSampledSoftmax(law(0.0), **words).target_losses(scores, log_noise)
     assert importance.item() == pytest.approx(-math.log(2) + math.log(8), abs=1e-6)
-    sampled = SampledSoftmax(law(0.0), **words).lost(scores, log_noise)
+    sampled = SampledSoftmax(law(0.0), **words).target_losses(scores, log_noise)
     assert sampled.item() == pytest.approx(math.log(3), abs=1e-6)
 
 
@@ -156,7 +156,7 @@ def test_the_sampled_gradient_has_the_enumerated_expectation(samples):
     drawn = torch.cat([targets[:, None], noise], 1)
     scores = tiny.log_probs()[0].expand(draws, -1).gather(1, drawn)
     scores.retain_grad()
-    nce(samples).lost(scores, tiny.log_noise[drawn]).sum().backward()
+    nce(samples).target_losses(scores, tiny.log_noise[drawn]).sum().backward()
     assert scores.grad is not None
     # d loss / d log p(w), each token's gathered from wherever it was drawn.
     each = torch.zeros(draws, 9, dtype=torch.double).scatter_add_(1, drawn, scores.grad)
@@ -195,7 +195,7 @@ def test_the_optimum_is_the_law_of_the_data_normalised_by_itself(power, copies):
 
     def loss() -> torch.Tensor:
         return sum(
-            (law * objective.lost(row[columns], log_noise)).sum()
+            (law * objective.target_losses(row[columns], log_noise)).sum()
             for law, row in zip(data, scores, strict=True)
         )
 
@@ -228,7 +228,7 @@ def test_the_four_sentences_of_002():
     asked = Batch.collate([[2, i, am], [2, i, burst]], pad=0)
     with torch.no_grad():
         after = system.eval().log_prob(asked).per_token[:, 1].exp().tolist()
-        normalisers = log_normalisers(system, system.objective.view(asked)).spread()[:, 1]
+        normalisers = log_normalisers(system, system.objective.view(asked)).to_dense()[:, 1]
     assert after == pytest.approx([2 / 3, 1 / 3], abs=0.03)
     # And it normalises by itself there, though no sum over tokens was ever taken: Z is near 1.
     assert normalisers.exp().tolist() == pytest.approx([1.0, 1.0], abs=0.1)
@@ -296,8 +296,8 @@ def test_the_loss_is_its_formula_on_scores_of_the_softmax(name, shared):
         asked.append((backwards, system.objective.backward(backwards)))
     expected, count = 0.0, 0
     for each, hidden in asked:
-        places = each.asked.targets >= 0
-        targets = each.asked.targets[places]
+        places = each.prediction_view.targets >= 0
+        targets = each.prediction_view.targets[places]
         drawn = noise.sample((5,) if shared else (len(targets), 5), generator=generator)
         with torch.no_grad():
             logits = emission.logits(hidden.values[places])
@@ -331,11 +331,11 @@ def test_systems_that_name_it_train_by_it_and_score_as_they_did(name, objective)
     loss.total.backward()
     assert not system.loss_is_comparable
     own, _ = sampled(name)
-    assert own.loss_is_comparable and own.contrast is None
+    assert own.loss_is_comparable and own.sampled_loss is None
     plain, _ = own.loss(batch, generator=torch.Generator().manual_seed(0))
     plain.total.backward()
     trained = {n for n, p in own.named_parameters() if p.grad is not None and p.grad.any()}
-    more = {"contrast.log_z"} if objective == "nce" else set()
+    more = {"sampled_loss.log_z"} if objective == "nce" else set()
     more |= {"emission.bias"} if "emission.bias" in dict(system.named_parameters()) else set()
     found = {n for n, p in system.named_parameters() if p.grad is not None and p.grad.any()}
     assert found == trained | more
@@ -383,12 +383,14 @@ def test_what_is_no_softmax_is_refused_with_what_fits(tmp_path: Path):
     with pytest.raises(UserError, match=r"fit: masked, .*sampled-softmax\.$"):
         train("bert", **(words | {"objective": "next"}))
     config = {"objective": "nce", "emission": "sphere"}
-    with pytest.raises(UserError, match=r"which a softmax on one vector .* Sphere .*=softmax"):
+    with pytest.raises(
+        UserError, match=r"which a softmax on one vector .* CosineSoftmax .*=softmax"
+    ):
         build_system("lstm", config, VOCABULARY, seed=0)
     for name, setting, advice in (
         ("lstm", {"starts": 2}, "starts=0"),
-        ("seq2seq", {"choices": 2}, "choices=1"),
-        ("transformer", {"smoothing": 0.1}, "smoothing=0"),
+        ("seq2seq", {"latent_choices": 2}, "latent_choices=1"),
+        ("transformer", {"label_smoothing": 0.1}, "label_smoothing=0"),
         ("spanbert", {}, "span_places=0"),
     ):
         with pytest.raises(UserError, match=advice):
@@ -406,9 +408,9 @@ def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path
     train("gru", out=tmp_path / "halves", steps=4, settings=settings, **words)
     train("gru", out=tmp_path / "halves", steps=8, settings=settings, resume=True, **words)
     whole, halves = (load_run(tmp_path / name).system.state_dict() for name in ("whole", "halves"))
-    assert "contrast.noise.cumulative" in whole and "contrast.log_z" in whole
+    assert "sampled_loss.noise.cumulative" in whole and "sampled_loss.log_z" in whole
     assert all(torch.equal(whole[name], halves[name]) for name in whole)
-    noise = load_run(tmp_path / "whole").system.contrast.noise
+    noise = load_run(tmp_path / "whole").system.sampled_loss.noise
     # a stands 20 · 5 times in the text, b 20 · 4, c 20, the end 80; unseen <unk> counts once.
     counts = {"a": 100, "b": 80, "c": 20}
     tokenizer = load_run(tmp_path / "whole").tokenizer
@@ -419,21 +421,6 @@ def test_the_law_is_saved_with_the_weights_and_resuming_changes_nothing(tmp_path
         assert noise.log_prob(torch.tensor(token)).item() == pytest.approx(expected, abs=1e-5)
 
 
-def test_runs_of_before_had_its_law_within_the_objective():
-    system = build_system("gpt", {"objective": "nce", "log_z": "learned"}, VOCABULARY, seed=0)
-    assert isinstance(system, Assembly) and isinstance(system.contrast, NoiseContrastiveEstimation)
-    system.contrast.noise.count(TOKENS)
-    saved = {
-        name.replace("contrast.", "objective."): value.clone()
-        for name, value in system.state_dict().items()
-    }
-    assert "objective.noise.cumulative" in saved and "objective.log_z" in saved
-    other = build_system("gpt", {"objective": "nce", "log_z": "learned"}, VOCABULARY, seed=1)
-    other.load_state_dict(saved)
-    now = other.state_dict()
-    assert all(torch.equal(now[name], value) for name, value in system.state_dict().items())
-
-
 def test_the_doctor_does_not_hold_its_losses_against_those_of_held_out_text(tmp_path: Path):
     """A contrast of 2 nats beside a held-out loss of 3 is no sign of overfitting."""
     settings = {"noise_samples": "2", "log_every": "5"}
@@ -441,9 +428,9 @@ def test_the_doctor_does_not_hold_its_losses_against_those_of_held_out_text(tmp_
     train("lstm", out=tmp_path / "run", objective="nce", **words)
     assert not load_run(tmp_path / "run").system.loss_is_comparable
     found = examine_run(tmp_path / "run")
-    assert found.vitals["last training loss"] < found.vitals["last held-out loss"] - 0.5
+    assert found.key_figures["last training loss"] < found.key_figures["last held-out loss"] - 0.5
     assert "overfitting" not in {finding.name for finding in found.findings}
-    assert not found.losses_compare
+    assert not found.losses_comparable
     assert "training, a contrast" in render_figure(loss_figure(found)).svg
 
 

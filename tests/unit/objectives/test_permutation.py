@@ -322,7 +322,7 @@ def test_stepping_forgets_what_stretches_forget(memory: int):
 
 def test_training_sees_the_stretch_before_and_sends_no_gradient_there():
     system = build(xlnet, memory=8)
-    first, second = contiguous(6), replace(contiguous(6), carries=True)
+    first, second = contiguous(6), replace(contiguous(6), continues_previous=True)
     _, state = system.loss(first, generator=seeded())
     assert state["layer.2"].requires_grad
     kept = state.detach()
@@ -332,7 +332,7 @@ def test_training_sees_the_stretch_before_and_sends_no_gradient_there():
     assert abs(with_memory.total - without.total) > 1e-3
     with_memory.total.backward()
     # The keys of the past are made of what is remembered by the weights of now.
-    assert system.backbone.stack.blocks[0].attention.project.weight.grad.abs().sum() > 0
+    assert system.backbone.stack.blocks[0].attention.qkv_projection.weight.grad.abs().sum() > 0
 
 
 def test_a_training_on_contiguous_text_is_resumed_with_its_memory(tmp_path):
@@ -342,7 +342,7 @@ def test_a_training_on_contiguous_text_is_resumed_with_its_memory(tmp_path):
         (tmp_path / "corpus" / f"{split}.txt").write_text("a b b a c\nb a\n" * 40)
 
     def run(name: str, steps: int, *, resume: bool = False) -> list[float]:
-        settings = {"lanes": "3", "span": "5", "log_every": "1"}
+        settings = {"stream_batch_size": "3", "bptt": "5", "log_every": "1"}
         data, out = f"contiguous:{tmp_path / 'corpus'}", tmp_path / name
         given = {"resume": True} if resume else {"size": "tiny", "settings": settings}
         train("xlnet", data=data, out=out, steps=steps, quiet=True, **given)

@@ -132,10 +132,12 @@ def test_detection_passes_no_gradient_to_the_generator():
     """Its layers learn from the masked tokens alone: the same gradient for any weight."""
     gradients = []
     for weight in (0.0, 50.0):
-        system = build(detection_weight=weight)
+        system = build(discriminator_weight=weight)
         loss, _ = system.loss(many_texts(rows=4), generator=seeded())
         loss.total.backward()
-        gradients.append(system.objective.generator.backbone.stack.blocks[0].attention.project)
+        gradients.append(
+            system.objective.generator.backbone.stack.blocks[0].attention.qkv_projection
+        )
     first, second = (part.weight.grad for part in gradients)
     assert first.abs().sum() > 0
     assert torch.equal(first, second)
@@ -203,5 +205,5 @@ def test_silent_layers_and_heads_are_the_detectors():
 def test_held_out_the_generators_part_is_watched():
     system = build()
     loss, _ = system.loss(many_texts(rows=4), generator=seeded())
-    assert system.watched in loss.parts
-    assert loss.parts[system.watched].count == loss.count
+    assert system.validation_metric in loss.parts
+    assert loss.parts[system.validation_metric].count == loss.count

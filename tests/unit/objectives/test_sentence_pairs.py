@@ -51,7 +51,7 @@ def test_a_next_segment_goes_on_and_another_is_the_end_of_another_text():
     texts = [row[1:n].tolist() for row, n in zip(batch.tokens, batch.lengths - 1, strict=True)]
     pairs, seen = NextSentencePrediction(4, VOCABULARY), {0: 0, 1: 0}
     for seed in range(100):
-        arranged = pairs.arrange(batch, generator=seeded(seed))
+        arranged = pairs.pack(batch, generator=seeded(seed))
         for row, text in enumerate(texts):
             first, second, label = told(arranged, row)
             assert first and second
@@ -74,7 +74,7 @@ def test_swapped_segments_are_those_of_the_text():
     texts = [row[1:n].tolist() for row, n in zip(batch.tokens, batch.lengths - 1, strict=True)]
     pairs, seen = SentenceOrderPrediction(4, VOCABULARY), {0: 0, 1: 0}
     for seed in range(60):
-        arranged = pairs.arrange(batch, generator=seeded(seed))
+        arranged = pairs.pack(batch, generator=seeded(seed))
         for row, text in enumerate(texts):
             first, second, label = told(arranged, row)
             assert first and second
@@ -87,7 +87,7 @@ def test_swapped_segments_are_those_of_the_text():
 def test_half_of_the_pairs_are_changed_and_every_cut_is_as_likely(kind):
     """4,000 texts of six words: labels by the binomial error, five cuts by chi-square."""
     batch = Batch.collate([[START, *range(10, 16), END]] * 4000, pad=PAD)
-    arranged = kind(4, VOCABULARY).arrange(batch, generator=seeded())
+    arranged = kind(4, VOCABULARY).pack(batch, generator=seeded())
     changed = int((arranged.labels == 1).sum())
     assert abs(changed - 2000) < 5 * math.sqrt(4000 / 4)
     kept = arranged.labels == 0
@@ -102,7 +102,7 @@ def test_every_other_text_is_as_likely():
     """Row 0 of five: each of the other four in a quarter of its changed pairs."""
     batch, pairs, others = numbered(6, 6, 6, 6, 6), NextSentencePrediction(4, VOCABULARY), []
     for seed in range(600):
-        arranged = pairs.arrange(batch, generator=seeded(seed))
+        arranged = pairs.pack(batch, generator=seeded(seed))
         if arranged.labels[0] == 1:
             others.append((told(arranged, 0)[1][0] - 10) // 100)
     counts = np.bincount(others, minlength=5)
@@ -113,7 +113,7 @@ def test_every_other_text_is_as_likely():
 
 def test_a_text_too_short_to_be_cut_stays_whole_and_asks_nothing():
     batch = Batch.collate([[START, 9, END], [START, END], [START, 8, 7, END]], pad=PAD)
-    arranged = NextSentencePrediction(4, VOCABULARY).arrange(batch, generator=seeded())
+    arranged = NextSentencePrediction(4, VOCABULARY).pack(batch, generator=seeded())
     assert arranged.labels.tolist() == [NO_TARGET, NO_TARGET, 0]  # no other text to take from
     assert arranged.batch.tokens[0].tolist() == [START, 9, END, PAD, PAD]
     assert arranged.batch.lengths.tolist() == [3, 2, 5]
@@ -122,7 +122,7 @@ def test_a_text_too_short_to_be_cut_stays_whole_and_asks_nothing():
 
 def test_a_text_that_was_cut_short_gets_no_end():
     batch = Batch.collate([[START, 7, 8, 9]], pad=PAD)
-    arranged = SentenceOrderPrediction(4, VOCABULARY).arrange(batch, generator=seeded())
+    arranged = SentenceOrderPrediction(4, VOCABULARY).pack(batch, generator=seeded())
     assert int(arranged.batch.lengths[0]) == 5
     assert arranged.batch.tokens[0].tolist().count(END) == 1
     assert arranged.batch.tokens[0, -1] != END
@@ -130,10 +130,10 @@ def test_a_text_that_was_cut_short_gets_no_end():
 
 def test_places_tell_where_each_token_came_from():
     batch = numbered(9, 7, 8, 9)
-    arranged = NextSentencePrediction(4, VOCABULARY).arrange(batch, generator=seeded(1))
-    inside = arranged.places >= 0
+    arranged = NextSentencePrediction(4, VOCABULARY).pack(batch, generator=seeded(1))
+    inside = arranged.positions >= 0
     assert torch.equal(
-        batch.tokens[arranged.rows, arranged.places.clamp(min=0)][inside],
+        batch.tokens[arranged.rows, arranged.positions.clamp(min=0)][inside],
         arranged.batch.tokens[inside],
     )
     # All but the separators and the padding.

@@ -24,7 +24,7 @@ from lmlab.zoo import t5
 
 VOCABULARY = Vocabulary(size=40)
 PAD, START, END, MASK = 0, 2, 3, 4
-SENTINELS, WRITTEN = SentinelTokens.of(VOCABULARY, 10)
+SENTINELS, WRITTEN = SentinelTokens.allocate(VOCABULARY, 10)
 X = SENTINELS.ids
 
 
@@ -57,7 +57,7 @@ def rows_of(view_inputs: torch.Tensor, lengths: torch.Tensor) -> list[list[int]]
 )
 def test_hidden_tokens_and_spans_are_exactly_as_many_as_the_law_says(anywhere, size, rate, mean):
     """As in Raffel et al.: round(rate · n) tokens in round(that / mean) spans, in every text."""
-    drawn = masks(RandomSpanMasking(rate=rate, mean=mean, anywhere=anywhere), size, 200)
+    drawn = masks(RandomSpanMasking(rate=rate, mean=mean, free_placement=anywhere), size, 200)
     hidden = round(size * rate)
     spans = max(1, round(hidden / mean))
     for mask in drawn.tolist():
@@ -88,7 +88,7 @@ def test_all_masks_with_those_counts_are_equally_likely(anywhere: bool):
     possible = all_masks(8, 4, 2, anywhere)
     assert len(possible) == 3 * (10 if anywhere else 3)
     rows = 6000
-    drawn = masks(RandomSpanMasking(rate=0.5, mean=2.0, anywhere=anywhere), 8, rows)
+    drawn = masks(RandomSpanMasking(rate=0.5, mean=2.0, free_placement=anywhere), 8, rows)
     counts = Counter(tuple(mask) for mask in drawn.tolist())
     assert set(counts) == set(possible)
     expected = rows / len(possible)
@@ -179,7 +179,7 @@ def test_a_share_of_the_texts_is_hidden_whole():
 
 
 def test_there_are_never_more_spans_than_sentinels():
-    few, written = SentinelTokens.of(VOCABULARY, 4)
+    few, written = SentinelTokens.allocate(VOCABULARY, 4)
     spans = RandomSpanMasking(rate=0.5, mean=1.0)
     asking = SpanCorruption(VOCABULARY, few, spans, written=written)
     view = asking.view(batch_of([5] * 30), generator=torch.Generator().manual_seed(0))
@@ -370,7 +370,7 @@ def test_answers_are_read_back():
     assert answering.answers(1, [5, 6]) == [(5, 6)]
     assert answering.answers(2, [names[1], 5]) == [(), (5,), ()]
     for row, answers in enumerate([[(5, 5), (6,)], [(5,)], [(), (5,), ()]]):
-        assert answering.answers(row, answering.written(row, answers)) == answers
+        assert answering.answers(row, answering.linearise_fillings(row, answers)) == answers
 
 
 def test_a_text_is_encoded_without_its_start_and_alone_as_in_company():
@@ -393,13 +393,13 @@ def test_too_many_blanks_are_told():
 
 
 def test_sentinels_of_a_tokeniser_are_taken_as_given():
-    found, written = SentinelTokens.of(Vocabulary(size=32128), 100, first=32099, step=-1)
+    found, written = SentinelTokens.allocate(Vocabulary(size=32128), 100, first=32099, step=-1)
     assert found.ids[:2] == (32099, 32098) and found.ids[-1] == 32000
     assert written.size == 32128
     with pytest.raises(UserError, match="not ids of a vocabulary of 50"):
-        SentinelTokens.of(Vocabulary(size=50), 10, first=45)
+        SentinelTokens.allocate(Vocabulary(size=50), 10, first=45)
     with pytest.raises(UserError, match="end symbol"):
-        SentinelTokens.of(Vocabulary(size=50, end=None), 10)
+        SentinelTokens.allocate(Vocabulary(size=50, end=None), 10)
 
 
 def test_a_factorised_embedding_is_refused():

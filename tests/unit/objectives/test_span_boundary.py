@@ -84,7 +84,7 @@ def test_the_loss_is_worked_out_of_two_layers():
     total = 0.0
     asked = [(0, 0, 4, 0, 5), (0, 0, 4, 1, 6), (0, 0, 4, 1, 7), (1, 3, 5, 0, 5)]
     for row, left, right, place, token in asked:
-        outside = torch.cat([hidden[row, left], hidden[row, right], task.places.weight[place]])
+        outside = torch.cat([hidden[row, left], hidden[row, right], task.positions.weight[place]])
         once = norm_1(nn.functional.gelu(first(outside)))
         twice = norm_2(nn.functional.gelu(second(once)))
         total -= task.emission.log_probs(twice)[token]

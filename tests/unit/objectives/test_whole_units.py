@@ -48,7 +48,7 @@ def bytes_as_characters() -> dict[int, str]:
 def words_of(tokenizer: Tokenizer, text: str) -> list[list[str]]:
     """The text as the system takes it apart into words of tokens."""
     words = WordUnits(tokenizer.vocabulary)
-    words.meet(tokenizer)
+    words.setup_tokenizer(tokenizer)
     batch = encoded(tokenizer, [text])
     starts = words.starts(batch, maskable_positions(batch, tokenizer.vocabulary))[0]
     found: list[list[str]] = []
@@ -101,7 +101,7 @@ def test_signs_and_unknown_pieces_are_words_of_their_own():
 def test_words_are_hidden_whole_or_not_at_all(kind: str, choice: str):
     tokenizer = train_tokenizer(kind, TEXTS * 3, size=SIZES[kind])
     words = WordUnits(tokenizer.vocabulary)
-    words.meet(tokenizer)
+    words.setup_tokenizer(tokenizer)
     batch = encoded(tokenizer, TEXTS * 30)
     allowed = maskable_positions(batch, tokenizer.vocabulary)
     chosen = (

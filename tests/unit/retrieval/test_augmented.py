@@ -9,7 +9,7 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.protocols import Retrieve, WithDocuments
+from lmlab.core.protocols import Retrieve, RetrievedDocuments, WithDocuments
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.rag import RAG
@@ -17,6 +17,7 @@ from lmlab.retrieval.bi_encoders import RandomProjectionBM25
 from lmlab.retrieval.document_concat import concatenate_rows
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
+from lmlab.sampling.question_answering import QuestionAnswerer
 from lmlab.zoo import rag_sequence, rag_token
 
 NAMES, PLACES = "ann bob cid dan eve".split(), "attic barn cellar garden hall kitchen".split()
@@ -108,6 +109,29 @@ def test_the_writer_reads_the_question_and_each_document():
     ]
 
 
+@pytest.mark.parametrize("kind", SYSTEMS)
+def test_documents_are_retrieved_once_per_question(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """For decoding and evidence alike, by each method and by the system's own `ask`."""
+    system = make(kind, PLACES[: len(NAMES)]).eval()
+    calls: list[int] = []
+    retrieve = RAG.retrieve
+
+    def counted(self: RAG, batch: Batch, **options: int) -> RetrievedDocuments:
+        calls.append(len(batch))
+        return retrieve(self, batch, **options)
+
+    monkeypatch.setattr(RAG, "retrieve", counted)
+    questions = ["where is bob", "where is cid"]
+    system.ask(questions)
+    assert calls == [len(questions)]
+    for method in system.decoding_methods:
+        calls.clear()
+        answerer = QuestionAnswerer(system=system, tokenizer=Words(), method=method, max_length=3)
+        answered = list(answerer.ask([questions]))
+        assert all(each.answers[0].evidence for each in answered)
+        assert calls == [len(questions)], method
+
+
 def test_rows_are_joined_whatever_their_lengths():
     first = Batch.collate([[2, 5, 3], [2, 6, 7, 8, 3], [2, 3]], pad=0)
     second = Batch.collate([[2, 9, 9, 9, 3], [2, 9, 3], [2, 3]], pad=0)
@@ -128,7 +152,7 @@ def test_other_documents_are_embedded_and_the_system_stays_as_it_is():
     assert system.documents[0].text == "ann is in the attic"
     expected = system.encode(Batch.collate([framed("bob is in the cellar")], 0))
     torch.testing.assert_close(other.memory.vectors[1], expected[0])
-    assert other.writer is system.writer
+    assert other.generator is system.generator
 
 
 def test_before_it_knows_any_document_it_writes_beside_none():
@@ -139,7 +163,7 @@ def test_before_it_knows_any_document_it_writes_beside_none():
     alone = Batch.collate([framed("barn")], 0, condition=beside)
     with torch.no_grad():
         found = system.log_prob(batch).totals
-        torch.testing.assert_close(found, system.writer.log_prob(alone).totals)
+        torch.testing.assert_close(found, system.generator.log_prob(alone).totals)
 
 
 def test_a_question_longer_than_its_room_is_refused():
@@ -218,13 +242,13 @@ def test_on_a_base_the_questions_encoder_learns_and_the_documents_rests():
 def test_a_questions_encoder_that_is_fixed_finds_what_it_found(with_base: bool):
     """Nothing of the retriever learns, nor has it dropout; the writer learns all the same."""
     torch.manual_seed(0)
-    settings = {**rag_sequence.TINY, "questions_encoder": "fixed", "dropout": 0.5}
+    settings = {**rag_sequence.TINY, "question_encoder": "fixed", "dropout": 0.5}
     words = {"base": TwoTowers()} if with_base else {}
     config = rag_sequence.Config(**settings)
     system = rag_sequence.build(config, VOCABULARY, documents=tell(PLACES[:5]), **words)
     system.setup_tokenizer(Words())
     system.train()
-    assert not system.retriever.training and system.writer.training
+    assert not system.retriever.training and system.generator.training
     asked = questions_about(["bob", "eve"])
     before = system.retriever.encode_queries(asked)
     assert not any(p.requires_grad for p in system.retriever.parameters())
@@ -233,7 +257,7 @@ def test_a_questions_encoder_that_is_fixed_finds_what_it_found(with_base: bool):
     loss.backward()
     torch.optim.Adam(system.parameters(), lr=0.1).step()
     torch.testing.assert_close(system.retriever.encode_queries(asked), before, rtol=0, atol=0)
-    assert any(p.grad is not None and bool(p.grad.any()) for p in system.writer.parameters())
+    assert any(p.grad is not None and bool(p.grad.any()) for p in system.generator.parameters())
 
 
 def test_the_documents_found_are_told_by_name():

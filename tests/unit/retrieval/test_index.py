@@ -80,7 +80,7 @@ def test_more_recall_is_had_by_looking_further():
     vectors = np.random.default_rng(0).standard_normal((3000, 16)).astype(np.float32)
     little = faiss_index.build_faiss_index(vectors, "ivf", recall=0.3, seed=0)
     much = faiss_index.build_faiss_index(vectors, "ivf", recall=0.99, seed=0)
-    assert little.reach < much.reach <= little.index.nlist == much.index.nlist
+    assert little.search_effort < much.search_effort <= little.index.nlist == much.index.nlist
     assert little.recall is not None and much.recall is not None
     assert 0.3 <= little.recall < 0.99 <= much.recall
     # 4√3000 = 219 lists would hold 14 vectors each; 3000 / 39 are as many as can be learnt.

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.manifests import relist
 
 import lmlab
 from lmlab.interop.text_encoders import vectors_of_model
 from lmlab.language_model import LanguageModel
 from lmlab.retrieval.faiss_index import FaissIndex
 from lmlab.retrieval.stored_index import (
-    META,
     open_index,
 )
 from lmlab.sampling.question_answering import AnsweredQuestion
@@ -23,7 +21,7 @@ from lmlab.training.train import train
 PLACES = {"ann": "attic", "bob": "barn", "cid": "cellar", "dan": "garden", "eve": "hall"}
 QUESTIONS = [f"where is {name}" for name in PLACES]
 RAG = {"learning_rate": 0.01, "width": 32}
-REALM = {"objective": "spans", "refresh": 1, "background": False}
+REALM = {"objective": "spans", "refresh": 1, "background_refresh": False}
 
 
 def documents_with_titles(path: Path) -> Path:
@@ -83,24 +81,13 @@ def test_an_index_reads_of_a_document_what_the_run_does(model: LanguageModel):
     """Its vectors are those that the run gives the same documents; all five were cut."""
     folder = model.model.path.parent
     index = open_index(folder / "index")
-    assert index.about.encoder is not None and index.about.encoder.longest == 10
-    assert index.about.cut == len(PLACES)
+    assert index.about.encoder is not None and index.about.encoder.max_length == 10
+    assert index.about.truncated == len(PLACES)
     vectors = vectors_of_model(index, model.model)
     system: Any = model.model.system
     anew = system.with_documents(index.documents)
     memory = getattr(anew, "memory", None) or anew.retriever.memory
     assert vectors == pytest.approx(memory.vectors.numpy(), abs=1e-5)
-
-
-def test_an_index_of_an_earlier_lmlab_is_embedded_anew(model: LanguageModel, tmp_path: Path):
-    """It does not tell how much of a document was read, and read titles otherwise."""
-    lmlab.build_index("capitals", model, tmp_path / "index")
-    meta = json.loads((tmp_path / "index" / META).read_text(encoding="utf-8"))
-    meta["format"] = 1
-    del meta["encoder"]["longest"]
-    (tmp_path / "index" / META).write_text(json.dumps(meta), encoding="utf-8")
-    relist(tmp_path / "index")
-    assert vectors_of_model(open_index(tmp_path / "index"), model.model) is None
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])

@@ -27,13 +27,13 @@ class Letters:
     """Counts of letters, those beyond the window cut; a question's count twice."""
 
     def __init__(self, width: int = 26, fingerprint: str = "f", window: int | None = None) -> None:
-        self.width, self.window, self.cut = width, window, 0
+        self.width, self.window, self.truncated = width, window, 0
         self.description = EncoderDescription(name="letters", path="", fingerprint=fingerprint)
         self.batches: list[int] = []
 
     def encode_documents(self, texts: Sequence[str]) -> np.ndarray:
         self.batches.append(len(texts))
-        self.cut += sum(self.window is not None and len(text) > self.window for text in texts)
+        self.truncated += sum(self.window is not None and len(text) > self.window for text in texts)
         rows = [
             [text[: self.window].count(chr(97 + i)) for i in range(self.width)] for text in texts
         ]
@@ -99,7 +99,7 @@ def test_documents_of_an_index_are_documents(tmp_path: Path):
 def test_what_was_cut_is_counted(tmp_path: Path):
     # Of the five texts two have more than five letters.
     index = build_index(DOCUMENTS, Letters(window=5), tmp_path / "i")
-    assert index.about.cut == 2 and index.cut == 0
+    assert index.about.truncated == 2 and index.cut == 0
     index.search(["short", "much longer"], k=1)
     index.search(["much longer"], k=1)
     assert index.cut == 2

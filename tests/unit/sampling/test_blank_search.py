@@ -73,13 +73,13 @@ def every_text(words: Tokenizer, text: str, system) -> list[tuple[str, float]]:
 )
 def test_the_fillings_listed_are_the_likeliest_of_all(system, words, text: str):
     filler = MaskFiller(system=system, tokenizer=words, layout=Layout(), top=8, max_length=LONGEST)
-    [filled] = filler.blanks([text])
+    [filled] = filler.infill([text])
     expected = every_text(words, text, system)[:8]
-    assert [" ".join(each.text.split()) for each in filled.fillings] == [t for t, _ in expected]
-    assert [each.log_prob for each in filled.fillings] == pytest.approx(
+    assert [" ".join(each.text.split()) for each in filled.candidates] == [t for t, _ in expected]
+    assert [each.log_prob for each in filled.candidates] == pytest.approx(
         [log_prob for _, log_prob in expected], abs=1e-4
     )
-    assert all(each.finished for each in filled.fillings)
+    assert all(each.finished for each in filled.candidates)
 
 
 def test_a_search_as_wide_as_the_answers_finds_every_text(system, words):
@@ -89,8 +89,8 @@ def test_a_search_as_wide_as_the_answers_finds_every_text(system, words):
     row += [vocabulary.mask, vocabulary.end]
     writer = system.infill_decoder(Batch.collate([row], pad=vocabulary.pad))
     count = len(expected)
-    search = InfillSearch(writer=writer, blanks=2, width=count, best=count, most=LONGEST)
-    assert search.stretches() == [tuple(words.encode("a")), tuple(words.encode("b")), ()]
+    search = InfillSearch(decoder=writer, blanks=2, width=count, best=count, max_tokens=LONGEST)
+    assert search.fixed_segments() == [tuple(words.encode("a")), tuple(words.encode("b")), ()]
     with torch.no_grad():
         found = search()
     assert [words.decode(each.tokens) for each in found] == [text for text, _ in expected]
@@ -107,7 +107,7 @@ def test_answers_one_after_another_are_the_likeliest_of_all(words, name: str, te
     for parameter in system.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     filler = MaskFiller(system=system, tokenizer=words, layout=Layout(), top=6, max_length=LONGEST)
-    [filled] = filler.blanks([text])
+    [filled] = filler.infill([text])
     blanks, known = text.count("<mask>"), [words.id(word) for word in [*WORDS.split(), "<unk>"]]
     every = []
     for lengths in itertools.product(range(LONGEST + 1), repeat=blanks):
@@ -119,13 +119,13 @@ def test_answers_one_after_another_are_the_likeliest_of_all(words, name: str, te
     row = [words.vocabulary.start, *(ids[word] for word in text.split()), words.vocabulary.end]
     writer = system.infill_decoder(Batch.collate([row] * len(every), pad=words.vocabulary.pad))
     with torch.no_grad():
-        rows = [writer.written(place, each) for place, each in enumerate(every)]
+        rows = [writer.linearise_fillings(place, each) for place, each in enumerate(every)]
         log_probs = generated_log_probs(writer, rows)
     best = sorted(zip(log_probs, every, strict=True), key=lambda each: -each[0])[:6]
-    assert [each.log_prob for each in filled.fillings] == pytest.approx(
+    assert [each.log_prob for each in filled.candidates] == pytest.approx(
         [log_prob for log_prob, _ in best], abs=1e-4
     )
-    assert [each.answers for each in filled.fillings] == [
+    assert [each.answers for each in filled.candidates] == [
         tuple(map(words.decode, answers)) for _, answers in best
     ]
-    assert all(each.finished for each in filled.fillings)
+    assert all(each.finished for each in filled.candidates)

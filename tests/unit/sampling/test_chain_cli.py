@@ -60,7 +60,7 @@ def test_json_is_the_whole_record(sample):
     )
     found = json.loads(out)
     assert code == 0
-    assert found["law"].startswith("p(x) ∝ exp(-E(x) / 0.9)")
+    assert found["target_distribution"].startswith("p(x) ∝ exp(-E(x) / 0.9)")
     settings = ("steps", "burn_in", "thin", "masks", "order", "anneal", "energy", "start")
     assert [found[name] for name in settings] == [10, 4, 2, 2, "sequential", 2.0, "norm", "random"]
     assert len(found["trace"]["energies"]) == 2 and len(found["trace"]["energies"][0]) == 11
@@ -127,7 +127,7 @@ def test_python_gives_the_record(bert_run):
     model = lmlab.load(bert_run)
     found = model.chains(2, method="metropolis", text="the dog sees a cat", positions=(2,), steps=9)
     assert [each.text.split()[0] for each in found.texts] == ["the", "the"]
-    assert found.as_dict()["mixing"]["readings"] == 4 * 6
+    assert found.as_dict()["diagnostics"]["recorded"] == 4 * 6
     unigram = model.chains(1, method="metropolis", proposal="unigram", length=3, steps=5)
     assert unigram.proposal == "unigram"
     with pytest.raises(UserError, match="call chains"):

@@ -115,7 +115,7 @@ def test_lengths_change_within_their_bounds(bert):
     options = {"method": "metropolis", "energy": "norm", "lengths": (2, 4), "steps": 120}
     found = run(bert, n=64, chains=16, seed=1, **options)
     assert {each.tokens for each in found.texts} == {2, 3, 4}
-    assert 0 < found.mixing.resize_acceptance_rate < 1
+    assert 0 < found.diagnostics.resize_acceptance_rate < 1
     long = run(bert, n=64, chains=16, seed=1, token_cost=-6.0, **options)
     assert sum(each.tokens for each in long.texts) > sum(each.tokens for each in found.texts)
 
@@ -132,7 +132,7 @@ def test_symbols_never_come_into_a_text(bert):
 
 def test_sequential_places_sweep_the_free_ones_of_each_row():
     free = torch.tensor([[False, True, True, False, True, False], [False, True] + [False] * 4])
-    steps = [SystematicScan(2).places(free, step=step) for step in range(3)]
+    steps = [SystematicScan(2).positions(free, step=step) for step in range(3)]
     first = [step[0].nonzero()[:, 0].tolist() for step in steps]
     second = [step[1].nonzero()[:, 0].tolist() for step in steps]
     assert first == [[1, 2], [4], [1, 2]]
@@ -142,7 +142,7 @@ def test_sequential_places_sweep_the_free_ones_of_each_row():
 def test_random_places_are_every_set_as_often():
     """Three sets of two among three places: 3,000 draws, a deviation of √(3000 · 2/9) ≈ 26."""
     free = torch.tensor([[False, True, False, True, True]]).expand(3000, -1)
-    drawn = RandomScan(2).places(free, step=0, generator=torch.Generator().manual_seed(0))
+    drawn = RandomScan(2).positions(free, step=0, generator=torch.Generator().manual_seed(0))
     assert (drawn.sum(1) == 2).all() and not (drawn & ~free).any()
     counts = [int((drawn[:, a] & drawn[:, b]).sum()) for a, b in ((1, 3), (1, 4), (3, 4))]
     assert all(abs(count - 1000) < 5 * 26 for count in counts)
@@ -150,14 +150,14 @@ def test_random_places_are_every_set_as_often():
 
 def test_the_temperature_falls_through_the_burn_in_and_stays():
     schedule = ChainSchedule(
-        steps=20, burn_in=4, thin=1, keep=1, temperature=1.0, initial_temperature=16.0
+        steps=20, burn_in=4, thin=1, samples_per_chain=1, temperature=1.0, initial_temperature=16.0
     )
     assert [schedule.temperature_at(step) for step in range(6)] == [16, 8, 4, 2, 1, 1]
 
 
 def test_kept_texts_are_the_last_ones_thinned():
-    schedule = ChainSchedule(steps=20, burn_in=5, thin=4, keep=3)
-    assert [done for done in range(1, 21) if schedule.keeps(done)] == [12, 16, 20]
+    schedule = ChainSchedule(steps=20, burn_in=5, thin=4, samples_per_chain=3)
+    assert [done for done in range(1, 21) if schedule.is_sample(done)] == [12, 16, 20]
 
 
 def test_texts_are_spread_over_chains_and_steps(bert):
@@ -244,8 +244,8 @@ def test_the_same_seed_gives_the_same_texts(bert):
 def test_gibbs_accepts_all_and_metropolis_some(bert):
     gibbs = run(bert, n=4, length=5, steps=60)
     metropolis = run(bert, n=4, length=5, steps=60, method="metropolis", proposal="uniform")
-    assert gibbs.mixing.acceptance_rate == 1
-    assert 0 < metropolis.mixing.changed <= metropolis.mixing.acceptance_rate < 1
+    assert gibbs.diagnostics.acceptance_rate == 1
+    assert 0 < metropolis.diagnostics.change_rate <= metropolis.diagnostics.acceptance_rate < 1
 
 
 def test_a_trace_has_a_reading_at_the_start_and_every_so_often(bert):
@@ -253,9 +253,9 @@ def test_a_trace_has_a_reading_at_the_start_and_every_so_often(bert):
     assert gibbs.trace.every == 5  # a sweep
     assert [len(row) for row in gibbs.trace.energies] == [13, 13, 13]
     assert len(gibbs.trace.accepted) == 12
-    assert gibbs.mixing.readings == 3 * 7  # steps 30, 35 … 60
+    assert gibbs.diagnostics.recorded == 3 * 7  # steps 30, 35 … 60
     metropolis = run(bert, n=1, chains=3, length=5, steps=60, method="metropolis")
-    assert (metropolis.trace.every, metropolis.mixing.readings) == (1, 3 * 31)
+    assert (metropolis.trace.every, metropolis.diagnostics.recorded) == (1, 3 * 31)
 
 
 def test_chains_that_cannot_mix_are_told_of_with_their_r_hat():
@@ -269,15 +269,15 @@ def test_chains_that_cannot_mix_are_told_of_with_their_r_hat():
         temperature=0.02,
         steps=200,
     )
-    assert found.mixing.r_hat > 1.1
+    assert found.diagnostics.r_hat > 1.1
     assert any("R-hat" in sentence for sentence in found.warnings)
 
 
 def test_chains_that_mix_are_not_warned_of(bert):
     found = run(bert, n=8, method="metropolis", template="the <mask> sleeps", steps=300)
-    assert found.mixing.r_hat < 1.05
+    assert found.diagnostics.r_hat < 1.05
     assert found.warnings == ()
-    assert found.mixing.effective_size > 100
+    assert found.diagnostics.effective_sample_size > 100
 
 
 def test_chains_of_different_lengths_are_not_held_against_each_other(bert, hmm):
@@ -286,7 +286,7 @@ def test_chains_of_different_lengths_are_not_held_against_each_other(bert, hmm):
         bert, n=8, start="lm", lm=(hmm, WORDS), length=4, steps=200, chains=8, method="metropolis"
     )
     assert len({each.tokens for each in found.texts}) > 1
-    assert found.mixing.r_hat < 1.1
+    assert found.diagnostics.r_hat < 1.1
 
 
 def test_interrupted_chains_give_what_there_is(bert):
@@ -340,11 +340,11 @@ def test_gibbs_draws_from_the_fillings_whether_they_are_named_or_not(bert):
 def test_proposals_without_context_by_hand():
     """the: 6 of 39 tokens, dog: 9; each of the 7 allowed tokens has one more."""
     vocabulary = WORDS.vocabulary
-    law = unigram_proposal(LINES, WORDS, vocabulary).law.exp()
+    law = unigram_proposal(LINES, WORDS, vocabulary).token_log_probs.exp()
     counts = {"the": 9, "dog": 9, "cat": 6, "sees": 6, "a": 6, "sleeps": 3}
     for word, count in counts.items():
         assert float(law[WORDS.id(word)]) == pytest.approx((count + 1) / (39 + 7))
-    even = uniform_proposal(Vocabulary(size=7)).law.exp()
+    even = uniform_proposal(Vocabulary(size=7)).token_log_probs.exp()
     assert even.tolist() == pytest.approx([0, 1 / 3, 0, 0, 0, 1 / 3, 1 / 3])
 
 

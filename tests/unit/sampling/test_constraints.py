@@ -81,7 +81,7 @@ def test_a_beginning_counts_as_found(random_table, penalty):
     """The same records as without it: those of all sequences that begin so."""
     beam = BeamConfig(width=40, best=40, max_length=4, length_penalty=penalty)
     (every,) = beam_search(random_table, beam)
-    (begun,) = beam_search(random_table, beam, constraints=LexicalConstraints(beginning=(6, 5)))
+    (begun,) = beam_search(random_table, beam, constraints=LexicalConstraints(prefix=(6, 5)))
     expected = [each for each in every if each.tokens[:2] == (6, 5)]
     assert [each.tokens for each in begun] == [each.tokens for each in expected] != []
     for one, other in zip(begun, expected, strict=True):
@@ -122,10 +122,10 @@ def test_words_are_whole_against_all_texts(table, tokenizer):
 
     every = [tokens for tokens, _ in exhaustive(system)]
     assert 0 < sum(map(holds, every)) < len(every)
-    banning = LexicalConstraints(banned=spellings, borders=borders)
+    banning = LexicalConstraints(banned=spellings, boundaries=borders)
     (found,) = beam_search(system, beam, constraints=banning)
     assert {each.tokens for each in found} == {each for each in every if not holds(each)}
-    requiring = LexicalConstraints(required=(spellings,), borders=borders)
+    requiring = LexicalConstraints(required=(spellings,), boundaries=borders)
     (found,) = beam_search(system, beam, constraints=requiring)
     assert {each.tokens for each in found} == {each for each in every if holds(each)}
 
@@ -133,14 +133,18 @@ def test_words_are_whole_against_all_texts(table, tokenizer):
 def test_a_word_that_stands_at_the_end_is_closed_by_a_narrow_search(table):
     """5 is `run`, 6 goes on with it: after 5 comes 6 in all but one of a thousand texts."""
     system = table({(5, 6): 0.999, (5, 7): 0.001}, 8)
-    wanted = LexicalConstraints(required=(((5,),),), borders=WordBoundaries(inside=frozenset({6})))
+    wanted = LexicalConstraints(
+        required=(((5,),),), boundaries=WordBoundaries(continuation_tokens=frozenset({6}))
+    )
     ((found,),) = beam_search(system, BeamConfig(width=1, max_length=3), constraints=wanted)
     assert found.tokens == (5, 7) and found.log_prob == pytest.approx(math.log(0.001))
 
 
 def test_what_is_cut_off_does_not_end_in_a_banned_word(table):
     system = table({(6, 5, 6): 0.9, (6, 7, 6): 0.1}, 8)
-    banned = LexicalConstraints(banned=((5,),), borders=WordBoundaries(inside=frozenset({6})))
+    banned = LexicalConstraints(
+        banned=((5,),), boundaries=WordBoundaries(continuation_tokens=frozenset({6}))
+    )
     for most, expected in ((2, (6, 7)), (3, (6, 5, 6))):
         ((found,),) = beam_search(system, BeamConfig(width=2, max_length=most), constraints=banned)
         assert (found.tokens, found.finished) == (expected, False)
@@ -157,18 +161,22 @@ def test_signs_are_no_part_of_a_word():
     words = train_tokenizer("bpe", ["grün. grün, don't 大象run"] * 5, size=400)
     borders = word_boundaries(words)
     green, stop = words.encode("grün.")
-    assert borders.between(green, stop) and not borders.follows(green)
+    assert borders.is_boundary(green, stop) and not borders.continues_word(green)
     half = next(id for id in range(words.vocabulary.size) if words.token(id) == "Ã")
-    assert half in borders.inside  # the first byte of ü: it can't be told, so it is a letter
+    assert (
+        half in borders.continuation_tokens
+    )  # the first byte of ü: it can't be told, so it is a letter
 
 
 def test_what_can_not_be_is_refused():
     with pytest.raises(UserError, match="what is required holds what is banned"):
         LexicalConstraints(banned=((5,),), required=(((4, 5),),))
     with pytest.raises(UserError, match="the prefix holds what is banned"):
-        LexicalConstraints(banned=((5,),), beginning=(4, 5))
+        LexicalConstraints(banned=((5,),), prefix=(4, 5))
     with pytest.raises(UserError, match="at least one token"):
         LexicalConstraints(banned=((),))
     # Where 5 goes on with a word, 4 5 is another word than 4.
-    inside = WordBoundaries(inside=frozenset({5}))
-    assert LexicalConstraints(banned=((4,),), required=(((4, 5),),), borders=inside).breaks((4, 6))
+    inside = WordBoundaries(continuation_tokens=frozenset({5}))
+    assert LexicalConstraints(banned=((4,),), required=(((4, 5),),), boundaries=inside).violates(
+        (4, 6)
+    )

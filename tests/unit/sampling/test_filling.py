@@ -85,10 +85,10 @@ def test_a_piece_that_begins_a_word_is_told_from_one_that_goes_on(kind):
     mark = {"bpe": ("\u0120s", "s"), "wordpiece": ("s", "##s")}[kind]
     system = build("roberta", tokenizer.vocabulary)
     [found] = filler(system, tokenizer, top=320).tokens(["the dog <mask>"])
-    alike = [o for o in found.gaps[0].options if o.text in ("s", "##s")]
+    alike = [o for o in found.masks[0].options if o.text in ("s", "##s")]
     assert sorted(each.pieces[0] for each in alike) == sorted(mark)
-    [found] = filler(system, tokenizer, top=320, beam=320).together(["the dog <mask>"])
-    texts = {each.pieces: each.text for each in found.fillings}
+    [found] = filler(system, tokenizer, top=320, beam=320).fill_jointly(["the dog <mask>"])
+    texts = {each.pieces: each.text for each in found.candidates}
     assert texts[((mark[0],),)] == "the dog s" and texts[((mark[1],),)] == "the dogs"
 
 
@@ -156,7 +156,7 @@ def test_a_gap_by_itself_is_the_marginal_over_the_others(hmm):
     table = joint(hmm, text)
     for gap, other in ((0, 1), (1, 0)):
         best = without_end(torch.logsumexp(table, other)).topk(4)
-        options = found.gaps[gap].options
+        options = found.masks[gap].options
         assert [each.text for each in options] == [WORDS.token(i) for i in best.indices.tolist()]
         for option, expected in zip(options, best.values.tolist(), strict=True):
             assert option.log_prob == pytest.approx(expected, abs=1e-4)
@@ -166,12 +166,12 @@ def test_a_gap_by_itself_is_the_marginal_over_the_others(hmm):
 def test_gaps_together_are_the_joint_posterior(hmm):
     """By the chain rule, each given those before; a beam as wide as the space misses none."""
     text = "the <mask> sees <mask>"
-    [found] = filler(hmm, top=5, beam=WORDS.vocabulary.size).together([text])
+    [found] = filler(hmm, top=5, beam=WORDS.vocabulary.size).fill_jointly([text])
     assert found.kind == "exact"
     best = without_end(joint(hmm, text)).flatten().topk(5)
     size = WORDS.vocabulary.size
     for filling, place, expected in zip(
-        found.fillings, best.indices.tolist(), best.values.tolist(), strict=True
+        found.candidates, best.indices.tolist(), best.values.tolist(), strict=True
     ):
         assert filling.answers == (WORDS.token(place // size), WORDS.token(place % size))
         assert filling.log_prob == pytest.approx(expected, abs=1e-4)
@@ -194,10 +194,10 @@ def test_a_system_with_a_joint_of_its_own_is_asked_for_it(span_joint):
     size = vocabulary.size
     assert log_probs.view(size, size)[:, vocabulary.end].exp().sum() > 0.05
     best = without_end(log_probs.view(size, size)).flatten().topk(5)
-    [found] = filler(span_joint, top=5).together([text])
+    [found] = filler(span_joint, top=5).fill_jointly([text])
     assert found.note is None
     for filling, place, value in zip(
-        found.fillings, best.indices.tolist(), best.values.tolist(), strict=True
+        found.candidates, best.indices.tolist(), best.values.tolist(), strict=True
     ):
         assert filling.answers == tuple(WORDS.token(id) for id in pairs[place])
         assert filling.log_prob == pytest.approx(value, abs=1e-5)
@@ -213,22 +213,22 @@ def test_tokens_drawn_together_come_as_often_as_they_should(name, request):
     generator = torch.Generator().manual_seed(0)
     options = {"joint": True, "generator": generator}
     [found] = filler(system, top=draws).fill(["the <mask> sees <mask>"], **options)
-    [ranked] = filler(system, top=WORDS.vocabulary.size**2).together(["the <mask> sees <mask>"])
-    best = ranked.fillings[0]
-    assert not any("</s>" in filling.answers for filling in (*found.fillings, *ranked.fillings))
-    assert len(found.fillings) == draws
-    count = sum(filling.answers == best.answers for filling in found.fillings)
-    p = math.exp(best.log_prob) / sum(math.exp(each.log_prob) for each in ranked.fillings)
+    [ranked] = filler(system, top=WORDS.vocabulary.size**2).fill_jointly(["the <mask> sees <mask>"])
+    best = ranked.candidates[0]
+    assert not any("</s>" in filling.answers for filling in (*found.candidates, *ranked.candidates))
+    assert len(found.candidates) == draws
+    count = sum(filling.answers == best.answers for filling in found.candidates)
+    p = math.exp(best.log_prob) / sum(math.exp(each.log_prob) for each in ranked.candidates)
     assert abs(count - draws * p) < 5 * math.sqrt(draws * p * (1 - p))
-    same = [f.log_prob for f in found.fillings if f.answers == best.answers]
+    same = [f.log_prob for f in found.candidates if f.answers == best.answers]
     assert same == pytest.approx([best.log_prob] * count, abs=1e-4)
 
 
 def test_candidates_share_their_probability(hmm):
     [free] = filler(hmm, top=20).tokens(["the <mask> sees"])
     [found] = filler(hmm).tokens(["the <mask> sees"], among=["cat", "dog", "sleeps"])
-    by_text = {option.text: option for option in free.gaps[0].options}
-    options = found.gaps[0].options
+    by_text = {option.text: option for option in free.masks[0].options}
+    options = found.masks[0].options
     assert sum(option.share for option in options) == pytest.approx(1.0)
     assert [o.log_prob for o in options] == sorted((o.log_prob for o in options), reverse=True)
     total = sum(by_text[option.text].probability for option in options)
@@ -260,8 +260,8 @@ def test_the_best_of_a_blank_is_the_best_of_all_answers(glm):
         writer = glm.infill_decoder(Batch.collate([row] * len(answers), pad=0))
         log_probs = generated_log_probs(writer, answers)
     ranked = sorted(zip(log_probs, answers, strict=True), reverse=True)[:3]
-    [found] = filler(glm, top=3, beam=200, max_length=2).blanks(["the <mask>"])
-    for filling, (log_prob, answer) in zip(found.fillings, ranked, strict=True):
+    [found] = filler(glm, top=3, beam=200, max_length=2).infill(["the <mask>"])
+    for filling, (log_prob, answer) in zip(found.candidates, ranked, strict=True):
         assert filling.answers == (WORDS.decode(answer),)
         assert filling.log_prob == pytest.approx(log_prob, abs=1e-4)
         assert filling.finished and filling.tokens == len(answer)
@@ -270,9 +270,9 @@ def test_the_best_of_a_blank_is_the_best_of_all_answers(glm):
 def test_drawn_blanks_depend_on_the_generator_alone(glm):
     def drawn(seed: int) -> list[tuple[str, ...]]:
         generator = torch.Generator().manual_seed(seed)
-        [found] = filler(glm, top=6).blanks(["the <mask> sees <mask>"], generator=generator)
-        assert len(found.fillings) == 6
-        return [filling.answers for filling in found.fillings]
+        [found] = filler(glm, top=6).infill(["the <mask> sees <mask>"], generator=generator)
+        assert len(found.candidates) == 6
+        return [filling.answers for filling in found.candidates]
 
     assert drawn(1) == drawn(1)
     assert drawn(1) != drawn(2)
@@ -283,26 +283,26 @@ def test_the_log_probability_of_what_is_drawn_is_that_of_writing_it(glm):
     """Two blanks of different lengths, forced against what sampling told."""
     generator = torch.Generator().manual_seed(3)
     text = "the <mask> sees <mask>"
-    [found] = filler(glm, top=4, max_length=60).blanks([text], generator=generator)
+    [found] = filler(glm, top=4, max_length=60).infill([text], generator=generator)
     vocabulary = WORDS.vocabulary
     row = [
         vocabulary.start,
         *parse_masked_text(text, WORDS).with_mask(vocabulary.mask),
         vocabulary.end,
     ]
-    for filling in found.fillings:
+    for filling in found.candidates:
         assert filling.finished
         answers = [WORDS.encode(answer) for answer in filling.answers]
         with torch.no_grad():
             writer = glm.infill_decoder(Batch.collate([row], pad=vocabulary.pad))
-            [expected] = generated_log_probs(writer, [writer.written(0, answers)])
+            [expected] = generated_log_probs(writer, [writer.linearise_fillings(0, answers)])
         assert filling.log_prob == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_class_may_be_a_word_of_several_tokens(glm):
     """Classification as a cloze: candidates of different lengths, judged as they are written."""
     [found] = filler(glm).rank_infills(["the dog <mask>"], ["sleeps", "sees the cat"])
-    options = found.gaps[0].options
+    options = found.masks[0].options
     assert {option.text for option in options} == {"sleeps", "sees the cat"}
     assert sum(option.share for option in options) == pytest.approx(1.0)
     ratio = math.exp(options[1].log_prob - options[0].log_prob)
@@ -319,10 +319,10 @@ def test_answers_that_were_all_cut_off_are_told(glm):
         before = bias.item()
         bias.fill_(-30.0)
         generator = torch.Generator().manual_seed(0)
-        [found] = filler(glm, top=2, max_length=2).blanks(["the <mask>"], generator=generator)
+        [found] = filler(glm, top=2, max_length=2).infill(["the <mask>"], generator=generator)
         bias.fill_(before)
     # As long as answers may be, and one more where the end should have come.
-    assert [(filling.tokens, filling.finished) for filling in found.fillings] == [(3, False)] * 2
+    assert [(filling.tokens, filling.finished) for filling in found.candidates] == [(3, False)] * 2
     assert found.note is not None and "--max-length" in found.note
 
 
@@ -331,13 +331,13 @@ def test_answers_that_were_all_cut_off_are_told(glm):
 
 def test_tokens_where_the_system_has_them_else_blanks(hmm, glm):
     [tokens] = filler(hmm).fill(["the <mask>"])
-    assert tokens.gaps and not tokens.fillings
+    assert tokens.masks and not tokens.candidates
     [together] = filler(hmm).fill(["the <mask>"], joint=True)
-    assert together.fillings and not together.gaps
+    assert together.candidates and not together.masks
     [blanks] = filler(glm).fill(["the <mask>"])
-    assert blanks.fillings and not blanks.gaps
+    assert blanks.candidates and not blanks.masks
     [cloze] = filler(glm).fill(["the <mask>"], among=["cat", "dog"])
-    assert len(cloze.gaps[0].options) == 2
+    assert len(cloze.masks[0].options) == 2
 
 
 def test_a_system_that_can_not_is_told_which_can(hmm):

@@ -20,6 +20,6 @@ def test_unknown_words_are_fed_as_unknown_and_named():
 
 def test_contiguous_models_begin_after_an_end_of_line():
     vocabulary = Vocabulary(size=9, first=3)
-    assert vocabulary.opening == 3
-    assert Vocabulary(size=9).opening == 2
-    assert Vocabulary(size=9, start=None).opening == 3
+    assert vocabulary.bos == 3
+    assert Vocabulary(size=9).bos == 2
+    assert Vocabulary(size=9, start=None).bos == 3

@@ -16,6 +16,7 @@ from lmlab.sampling.beam_search import (
     BeamConfig,
     Hypothesis,
 )
+from lmlab.sampling.decoding import EncodedSources
 from lmlab.sampling.decoding_strategies import (
     BeamSearch,
     Greedy,
@@ -58,7 +59,11 @@ def translator(random_table):
     def make(way, **options) -> Translator:
         letters = Letters(random_table.vocabulary)
         return Translator(
-            system=random_table, tokenizer=letters, source_tokenizer=letters, way=way, **options
+            system=random_table,
+            tokenizer=letters,
+            source_tokenizer=letters,
+            strategy=way,
+            **options,
         )
 
     return make
@@ -70,7 +75,7 @@ def test_lines_stay_beside_each_other(translator):
     chunks = [["a", "b c a", "", "c"], ["b"]]
     found = list(each.translate(chunks))
     assert [one.source for one in found] == ["a", "b c a", "", "c", "b"]
-    assert found[2].written == ()
+    assert found[2].candidates == ()
     for one in found:
         if one.source:
             (alone,) = each.translate([[one.source]])
@@ -86,14 +91,14 @@ def test_a_translation_does_not_depend_on_its_company(translator, table, way):
     endless = {tuple(5 + bits % 3 for bits in range(n, n + 40)): 1.0 for n in range(3)}
     each = replace(translator(way, best=2), system=table(endless, 8))
     together = list(each.translate([["a", "b c a", "c"]]))
-    assert [one.written[0].tokens for one in together] == [16, 20, 16]
+    assert [one.candidates[0].tokens for one in together] == [16, 20, 16]
     assert list(each.translate([["a"], ["b c a"], ["c"]])) == together
 
 
 def test_what_is_drawn_for_a_source_is_not_what_is_drawn_for_another(translator):
     """The same source eight times, three texts each: all would be alike if the number were not."""
     found = translator(Sampling(rows=3), best=3, max_length=4).translate([["a"] * 8])
-    assert len({tuple(one.text for one in each.written) for each in found}) > 4
+    assert len({tuple(one.text for one in each.candidates) for each in found}) > 4
 
 
 def test_a_prefix_is_part_of_what_is_scored(random_table):
@@ -103,9 +108,9 @@ def test_a_prefix_is_part_of_what_is_scored(random_table):
     free = make_translator(random_table, letters, letters, **options)
     begun = make_translator(random_table, letters, letters, prefix="b", **options)
     (every,), (some,) = free.translate([["a"]]), begun.translate([["a"]])
-    expected = [one for one in every.written if one.text.startswith("b")]
-    assert [one.text for one in some.written] == [one.text for one in expected] != []
-    for one, other in zip(some.written, expected, strict=True):
+    expected = [one for one in every.candidates if one.text.startswith("b")]
+    assert [one.text for one in some.candidates] == [one.text for one in expected] != []
+    for one, other in zip(some.candidates, expected, strict=True):
         assert (one.log_prob, one.score) == pytest.approx((other.log_prob, other.score))
         assert one.tokens == other.tokens
 
@@ -116,8 +121,8 @@ def test_log_probabilities_add_up_to_the_tables(translator, random_table):
         BeamSearch(beam=BeamConfig(width=3, best=5)), best=5, max_length=4
     ).translate([["b"]])
     total = random_table.mass[(6,)]
-    assert len(found.written) == 5
-    for one in found.written:
+    assert len(found.candidates) == 5
+    for one in found.candidates:
         ids = (6, *(WORDS[word] for word in one.text.split()), random_table.vocabulary.end)
         assert one.log_prob == pytest.approx(math.log(random_table.mass[ids] / total))
         assert one.tokens == len(ids) - 1 and one.finished
@@ -126,15 +131,15 @@ def test_log_probabilities_add_up_to_the_tables(translator, random_table):
 def test_greedy_is_a_beam_of_one_or_worse(translator):
     (greedily,) = translator(Greedy(), max_length=4).translate([["a"]])
     (searched,) = translator(BeamSearch(beam=BeamConfig(width=27)), max_length=4).translate([["a"]])
-    assert greedily.written[0].log_prob <= searched.written[0].log_prob + 1e-12
+    assert greedily.candidates[0].log_prob <= searched.candidates[0].log_prob + 1e-12
 
 
 def test_samples_follow_the_table(translator, random_table):
     """How often the likeliest translation is drawn, within five standard errors."""
     (best,) = translator(BeamSearch(beam=BeamConfig(width=27)), max_length=4).translate([["c"]])
     (drawn,) = translator(Sampling(rows=4000), best=4000, max_length=4).translate([["c"]])
-    p = math.exp(best.written[0].log_prob)
-    share = sum(one.text == best.text for one in drawn.written) / 4000
+    p = math.exp(best.candidates[0].log_prob)
+    share = sum(one.text == best.text for one in drawn.candidates) / 4000
     assert abs(share - p) < 5 * math.sqrt(p * (1 - p) / 4000)
 
 
@@ -188,10 +193,10 @@ def test_a_source_that_is_too_long_is_cut_and_says_so(translator, random_table, 
     monkeypatch.setattr(random_table, "check_condition_length", refuse)
     each = translator(Greedy(), max_length=4)
     found = list(each.translate([["a", "b c"], ["a b c a"]]))
-    assert [one.cut for one in found] == [0, 0, 2] and not found[1].notes
+    assert [one.truncated_tokens for one in found] == [0, 0, 2] and not found[1].notes
     assert "last 2 tokens" in found[2].notes[0]
     (cut,) = each.translate([["a b"]])
-    assert found[2].written == cut.written
+    assert found[2].candidates == cut.candidates
 
 
 def test_a_source_begins_with_a_symbol_as_in_training(translator):
@@ -201,8 +206,10 @@ def test_a_source_begins_with_a_symbol_as_in_training(translator):
         rows = 1
         seen: ClassVar[list[list[int]]] = []
 
-        def find(self, system, sources: Batch, max_lengths, seed) -> list[list[Hypothesis]]:
-            self.seen.extend(sources.tokens.tolist())
+        def decode(
+            self, system, sources: EncodedSources, max_lengths, seed
+        ) -> list[list[Hypothesis]]:
+            self.seen.extend(sources.batch.tokens.tolist())
             return [[]]
 
     letters = Letters(Vocabulary(size=8, start=None))
@@ -212,11 +219,11 @@ def test_a_source_begins_with_a_symbol_as_in_training(translator):
 
 def test_what_is_not_as_asked_for_is_told():
     lacking = replace(written("x"), missing=("dog",))
-    (note,) = Translation(source="a", written=(written("y"), lacking, lacking)).notes
+    (note,) = Translation(source="a", candidates=(written("y"), lacking, lacking)).notes
     assert "'dog' is required" in note
-    (note,) = Translation(source="a", written=()).notes
+    (note,) = Translation(source="a", candidates=()).notes
     assert "nothing was found" in note
-    assert Translation(source=" ", written=()).notes == ()
+    assert Translation(source=" ", candidates=()).notes == ()
 
 
 def test_required_and_banned_words_reach_the_search(random_table):
@@ -232,6 +239,11 @@ def test_a_condition_is_one_row_for_each_source(random_table):
     """The table reads its condition, so a wrong order of rows would show."""
     sources = Batch.collate([[2, 5, 3], [2, 6, 3]], pad=0)
     way = BeamSearch(beam=BeamConfig(width=2))
-    found = way.find(random_table, sources, [4, 4], 0)
-    swapped = way.find(random_table, sources.select(torch.tensor([1, 0])), [4, 4], 0)
+    found = way.decode(random_table, EncodedSources.encode(random_table, sources), [4, 4], 0)
+    swapped = way.decode(
+        random_table,
+        EncodedSources.encode(random_table, sources.select(torch.tensor([1, 0]))),
+        [4, 4],
+        0,
+    )
     assert found == swapped[::-1]

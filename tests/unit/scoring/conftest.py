@@ -122,7 +122,7 @@ class FakeModel:
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def reads_by(self) -> Tokenizer:
+    def effective_source_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
 

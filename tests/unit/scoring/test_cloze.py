@@ -35,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lmlab.api.Lang
 def test_what_is_filled_in(models):
     model = models["bert"]
     found = cloze_accuracy(model.system, model.tokenizer, TEXTS, seed=3)
-    assert (found.how, found.texts, found.skipped) == ("fill", 5, 0)
+    assert (found.method, found.texts, found.skipped) == ("fill", 5, 0)
     right, nats, generator = 0, 0.0, np.random.default_rng(3)
     for text in TEXTS:
         ids = [2, *model.tokenizer.encode(text), 3]
@@ -58,7 +58,7 @@ def test_from_the_left_it_is_the_score_of_the_token(name: str, models):
     """One text with one token: the hidden one is known, and its score is that of scoring."""
     model = models[name]
     found = cloze_accuracy(model.system, model.tokenizer, ["a"])
-    assert found.how == "left"
+    assert found.method == "left"
     score = model.score(["a"])[0].per_token[0].log_prob
     assert found.nats == pytest.approx(-score, abs=1e-5)
 
@@ -68,14 +68,14 @@ def test_a_blank_is_asked_for_its_first_token(name: str, models):
     """The mean over hidden tokens is finite, and that of the writer's own steps, one by one."""
     model = models[name]
     found = cloze_accuracy(model.system, model.tokenizer, ["a b a b"], seed=1)
-    assert found.how == "infill" and math.isfinite(found.nats)
+    assert found.method == "infill" and math.isfinite(found.nats)
     ids = [2, *model.tokenizer.encode("a b a b"), 3]
     possible = []
     for place in range(1, 5):
         hidden = [4 if at == place else token for at, token in enumerate(ids)]
         with torch.no_grad():
             writer = model.system.infill_decoder(Batch.collate([hidden], pad=0))
-            written = writer.written(0, [[ids[place]]])
+            written = writer.linearise_fillings(0, [[ids[place]]])
             state = writer.start(1)
             for token in written:
                 log_prob = float(writer.peek(state).log_probs[0, token])

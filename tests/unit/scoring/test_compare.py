@@ -41,7 +41,9 @@ def corpus(sentences):
     texts = sentences * 6
     return Corpus(
         name="tiny_corpus",
-        splits={part: Split.listed(texts, identity=part, name=part) for part in ("train", "test")},
+        splits={
+            part: Split.from_list(texts, identity=part, name=part) for part in ("train", "test")
+        },
         truth=Uniform(sentences),
     )
 
@@ -69,12 +71,12 @@ def test_rows_are_summaries_and_seeds_are_grouped(runs, corpus):
     nats = [summary_of(model, corpus).nats_per_token for model in runs[:2]]
     assert row.nats_per_token == pytest.approx(sum(nats) / 2)
     # Two values a and b have the standard deviation |a - b| / √2.
-    assert row.spread == pytest.approx(abs(nats[0] - nats[1]) / math.sqrt(2))
+    assert row.seed_std == pytest.approx(abs(nats[0] - nats[1]) / math.sqrt(2))
     assert row.perplexity == pytest.approx(math.exp(sum(nats) / 2))
     assert (row.seeds, len(row.runs)) == ((0, 1), 2)
     single = summary_of(runs[2], corpus)
     alone = found.row("gru")
-    assert alone.spread is None
+    assert alone.seed_std is None
     assert alone.nats_per_token == pytest.approx(single.nats_per_token)
     assert alone.bits_per_character == pytest.approx(single.bits_per_character)
     assert (alone.tokens, alone.characters) == (single.tokens, single.characters)
@@ -94,7 +96,7 @@ def test_floor_and_regret(runs, corpus, sentences):
     assert found.floor.entropy_per_token == pytest.approx(math.log(4) / 7)
     assert found.floor.nats_per_text == pytest.approx(math.log(4))
     cut = compare_models(runs, replace(corpus, layout=Layout(cut=4)))
-    assert all(row.floor is None and row.convention.cut == 4 for row in cut.rows)
+    assert all(row.floor is None and row.convention.max_length == 4 for row in cut.rows)
     assert any("floor only where whole texts" in note for note in cut.notes)
 
 
@@ -169,15 +171,15 @@ def test_settings_make_another_model_and_names_tell_them_apart(
 def test_conventions_and_unknown_words_are_told(words, tiny_recurrent, fake_model, sentences):
     system = tiny_recurrent(words.vocabulary)
     texts = [*sentences, "the zebra"]
-    splits = {part: Split.listed(texts, identity=part, name=part) for part in ("train", "test")}
+    splits = {part: Split.from_list(texts, identity=part, name=part) for part in ("train", "test")}
     corpus = Corpus(name="animals", splits=splits)
     stream = fake_model("rnn", "rnn", system, words, layout=Layout(kind="contiguous"))
     found = compare_models([fake_model("gru", "gru", system, words), stream], corpus)
-    assert any("different conventions (start, carried)" in note for note in found.notes)
+    assert any("different conventions (start, state_carried)" in note for note in found.notes)
     # 6 + 6 + 5 + 8 + 2 words and five ends.
     assert any("1 of 32 tokens (3.1%) are unknown" in note for note in found.notes)
     assert found.floor is None and found.rows[0].regret is None
-    assert found.row("rnn").convention.carried
+    assert found.row("rnn").convention.state_carried
 
 
 def test_sentences_for_the_picture(runs, corpus, sentences):

@@ -27,14 +27,14 @@ def test_chain_rule(words, tiny_recurrent, kind):
     pairs = [("the cat", " sat on a mat"), ("a", " dog"), ("", "the cat"), ("the cat", "")]
     found = list(conditional_scores(scorer, pairs, end=True))
     for (prefix, continuation), each in zip(pairs, found, strict=True):
-        whole = scorer.afresh().score_one(prefix + continuation)
+        whole = scorer.with_method().score_one(prefix + continuation)
         # log p(prefix …) = log p(prefix </s>) - log p(</s> | prefix)
-        before = scorer.afresh().score_one(prefix)
+        before = scorer.with_method().score_one(prefix)
         opening = before.total - before.per_token[-1].log_prob
         assert each.total == pytest.approx(whole.total - opening, abs=1e-9)
         assert each.tokens == len(continuation.split()) + 1
         assert each.characters == len(continuation)
-        assert not each.divided
+        assert not each.token_crosses_boundary
     without = list(conditional_scores(scorer, pairs))
     assert without[0].total == pytest.approx(
         found[0].total - found[0].per_token[-1].log_prob, abs=1e-9
@@ -47,7 +47,7 @@ def test_chain_rule(words, tiny_recurrent, kind):
 def test_a_token_across_the_boundary_is_told(words, tiny_recurrent):
     scorer = Scorer(tiny_recurrent(words.vocabulary), words, Layout())
     (found,) = conditional_scores(scorer, [("the ca", "t sat")])
-    assert found.divided
+    assert found.token_crosses_boundary
     assert [token.token for token in found.per_token] == ["cat", "sat"]
 
 
@@ -75,7 +75,7 @@ def test_a_system_of_whole_texts_gives_the_joint_up_to_a_constant(words, tiny_re
             found = stepping.log_prob(batch, **options)
             nothing = torch.zeros_like(found.per_token)
             return LogProbs(
-                per_token=nothing, per_sequence=found.totals, kind=found.kind, whole=True
+                per_token=nothing, per_sequence=found.totals, kind=found.kind, whole_text_only=True
             )
 
     pairs = [("the cat", " sat on a mat"), ("the cat", " saw"), ("the cat", "")]

@@ -151,7 +151,7 @@ def test_translators_are_compared_on_pairs(words, transformer, pairs, fake_model
     examples = [Example(text, condition=source) for source, text in pairs if source]
     corpus = Corpus(
         name="both",
-        splits={s: Split.listed(examples, identity=s, name=s) for s in ("train", "test")},
+        splits={s: Split.from_list(examples, identity=s, name=s) for s in ("train", "test")},
         layout=PAIRS,
     )
     models = [

@@ -193,7 +193,7 @@ def test_tokens_of_long_texts_stand_in_the_middle_of_their_windows(
     expected = in_their_windows(system, words, table, method=method)
     assert [t.log_prob for t in found.per_token] == pytest.approx(expected, abs=1e-5)
     told = found.convention
-    assert (told.window, told.stride, told.ahead) == (6, stride, ahead)
+    assert (told.window, told.stride, told.lookahead) == (6, stride, ahead)
     assert found.tokens == len(LONG.split())
     # The windows of a text are many times its tokens where strides are small: some at a time.
     laid_out: list[int] = []
@@ -223,7 +223,7 @@ def test_the_own_score_of_a_masked_model_has_the_same_windows(
     monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 16)
     stream = next(scorer.score([LONG]))
     assert [t.log_prob for t in stream.per_token] == pytest.approx(expected, abs=1e-5)
-    assert stream.convention == rows.convention and stream.convention.ahead > 0
+    assert stream.convention == rows.convention and stream.convention.lookahead > 0
 
 
 def test_windows_of_contiguous_text_go_across_its_lines(system, words):
@@ -248,7 +248,7 @@ def test_a_continuation_is_scored_in_the_middle_of_windows_too(system, words):
     [found] = conditional_scores(scorer, [(" ".join(TEXTS[:2]), " " + TEXTS[2])])
     expected = in_their_windows(system, words, BY_TWO, method="norm")[-2:]
     assert [t.log_prob for t in found.per_token] == pytest.approx(expected, abs=1e-5)
-    assert found.convention.ahead == 2
+    assert found.convention.lookahead == 2
 
 
 def test_no_pass_reads_more_than_the_budget(system, words):

@@ -147,4 +147,4 @@ def test_sentences_of_contiguous_models_do_not_see_each_other(words, tiny_recurr
         for i, r in enumerate(rows)
     ]
     assert whole.overall.right == sum(each.overall.right for each in alone)
-    assert not whole.convention.carried
+    assert not whole.convention.state_carried

@@ -78,8 +78,8 @@ def test_convention_is_stated_in_full(words, tiny_recurrent):
     scorer = Scorer(tiny_recurrent(words.vocabulary), words, Layout(end=False), cut=5)
     convention = scorer.score_one("the cat").convention
     assert convention.tokenizer == f"word, {words.vocabulary.size} tokens"
-    assert (convention.start, convention.end, convention.cut) == (True, False, 5)
-    assert (convention.window, convention.stride, convention.carried) == (None, None, False)
+    assert (convention.start, convention.end, convention.max_length) == (True, False, 5)
+    assert (convention.window, convention.stride, convention.state_carried) == (None, None, False)
 
 
 def test_empty_text_scores_its_end_or_is_an_error(words, tiny_recurrent):
@@ -144,7 +144,7 @@ def test_contiguous_text_is_one_stream(words, tiny_recurrent, sentences):
     found = [token.log_prob for score in scores for token in score.per_token]
     assert found == pytest.approx(expected, abs=1e-12)
     assert [score.tokens for score in scores] == [len(line) for line in stream]
-    assert scores[0].convention.carried and not scores[0].convention.start
+    assert scores[0].convention.state_carried and not scores[0].convention.start
     alone = tiny_recurrent(words.vocabulary, carries=False)
     scorer = Scorer(alone, words, Layout(kind="contiguous"), tokens_per_batch=7)
     with pytest.raises(UserError, match="carries its state"):
@@ -154,12 +154,12 @@ def test_contiguous_text_is_one_stream(words, tiny_recurrent, sentences):
 def test_contiguous_text_afresh_starts_each_line_after_an_end(words, tiny_recurrent, sentences):
     system = tiny_recurrent(words.vocabulary)
     stream = Scorer(system, words, Layout(kind="contiguous"))
-    scores = list(stream.afresh().score(sentences))
+    scores = list(stream.with_method().score(sentences))
     assert scores[0].total == pytest.approx(next(stream.score(sentences)).total, abs=1e-12)
     for score in scores:
         alone = next(stream.score([score.text]))
         assert score.total == pytest.approx(alone.total, abs=1e-12)
-    assert not scores[0].convention.carried and not scores[0].convention.start
+    assert not scores[0].convention.state_carried and not scores[0].convention.start
 
 
 def test_rolling_windows_by_hand():

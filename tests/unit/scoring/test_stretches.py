@@ -25,18 +25,18 @@ def xlnet(words: Tokenizer, **settings: int):
 def test_a_score_says_in_what_stretches_it_was_read(words):
     system = xlnet(words, length=8, memory=4)
     convention = Scorer(system, words, Layout()).convention
-    assert (convention.window, convention.stretch, convention.memory) == (None, 8, 4)
+    assert (convention.window, convention.segment_length, convention.memory) == (None, 8, 4)
     assert "stretches of 8, each with a memory of 4 tokens" in describe_convention(convention)
     # Windows that fit into a stretch leave no stretches.
     rolled = Scorer(system, words, Layout(), window=8).convention
-    assert (rolled.window, rolled.stretch, rolled.memory) == (8, None, None)
+    assert (rolled.window, rolled.segment_length, rolled.memory) == (8, None, None)
 
 
 def test_context_is_cut_where_the_convention_says(words):
     """Without a memory the tokens of a stretch depend on it and on the token before it alone."""
     system = xlnet(words, length=8, memory=0)
     scorer = Scorer(system, words, Layout())
-    stretch = scorer.convention.stretch
+    stretch = scorer.convention.segment_length
     assert stretch is not None
     text = TEXT.split()
     changed = [*["bird"] * (2 * stretch - 1), *text[2 * stretch - 1 :]]
@@ -61,6 +61,6 @@ def test_a_text_is_cut_alike_whatever_is_read_at_once(words, at_once: int):
 
 def test_transformer_xl_says_how_far_each_token_sees(words):
     module = system_module("transformer-xl")
-    config = replace(module.SIZES["tiny"], memory_evaluation=6)
+    config = replace(module.SIZES["tiny"], eval_memory_length=6)
     convention = Scorer(module.build(config, words.vocabulary), words, Layout()).convention
-    assert (convention.window, convention.stretch, convention.memory) == (None, None, 6)
+    assert (convention.window, convention.segment_length, convention.memory) == (None, None, 6)

@@ -37,7 +37,7 @@ def row(name: str, nats: float, **more) -> ComparisonRow:
         "tokenization": "word, 20 tokens (0)",
         "parameters": 12345,
         "nats_per_token": nats,
-        "spread": None,
+        "seed_std": None,
         "perplexity": math.exp(nats),
         "bits_per_character": nats / 4,
         "tokens": 1000,
@@ -61,7 +61,7 @@ def comparison(*rows: ComparisonRow, **more) -> Comparison:
 
 
 MIXED = comparison(
-    row("slow_one", 3.0, spread=0.0123, runs=("a", "b"), seeds=(0, 1)),
+    row("slow_one", 3.0, seed_std=0.0123, runs=("a", "b"), seeds=(0, 1)),
     row("quick", 2.0, train_seconds=75.0),
     row(
         "letters",

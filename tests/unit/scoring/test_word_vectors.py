@@ -53,10 +53,10 @@ def test_agreement_counts_what_is_left_out():
         for a, b, s in [("east", "northeast", 9), ("east", "north", 5), ("east", "west", 0)]
     ]
     missing = SimilarityPair(first="east", second="up", similarity=3)
-    found = PLANE.agreement([*pairs, missing])
+    found = PLANE.similarity_correlation([*pairs, missing])
     assert (found.spearman, found.pairs, found.left_out) == (pytest.approx(1.0), 3, 1)
     with pytest.raises(UserError, match="0 of 1 pairs"):
-        PLANE.agreement([missing])
+        PLANE.similarity_correlation([missing])
 
 
 def test_pairs_are_read_as_people_give_them_out(tmp_path: Path):

@@ -12,7 +12,7 @@ import lmlab
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.load_pretrained import load_pretrained
+from lmlab.tasks.loading import load_pretrained
 
 ROWS = {
     "classify": [{"text": f"{a} {b} .", "label": a} for a in "abc" for b in "abc"] * 4,

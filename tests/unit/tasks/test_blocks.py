@@ -86,7 +86,7 @@ def test_shares_of_what_was_relevant_and_read():
 
 
 def test_settings_that_do_not_go_together_are_told():
-    with pytest.raises(UserError, match="how many blocks stay"):
-        MemRecallConfig(keep=())
+    with pytest.raises(UserError, match="one number per step"):
+        MemRecallConfig(retained_blocks=())
     with pytest.raises(UserError, match=r"t_down 0\.5 is above t_up 0\.2"):
         MemRecallConfig(t_down=0.5)

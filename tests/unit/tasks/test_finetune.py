@@ -18,16 +18,15 @@ from lmlab.data.corpus import open_corpus
 from lmlab.data.lines import ReadingReport
 from lmlab.data.splitting import split_of_index
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.models.finetuned import FinetunedGenerator
 from lmlab.tasks.classification import (
     Classification,
     PairClassification,
 )
 from lmlab.tasks.few_shot import predict_few_shot
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.finetuned_model import load_task
-from lmlab.tasks.finetuned_systems import FinetunedGenerator
-from lmlab.tasks.generation import Generation
-from lmlab.tasks.prediction import generate_texts
+from lmlab.tasks.generation import Generation, generate_texts
+from lmlab.tasks.loading import load_task
 from lmlab.tasks.span_extraction import SpanExtraction
 from lmlab.tasks.tagging import (
     Tagging,
@@ -164,7 +163,7 @@ def test_a_text_that_does_not_end_goes_as_far_as_the_system_can(
     base = build_tiny(system, tokenizer.vocabulary).eval()
     writer = FinetunedGenerator(base, conditional=system != "gpt")
     words, ends = tokenizer.encode("a b c d e f a"), (2, 9, 4)
-    opening, end = tokenizer.vocabulary.opening, tokenizer.vocabulary.end
+    opening, end = tokenizer.vocabulary.bos, tokenizer.vocabulary.end
     sources = [[opening, *words[: length - 2], end] for length in ends]
     together = generate_texts(writer, tokenizer, sources)
     assert together == [generate_texts(writer, tokenizer, [each])[0] for each in sources]
@@ -221,14 +220,14 @@ def test_generation_keeps_by_bleu_and_drops_uneven_pairs(runs, tmp_path: Path):
     words = {"task": "generate", "data": data, "steps": 4, "quiet": True}
     settings = {"select_by": "bleu", "max_length_ratio": "2", "evaluate_every": "2"}
     found = finetune(runs["transformer"], out=tmp_path / "out", settings=settings, **words)
-    assert found.uneven == sum(split_of_index(i, 0) == "train" for i in held) > 0
-    assert found.rows["train"] == 90 - found.uneven
+    assert found.dropped_by_length_ratio == sum(split_of_index(i, 0) == "train" for i in held) > 0
+    assert found.rows["train"] == 90 - found.dropped_by_length_ratio
     assert 0 <= found.metrics["bleu"] <= 100
     lines = [json.loads(line) for line in (found.path / "metrics.jsonl").open()]
     judged = [line["bleu"] for line in lines if line["event"] == "validation"]
     assert len(judged) == 2
     for name, value in (("select_by", "bleu"), ("max_length_ratio", "2"), ("min_count", "3")):
-        with pytest.raises(UserError, match=f"{name}; leave it out|{name} is for the task"):
+        with pytest.raises(UserError, match=f"{name} does not apply to"):
             finetune(
                 runs["bert"], out=tmp_path / "no", **{**words, "task": "classify"},
                 settings={name: value},
@@ -247,8 +246,12 @@ def test_a_source_is_read_by_its_own_tokeniser(tmp_path: Path):
     model = lmlab.load(found.path).model
     source = "a b c"
     [read] = load_task(found.path).reading.prepare([{"source": source}], training=False).encoded
-    vocabulary = model.reads_by.vocabulary
-    assert read.given == [vocabulary.start, *model.reads_by.encode(source), vocabulary.end]
+    vocabulary = model.effective_source_tokenizer.vocabulary
+    assert read.given == [
+        vocabulary.start,
+        *model.effective_source_tokenizer.encode(source),
+        vocabulary.end,
+    ]
     assert len(read.given) == len(source) + 2
 
 
@@ -275,7 +278,7 @@ def test_generation_learns_from_a_corpus_of_pairs(runs, tmp_path: Path):
 
 def test_nothing_is_measured_of_one_that_was_stopped(runs, tmp_path: Path, monkeypatch):
     stopped = FitResult(progress=Progress(step=7), reason="interrupted")
-    monkeypatch.setattr("lmlab.tasks.finetune.fit_by_gradient", lambda job: stopped)
+    monkeypatch.setattr("lmlab.tasks.finetune_job.fit_by_gradient", lambda job: stopped)
     data = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
     with pytest.raises(UserError, match="stopped at step 7 of out; go on with --resume"):
         finetune(runs["bert"], task="classify", data=data, out=tmp_path / "out", quiet=True)
@@ -311,7 +314,7 @@ def test_examples_takes_so_many_rows(runs, tmp_path: Path):
         quiet=True,
     )  # fmt: skip
     assert found.rows["train"] == 10
-    with pytest.raises(UserError, match="216 rows"):
+    with pytest.raises(UserError, match="from 1 to 216"):
         finetune(
             runs["gpt"], task="classify", data=data, out=tmp_path / "more", examples=1000,
             quiet=True,
@@ -340,7 +343,7 @@ def test_two_texts_are_joined_and_the_longer_is_cut(runs):
     read = encode_texts(["a a", "b b b b"], model.tokenizer, vocabulary, 8)
     start, end = vocabulary.start, vocabulary.end
     assert read.tokens == [start, *a, *a, end, *b, *b, *b, end]
-    assert read.cut
+    assert read.truncated
     assert read.spans == [(0, 0)] * 4 + [(0, 1), (2, 3), (4, 5), (0, 0)]
 
 
@@ -368,8 +371,8 @@ def test_a_span_is_found_by_its_characters(runs):
         ("[1]", "line 1: a row of classify is an object"),
         ('{"text": "a"}', "line 1: .*label is missing"),
         ("{", "line 1: not a JSON object"),
-        ('{"text": 5, "label": "x"}', "line 1: text must be a text, and 5 came"),
-        ('{"text": "a", "label": null}', "line 1: label must be a text, and null came"),
+        ('{"text": 5, "label": "x"}', "line 1: text must be a text, got 5"),
+        ('{"text": "a", "label": null}', "line 1: label must be a text, got null"),
         ("\xff", "not UTF-8"),
     ],
 )
@@ -393,19 +396,19 @@ def test_other_mistakes_are_told(runs, tmp_path: Path):
         finetune(runs["lstm"], task="classify", data=rows, out=tmp_path / "x", quiet=True)
     with pytest.raises(UserError, match="already holds a run"):
         finetune(runs["gpt"], task="classify", data=few, out=runs["bert"], quiet=True)
-    with pytest.raises(UserError, match="does not stand in its text"):
+    with pytest.raises(UserError, match="is not in its text"):
         SpanExtraction.check_row({"text": "a b", "question": "?", "answer": "c"})
     for start in (math.inf, -1, 3, "0", [0], True):
         with pytest.raises(UserError, match="start must be a character of the text"):
             SpanExtraction.check_row(
                 {"text": "a b", "question": "?", "answer": "b", "start": start}
             )
-    with pytest.raises(UserError, match="texts, and 7 came"):
+    with pytest.raises(UserError, match="texts, got 7"):
         Tagging.check_row({"words": ["a", 7], "tags": ["O", "O"]})
     with pytest.raises(UserError, match="not fine-tuned"):
         load_task(runs["gpt"])
     alike = write_rows(tmp_path / "alike.jsonl", [{"text": "a", "label": "x"}] * 20)
-    with pytest.raises(UserError, match="all 18 rows to train on have the label 'x'"):
+    with pytest.raises(UserError, match="all 18 training rows have the label 'x'"):
         finetune(runs["gpt"], task="classify", data=alike, out=tmp_path / "x", quiet=True)
 
 

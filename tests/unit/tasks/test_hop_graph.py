@@ -14,12 +14,12 @@ from lmlab.inspection.cognitive_graph_figure import (
 )
 from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.layers.span_pointers import PointedSpan
+from lmlab.models.cogqa import ExtractedSpans
 from lmlab.tasks.multihop.answer_selection import (
     MultihopAnswer,
     path_is_right,
 )
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
-from lmlab.tasks.multihop.cogqa_reader import ExtractedSpans
 from lmlab.tasks.multihop.graph_examples import (
     gold_graph,
     graph_example,
@@ -63,11 +63,11 @@ class Scripted:
         self.settings = CogQAConfig(**settings)
         self.read: list[str] = []
 
-    def find(self, inputs):
+    def extract(self, inputs):
         return [self._found(each) for each in inputs]
 
     def _found(self, read):
-        words = [TOKENIZER.token(token) for token in read.tokens]
+        words = [TOKENIZER.token(token) for token in read]
         self.read.append(" ".join(words))
         first = [place for place, word in enumerate(words) if word == "</s>"][1]
 
@@ -81,7 +81,7 @@ class Scripted:
         return ExtractedSpans(
             hops=spans(self.hops),
             answers=spans(self.answers),
-            nothing=0.5,
+            no_answer_probability=0.5,
             semantics=torch.tensor([float(len(self.read))]),
         )
 
@@ -150,7 +150,7 @@ def test_too_long_paragraphs_are_cut_before_clues():
     """1 + 10 + 3 of 24 tokens leave 10: half of them at least are the paragraph's."""
     short = NodeEncoder(TOKENIZER, TOKENIZER.vocabulary, 24)
     read = short(ROW["question"], "wheel " * 3, PARAGRAPHS["axle"])
-    assert len(read.tokens) == 24 and read.cut
+    assert len(read.tokens) == 24 and read.truncated
     assert sum(low < high for low, high in read.spans) == 7
     read = short(ROW["question"], "wheel " * 30, PARAGRAPHS["axle"])
     assert sum(low < high for low, high in read.spans) == 5
@@ -158,7 +158,7 @@ def test_too_long_paragraphs_are_cut_before_clues():
 
 def test_right_spans_of_the_right_graph():
     """axle: a hop to wheel; wheel: the answer; shaft: nothing, so place 0."""
-    row = MultihopRow.of(ROW)
+    row = MultihopRow.from_row(ROW)
     examples, cut = span_examples([row], ENCODER)
     assert cut == 0
     found = []
@@ -173,15 +173,15 @@ def test_right_spans_of_the_right_graph():
 
 
 def test_the_right_graph_has_wrong_answers_too():
-    graph = gold_graph(MultihopRow.of(ROW))
+    graph = gold_graph(MultihopRow.from_row(ROW))
     assert [graph.nodes[place].name for place in graph.answers()] == ["machine", "shaft"]
-    example = graph_example(MultihopRow.of(ROW), ENCODER)
-    assert example.candidates[example.target] == graph.place("machine", answer=True)
+    example = graph_example(MultihopRow.from_row(ROW), ENCODER)
+    assert example.candidates[example.target] == graph.node_index("machine", answer=True)
 
 
 def test_a_grown_graph_without_the_answer_teaches_nothing():
     [grown] = expand_graphs(Scripted(hops={"wheel"}), ENCODER, [question()])
-    assert graph_example(MultihopRow.of(ROW), ENCODER, grown) is None
+    assert graph_example(MultihopRow.from_row(ROW), ENCODER, grown) is None
 
 
 def test_the_likeliest_way():
@@ -197,7 +197,7 @@ def test_the_likeliest_way():
 
 
 def test_a_path_is_right_if_it_leads_all_the_way_by_right_steps():
-    row = MultihopRow.of(ROW)
+    row = MultihopRow.from_row(ROW)
     assert path_is_right(row, [("axle", "wheel"), ("wheel", "Machine")])
     assert not path_is_right(row, [("axle", "wheel")])
     assert not path_is_right(row, [("axle", "machine")])

@@ -23,24 +23,16 @@ from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import read_tensors
 from lmlab.data.wordnet.multihop_questions import multihop_questions
 from lmlab.layers.cogqa_config import CogQAConfig
+from lmlab.models.cogqa import CogQA, CogQANodeTraining, CogQAReader, answer_loss
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.multihop.cogqa_model import (
-    CogQA,
-    CogQANodeTraining,
-    answer_loss,
-)
-from lmlab.tasks.multihop.cogqa_reader import CogQAReader
-from lmlab.tasks.multihop.multihop_model import (
-    MultihopModel,
-    load_hops,
-)
+from lmlab.tasks.loading import load_task
+from lmlab.tasks.multihop.multihop_model import MultihopModel
 from lmlab.tasks.multihop.multihop_rows import (
     MultihopQuestion,
     MultihopRow,
     read_multihop_rows,
 )
 from lmlab.tasks.multihop.node_inputs import NodeEncoder
-from lmlab.tasks.multihop.two_stage_training import finetune_hops
 from lmlab.training.config import TrainingConfig, with_budget
 from lmlab.training.run_folder import load_run
 
@@ -120,8 +112,8 @@ def run(base: Path, folder: Path) -> Path:
 
 def test_a_run_is_left_that_answers_the_same_when_loaded(run: Path):
     told = [json.loads(line) for line in (run / "predictions.jsonl").read_text().splitlines()]
-    model = load_hops(run)
-    found = model.predict([{**row, "paragraphs": PARAGRAPHS} for row in ROWS[:9]])
+    model = load_task(run)
+    found = model.predict_with_details([{**row, "paragraphs": PARAGRAPHS} for row in ROWS[:9]])
     assert [each["answered"]["answer"] for each in told] == [each.answer for each in found]
     assert [each["answered"]["path"] for each in told] == [list(map(list, e.path)) for e in found]
     metrics = json.loads((run / "evaluation.json").read_text())["metrics"]
@@ -133,12 +125,12 @@ def test_a_run_is_opened_from_python_like_that_of_any_task(run: Path):
     model = lmlab.load_task(run)
     assert isinstance(model, MultihopModel)
     question = "what is left of left of c ?"
-    [found] = model.predict([{"question": question}])
-    assert found.as_dict() == load_hops(run).answer(question).as_dict()
+    [found] = model.predict_with_details([{"question": question}])
+    assert found.as_dict() == load_task(run).answer(question).as_dict()
 
 
 def test_settings_of_the_system_are_used_and_may_be_changed(run: Path):
-    settings = load_hops(run).system.settings
+    settings = load_task(run).system.settings
     assert settings == CogQAConfig(starts=2, max_graph_nodes=5, predictor_width=7)
 
 
@@ -151,10 +143,19 @@ def test_both_stages_learn(run: Path):
 
 def test_a_stopped_training_goes_on_and_another_is_refused(run: Path, base: Path, folder: Path):
     before = (run / "model.safetensors").read_bytes()
-    finetune_hops(base, data=folder, out=run, steps=30, settings=SETTINGS, resume=True, quiet=True)
+    finetune(
+        base,
+        task="hops",
+        data=folder,
+        out=run,
+        steps=30,
+        settings=SETTINGS,
+        resume=True,
+        quiet=True,
+    )
     assert (run / "model.safetensors").read_bytes() == before
     with pytest.raises(UserError, match="begun with another task, run or data"):
-        finetune_hops(base, data=folder, out=run, steps=30, resume=True, quiet=True)
+        finetune(base, task="hops", data=folder, out=run, steps=30, resume=True, quiet=True)
 
 
 @pytest.mark.parametrize("stopped", [CogQAReader, CogQANodeTraining], ids=["spans", "nodes"])
@@ -174,20 +175,20 @@ def test_what_was_stopped_ends_as_if_it_never_had(
     with monkeypatch.context() as patched:
         patched.setattr(stopped, "begin_step", break_off)
         with pytest.raises(RuntimeError, match="broken off"):
-            finetune_hops(base, quiet=True, **words)
-    finetune_hops(base, quiet=True, resume=True, **words)
+            finetune(base, task="hops", quiet=True, **words)
+    finetune(base, task="hops", quiet=True, resume=True, **words)
     for name in ("model.safetensors", "predictions.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes(), name
 
 
 ELSEWHERE = """
 import json, sys, torch
-from lmlab.data.wordnet.multihop_questions import hop_questions
+from lmlab.data.wordnet.multihop_questions import multihop_questions
 from lmlab.tasks.finetune import finetune
 threads, base, data, out, settings, sizes = map(json.loads, sys.argv[1:])
 torch.set_num_threads(threads)
 finetune(base, task="hops", data=data, out=out, steps=30, settings=settings, quiet=True)
-print(json.dumps(hop_questions(sizes)))
+print(json.dumps(multihop_questions(sizes)))
 """
 
 
@@ -215,7 +216,7 @@ def test_one_seed_is_one_result_in_any_process(run: Path, base: Path, folder: Pa
 
 
 def test_bare_questions_are_asked_of_the_paragraphs_that_the_run_keeps(run: Path):
-    model = load_hops(run)
+    model = load_task(run)
     assert model.paragraphs == PARAGRAPHS
     found = model.answer("what is left of left of c ?")
     assert [node.name for node in found.graph.nodes if node.start] == ["c"]
@@ -227,7 +228,7 @@ def test_bare_questions_are_asked_of_the_paragraphs_that_the_run_keeps(run: Path
 def test_a_question_is_asked_like_any_other(run: Path, capsys: pytest.CaptureFixture[str]):
     """`lmlab ask`: the steps are what was looked up."""
     question = "what is left of left of c ?"
-    found = load_hops(run).answer(question)
+    found = load_task(run).answer(question)
     ask(str(run), [question], as_json=True)
     [told] = json.loads(capsys.readouterr().out)
     if found.answer:
@@ -237,9 +238,9 @@ def test_a_question_is_asked_like_any_other(run: Path, capsys: pytest.CaptureFix
         assert [each["text"] for each in answer["evidence"]] == [c for _, c in found.evidence]
     else:
         assert told["answers"] == []
-    with pytest.raises(UserError, match="reads its own paragraphs, and takes no documents"):
+    with pytest.raises(UserError, match="documents does not apply to the task hops"):
         ask(str(run), [question], documents="capitals")
-    with pytest.raises(UserError, match="finds one answer to a question, and 3 were asked for"):
+    with pytest.raises(UserError, match="gives one answer to a question, got 3"):
         ask(str(run), [question], n=3)
 
 
@@ -252,8 +253,10 @@ def test_that_nothing_was_found_is_said(
 ):
     """By `ask` in the words of `predict`, a line for each question."""
     question = "what is left of left of c ?"
-    found = replace(load_hops(run).answer(question), answer="")
-    monkeypatch.setattr(MultihopModel, "predict", lambda self, rows: [found] * len(rows))
+    found = replace(load_task(run).answer(question), answer="")
+    monkeypatch.setattr(
+        MultihopModel, "predict_with_details", lambda self, rows: [found] * len(rows)
+    )
     ask(str(run), [question], show_evidence=show_evidence)
     assert capsys.readouterr().out == "(no answer)\n"
     predict(str(run), text=[question])
@@ -264,9 +267,9 @@ def test_apart_the_reader_stays_as_it_was_and_together_it_learns(base: Path, fol
     weights = {}
     for together in (False, True):
         out = folder / f"together-{together}"
-        settings = {"together": together, "learning_rate": 0.01}
-        finetune_hops(base, data=folder, out=out, steps=3, settings=settings, quiet=True)
-        reader = load_hops(out).system.reader
+        settings = {"joint_training": together, "learning_rate": 0.01}
+        finetune(base, task="hops", data=folder, out=out, steps=3, settings=settings, quiet=True)
+        reader = load_task(out).system.reader
         spans = CogQAReader(load_run(base).system, reader.settings)
         spans.load_state_dict(read_tensors(out / "spans" / "model.safetensors"))
         pairs = zip(spans.state_dict().values(), reader.state_dict().values(), strict=True)
@@ -298,7 +301,7 @@ def test_an_empty_paragraph_points_nowhere_and_still_means_something(base: Path)
     model = load_run(base)
     reader = CogQAReader(model.system, CogQAConfig()).eval()
     encoder = NodeEncoder(model.tokenizer, model.system.vocabulary, 60)
-    [found] = reader.find([encoder("what is left of a ?", "it is left of b .", "")])
+    [found] = reader.extract([encoder("what is left of a ?", "it is left of b .", "").tokens])
     assert found.hops == found.answers == []
     assert float(found.semantics.norm()) > 0
 
@@ -348,7 +351,7 @@ def test_bad_paragraphs_are_named_by_their_lines(tmp_path: Path):
 def test_readers_without_hops_read_what_is_given_or_found(base: Path, folder: Path):
     pytest.importorskip("bm25s", reason="BM25 needs lmlab[retrieval]")
     rows = {
-        name: [MultihopRow.of(r) for r in found]
+        name: [MultihopRow.from_row(r) for r in found]
         for name, found in read_multihop_rows(folder).items()
     }
     plain = train_plain_reader(
@@ -387,19 +390,22 @@ def test_a_plain_reader_chooses_one_of_the_two_that_are_compared():
     asked = MultihopQuestion(
         text="which is larger , axle or wheel ?", start=("axle", "wheel"), paragraphs={}
     )
-    other = Seen(best=(0.9, "spoke"), nothing=0.0)
+    other = Seen(best=(0.9, "spoke"), no_answer_probability=0.0)
     for axle, wheel, right in (
         (0.2, 0.7, "axle"),
         (0.7, 0.2, "wheel"),
         (0.6, None, "axle"),
         (1.0, 0.9, "wheel"),
     ):
-        seen = {"axle": Seen(best=(0.1, "rim"), nothing=axle), "spoke": other}
+        seen = {"axle": Seen(best=(0.1, "rim"), no_answer_probability=axle), "spoke": other}
         if wheel is not None:
-            seen["wheel"] = Seen(best=(0.8, "hub"), nothing=wheel)
+            seen["wheel"] = Seen(best=(0.8, "hub"), no_answer_probability=wheel)
         assert chosen(asked, seen) == right
     special = MultihopQuestion(text="what is the part of axle ?", start=("axle",), paragraphs={})
     assert (
-        chosen(special, {"axle": Seen(best=(0.1, "rim"), nothing=0.1), "spoke": other}) == "spoke"
+        chosen(
+            special, {"axle": Seen(best=(0.1, "rim"), no_answer_probability=0.1), "spoke": other}
+        )
+        == "spoke"
     )
     assert chosen(special, {}) == ""

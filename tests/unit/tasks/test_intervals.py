@@ -38,11 +38,15 @@ def test_wilson_of_newcombes_table() -> None:
 
 def test_the_bootstrap_of_a_share_is_near_wilsons() -> None:
     expected, found = ["a"] * 400, ["a"] * 300 + ["b"] * 100
-    ends = bootstrap_intervals(Classification.measure, expected, found, ["accuracy"])["accuracy"]
+    ends = bootstrap_intervals(Classification.compute_metrics, expected, found, ["accuracy"])[
+        "accuracy"
+    ]
     assert ends == pytest.approx(wilson_interval(300, 400), abs=0.01)
     assert (
         ends
-        == bootstrap_intervals(Classification.measure, expected, found, ["accuracy"])["accuracy"]
+        == bootstrap_intervals(Classification.compute_metrics, expected, found, ["accuracy"])[
+            "accuracy"
+        ]
     )
 
 

@@ -10,7 +10,6 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.data.babi import Babi
 from lmlab.tasks.builtin_datasets import load_builtin_rows
-from lmlab.tasks.classification import Classification
 from lmlab.tasks.long_context.long_babi import (
     entities_in_sentence,
     long_babi,
@@ -72,7 +71,7 @@ def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
     stories = list(Babi(path=Path(f"{path}_train.txt")).stories())
     pool = sentences_of(stories)
     generator = np.random.default_rng(0)
-    [row, _] = long_rows(stories, pool, "span", words=80, generator=generator)
+    [row, _] = long_rows(stories, pool, as_label=False, words=80, generator=generator)
     sentences = [f"{part} ." for part in row["text"].removesuffix(" .").split(" . ")]
     assert 80 <= len(row["text"].split()) < 90
     story = [
@@ -101,7 +100,7 @@ def test_distractors_do_not_speak_of_what_is_asked(tmp_path: Path):
 
 def test_fears_are_asked_by_their_label(tmp_path: Path):
     path = write(tmp_path, FEARS, 15)
-    splits = long_babi(f"{path},60", Classification)
+    splits = long_babi(f"{path},60", as_label=True)
     for row in splits["test"]:
         assert row["label"] in ("wolf", "mouse")
         assert len(row["relevant"]) == 2
@@ -113,8 +112,8 @@ def test_fears_are_asked_by_their_label(tmp_path: Path):
             "mouse": {"Mice are afraid of cats", "Emily is a sheep", "Mice are afraid of wolves"},
         }
         assert {s.removesuffix(" .") for s in others} == expected[row["label"]]
-    with pytest.raises(UserError, match="take --task classify"):
-        long_babi(str(path), SpanExtraction)
+    with pytest.raises(UserError, match="use a task with labels"):
+        long_babi(str(path), as_label=False)
 
 
 def test_it_is_found_by_its_path(tmp_path: Path):

@@ -14,11 +14,16 @@ import lmlab
 from lmlab.cli.main import app
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
+from lmlab.models.finetuned import (
+    ANSWER_TRUNCATED_LABEL,
+    WindowPoolingClassifier,
+    encoder_width,
+    split_into_windows,
+)
 from lmlab.tasks.classification import (
     Classification,
     PairClassification,
 )
-from lmlab.tasks.finetuned_systems import encoder_width
 from lmlab.tasks.input_pipeline import (
     InputPipeline,
     LongTextConfig,
@@ -29,15 +34,9 @@ from lmlab.tasks.long_context.long_text_strategies import (
     make_pipeline,
     relevance_supervision_of,
 )
-from lmlab.tasks.long_context.sliding_windows import (
-    WindowPoolingClassifier,
-    best_span_of_windows,
-    split_into_windows,
-    tags_of_windows,
-)
-from lmlab.tasks.span_extraction import SpanExtraction
-from lmlab.tasks.tagging import Tagging
-from lmlab.tasks.task import ANSWER_TRUNCATED_LABEL, EncodedExample, Task, collate_examples
+from lmlab.tasks.span_extraction import SpanExtraction, best_span_of_windows
+from lmlab.tasks.tagging import tags_of_windows
+from lmlab.tasks.task import EncodedExample, Task, collate_examples
 from lmlab.training.run_folder import TrainedModel
 
 LETTERS = "a b c d e f g h i j"
@@ -65,7 +64,7 @@ def reading(
         system=model.system,
         settings=LongTextConfig(**settings),  # type: ignore[arg-type]
     )
-    return replace(found, longest=longest)
+    return replace(found, max_length=longest)
 
 
 def shown(model: TrainedModel, read: EncodedExample) -> str:
@@ -88,7 +87,7 @@ def test_a_text_is_cut(way: str, text: str, labels: list[int], model: TrainedMod
     prepared = made.prepare([row], training=False)
     assert shown(model, prepared.encoded[0]) == text
     assert prepared.encoded[0].labels == labels
-    assert prepared.cut == 1
+    assert prepared.truncated == 1
     assert made.prepare([row], training=True).dropped == int(way == "head")
 
 
@@ -97,15 +96,15 @@ def test_questions_that_are_cut_are_counted(way: str, model: TrainedModel):
     """Five of ten tokens may be asked with; six are one too many."""
     made = reading(model, way, SpanExtraction(), 10)
     five, six = {"question": "a b c d e"}, {"question": "a b c d e f"}
-    assert made.questions_cut([five, six, six]) == 2
+    assert made.count_truncated_questions([five, six, six]) == 2
     for row in (five, six):
         query = made.query(row)
         assert query is not None and len(query.tokens) == 5
     # As the task itself reads, the longer text is cut, which is counted as such.
     plain = InputPipeline(
-        task=made.task, tokenizer=made.tokenizer, vocabulary=made.vocabulary, longest=10
+        task=made.task, tokenizer=made.tokenizer, vocabulary=made.vocabulary, max_length=10
     )
-    assert plain.questions_cut([six]) == 0
+    assert plain.count_truncated_questions([six]) == 0
 
 
 def test_the_command_line_tells_how_many_questions_were_cut(model: TrainedModel, tmp_path: Path):
@@ -120,7 +119,7 @@ def test_the_command_line_tells_how_many_questions_were_cut(model: TrainedModel,
     done = CliRunner().invoke(app, ["finetune", str(model.path), *asked, "--steps", "1"])
     assert done.exit_code == 0, done.output
     assert "4 questions were cut to half of what the system takes" in done.stderr
-    assert json.loads((out / "evaluation.json").read_text())["questions_cut"] == 4
+    assert json.loads((out / "evaluation.json").read_text())["truncated_questions"] == 4
     file.write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
     done = CliRunner().invoke(app, ["predict", str(out), str(file), "--json"])
     assert done.exit_code == 0, done.output
@@ -157,7 +156,7 @@ def test_windows_slide_and_overlap(model: TrainedModel):
     ]
     # The answer is places 6 and 7 of the second window; the first points at <s>.
     assert [read.labels for read in prepared.encoded] == [[0, 0], [6, 7], [5, 6]]
-    assert prepared.owners == [0, 0, 0]
+    assert prepared.row_of_input == [0, 0, 0]
     assert spans_read(prepared.encoded) == ((0, len(LETTERS)),)
 
 
@@ -185,7 +184,7 @@ def test_a_word_is_told_by_the_window_that_has_most_around_it():
     ]
     says_x, says_y = (torch.tensor([[0.0, 0.0]] * 5) for _ in range(2))
     says_x[:, 0], says_y[:, 1] = 1.0, 1.0
-    found = tags_of_windows(list("abcd"), windows, [says_x, says_y], Tagging(["B-x", "B-y"]))
+    found = tags_of_windows(list("abcd"), windows, [says_x, says_y], ["B-x", "B-y"])
     assert found == ["B-x", "B-x", "B-y", "B-y"]
 
 
@@ -200,7 +199,7 @@ def test_pooling_is_of_the_windows_own_vectors(pool: str, model: TrainedModel):
     assert shown(model, prepared.encoded[0]) == "<s> a b c d e f g h </s> <s> c d e f g h i j </s>"
     pad = model.system.vocabulary.pad
     batch = collate_examples(prepared.encoded, pad)
-    windows, owners = split_into_windows(batch, model.system.vocabulary.opening, pad)
+    windows, owners = split_into_windows(batch, model.system.vocabulary.bos, pad)
     assert owners.tolist() == [0, 0, 1] and windows.lengths.tolist() == [10, 10, 4]
     one_by_one = [
         model.system.encode(Batch.collate([windows.tokens[i, :n].tolist()], pad))[0]
@@ -219,15 +218,15 @@ def test_what_can_not_be_read_long_is_told(model: TrainedModel):
     # A word of everyday gets what each way is; pooling looks a little like it, and is not meant.
     with pytest.raises(UserError, match=r"'sliding'; choose .*, windows \(all, in sliding .*\),"):
         reading(model, "sliding", SpanExtraction(), 10)
-    assert all(kind.told for kind in LONG_TEXT_STRATEGIES.values())
-    with pytest.raises(UserError, match="not for pair"):
+    assert all(kind.description for kind in LONG_TEXT_STRATEGIES.values())
+    with pytest.raises(UserError, match="does not apply to the task pair"):
         reading(model, "head", PairClassification(), 10)
-    with pytest.raises(UserError, match="take --long windows"):
+    with pytest.raises(UserError, match="try --long windows"):
         reading(model, "pooling", SpanExtraction(), 10).build(model.system, frozen=False)
-    with pytest.raises(UserError, match="only --long memrecall has a judge"):
+    with pytest.raises(UserError, match="--judge applies to --long memrecall only"):
         relevance_supervision_of("head", "labels", [])
     with pytest.raises(UserError, match="did you mean 'labels'"):
         relevance_supervision_of("memrecall", "label", [])
     assert relevance_supervision_of("memrecall", None, [{"relevant": []}]) == "labels"
     assert relevance_supervision_of("memrecall", None, [{"relevant": []}, {}]) == "interventions"
-    assert encoder_width(model.system, SpanExtraction()) == 12
+    assert encoder_width(model.system, per_token=True, needed_by="a test") == 12

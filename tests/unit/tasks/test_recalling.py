@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import lmlab
 from lmlab.cli.main import app
 from lmlab.core.errors import UserError
+from lmlab.models.cogltx import CogLTX
 from lmlab.tasks.finetune import finetune
-from lmlab.tasks.finetuned_model import load_task
-from lmlab.tasks.long_context.cogltx_model import CogLTX
+from lmlab.tasks.loading import load_task
 from lmlab.tasks.long_context.memrecall_pipeline import (
     EncodedMemRecallSplit,
     MemRecallPipeline,
@@ -65,7 +65,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data=folder / "text.txt",
         out=folder / "run",
         size="tiny",
-        settings={"length": 32, "block": 3, "keep": "2,2", "width": 16},
+        settings={"length": 32, "block_size": 3, "retained_blocks": "2,2", "width": 16},
         steps=10,
         quiet=True,
     )
@@ -87,10 +87,13 @@ def test_the_judge_learns_what_is_relevant(task: str, base: Path, tmp_path: Path
     assert found.metrics["relevant_read"] > 0.9
     model = load_task(found.path)
     assert isinstance(model.reading, MemRecallPipeline)
-    assert model.reading.settings.block == 3 and model.reading.settings.keep == (2, 2)
-    assert model.reading.judge == "labels"
+    assert model.reading.settings.block_size == 3 and model.reading.settings.retained_blocks == (
+        2,
+        2,
+    )
+    assert model.reading.relevance_supervision == "labels"
     asked = [json.loads(line) for line in (found.path / "predictions.jsonl").open()]
-    again = model.answer(asked)
+    again = model.predict_with_details(asked)
     for row, each in zip(asked, again, strict=True):
         assert each.answer == row["answered"]
         assert [k.start for k in each.kept or ()] == [k["start"] for k in row["kept"]]
@@ -121,7 +124,7 @@ def test_interventions_find_the_block_that_tells_the_label(base: Path, tmp_path:
     assert set(marks.unique().tolist()) == {0.0, 1.0}
     # After the first epoch marks were changed: at first each text had two.
     assert not torch.equal(marks.sum(1), torch.full((144,), 2.0))
-    assert load_task(found.path).reading.judge == "interventions"
+    assert load_task(found.path).reading.relevance_supervision == "interventions"
 
 
 def test_a_resumed_run_ends_as_one_that_never_stopped(base: Path, tmp_path: Path):
@@ -149,14 +152,14 @@ def test_each_block_of_a_tagged_text_is_a_query(base: Path):
         task=task,
         tokenizer=model.tokenizer,
         vocabulary=model.system.vocabulary,
-        longest=16,
-        settings=_settings(block=3),
-        judge="labels",
+        max_length=16,
+        settings=_settings(block_size=3),
+        relevance_supervision="labels",
     )
     row = {"words": list("ab.cf."), "tags": [*"OOOOO", "B-x"], "relevant": [[0, 5]]}
     prepared = reading.prepare([row], training=True)
     first, second = prepared.examples
-    assert first.asked == (0, 5) and first.places == ((6, 11),)
+    assert first.query_span == (0, 5) and first.block_spans == ((6, 11),)
     assert (first.relevant, second.relevant) == ((False,), (True,))
     # The words of the query alone have labels, whatever else is in the memory.
     system = reading.build(model.system, frozen=False)
@@ -168,7 +171,7 @@ def test_each_block_of_a_tagged_text_is_a_query(base: Path):
     assert read.labels == [-100, 1, 1, 0, -100, -100, -100, -100, -100]
     [answered] = reading.answer(system, prepared)
     assert len(answered.answer) == 6
-    assert [kept.asked for kept in answered.kept or ()] == [(0, 5), (6, 11)]
+    assert [kept.query_span for kept in answered.kept or ()] == [(0, 5), (6, 11)]
 
 
 def _settings(**given: object):
@@ -202,7 +205,12 @@ def test_mistakes_are_told(base: Path, tmp_path: Path):
         )
     with pytest.raises(UserError, match="a block of 30 tokens does not fit"):
         finetune(
-            base, task="span", data=data, out=tmp_path / "b", settings={"block": 30}, quiet=True
+            base,
+            task="span",
+            data=data,
+            out=tmp_path / "b",
+            settings={"block_size": 30},
+            quiet=True,
         )
     reading = load_reading(base)
     with pytest.raises(UserError, match="row 1 has an empty text"):
@@ -211,7 +219,7 @@ def test_mistakes_are_told(base: Path, tmp_path: Path):
     long = {"text": "a b .", "question": "e " * 100}
     prepared = reading.prepare([long], training=False)
     assert isinstance(prepared, EncodedMemRecallSplit)
-    assert len(prepared.examples[0].text.query.tokens) == reading.longest // 2
+    assert len(prepared.examples[0].text.query.tokens) == reading.max_length // 2
 
 
 def load_reading(base: Path) -> MemRecallPipeline:
@@ -222,6 +230,6 @@ def load_reading(base: Path) -> MemRecallPipeline:
         task=SpanExtraction(),
         tokenizer=model.tokenizer,
         vocabulary=model.system.vocabulary,
-        longest=30,
-        settings=_settings(block=3),
+        max_length=30,
+        settings=_settings(block_size=3),
     )

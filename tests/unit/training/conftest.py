@@ -164,7 +164,7 @@ def make_job(tmp_path: Path, batches: list[Batch]) -> MakeJob:
         data = TrainingData(
             dataset=None,  # type: ignore[arg-type]
             train=Listed(train),
-            carries=any(batch.carries for batch in train),
+            carries_state=any(batch.continues_previous for batch in train),
             held_out=None if held_out is None else Listed(held_out),
             held_out_split=None if held_out is None else "validation",
         )

@@ -30,7 +30,7 @@ def at(step: int) -> Checkpoint:
         state={"best": float("inf"), "rate": 0.1 + 0.2},
         model={"weight": torch.full((50, 50), float(step))},
         optimizer={"0.step": torch.tensor(float(step))},
-        carried={"h": torch.full((2, 3), -float(step))},
+        recurrent_state={"h": torch.full((2, 3), -float(step))},
     )
 
 
@@ -40,7 +40,7 @@ def loaded_step(folder: Path) -> int | None:
     if found is None:
         return None
     assert torch.equal(found.model["weight"], at(found.step).model["weight"])
-    assert torch.equal(found.carried["h"], at(found.step).carried["h"])
+    assert torch.equal(found.recurrent_state["h"], at(found.step).recurrent_state["h"])
     assert torch.equal(found.optimizer["0.step"], at(found.step).optimizer["0.step"])
     return found.step
 

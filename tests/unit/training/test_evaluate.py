@@ -70,7 +70,7 @@ def test_a_part_of_the_loss_can_be_watched(batches: list[Batch]) -> None:
     """Three nats for each of two things a batch, and not the five for each of all."""
 
     class TwoFold(System):
-        watched = "first"
+        validation_metric = "first"
 
         def loss(self, batch: Batch, **words: Any) -> Any:
             first = Loss(torch.tensor(6.0), torch.tensor(2.0))

@@ -18,7 +18,7 @@ from lmlab.core.tensor_files import read_tensors
 from lmlab.training.loop import FitJob, clip_gradients, fit_by_gradient
 
 MakeJob = Callable[..., FitJob]
-SGD = {"optimizer": "sgd", "learning_rate": 0.5, "clip": 0.0}
+SGD = {"optimizer": "sgd", "learning_rate": 0.5, "grad_clip": 0.0}
 
 
 def test_a_step_is_the_gradient_of_the_total_over_the_count(
@@ -44,7 +44,7 @@ def test_accumulated_batches_step_as_one_batch_does(
     whole, together, apart = batches[2], bigram(), bigram()
     parts = [whole.select([0]), whole.select([1, 2, 3, 4, 5])]
     fit_by_gradient(make_job(name="a", system=together, train=[whole], epochs=4, **SGD))
-    job = make_job(name="b", system=apart, train=parts, epochs=4, accumulate=2, **SGD)
+    job = make_job(name="b", system=apart, train=parts, epochs=4, grad_accumulation=2, **SGD)
     outcome = fit_by_gradient(job)
     assert (outcome.progress.step, outcome.progress.epoch) == (4, 4)
     torch.testing.assert_close(apart.table, together.table)
@@ -53,7 +53,7 @@ def test_accumulated_batches_step_as_one_batch_does(
 def test_an_epoch_that_does_not_divide_ends_with_a_smaller_step(
     make_job: MakeJob, batches: list[Batch]
 ) -> None:
-    outcome = fit_by_gradient(make_job(epochs=2, accumulate=3))
+    outcome = fit_by_gradient(make_job(epochs=2, grad_accumulation=3))
     assert len(batches) == 4
     assert (outcome.progress.step, outcome.progress.epoch) == (4, 2)
 
@@ -110,7 +110,7 @@ def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(
     with pytest.raises(UserError, match=r"not finite at step 7 \(epoch 2\).*learning_rate"):
         fit_by_gradient(job)
     assert torch.isfinite(system.table).all()
-    assert [path.name for path in job.run.trainer.iterdir()] == ["step-5"]
+    assert [path.name for path in job.run.checkpoints_folder.iterdir()] == ["step-5"]
 
 
 def test_the_best_weights_by_validation_are_kept_and_patience_ends_training(
@@ -208,12 +208,12 @@ def test_resumed_anywhere_it_gives_the_same_losses_to_the_bit(
         "learning_rate": 0.3,
         "log_every": 3,
         "evaluate_every": 1,
-        "accumulate": 2,
+        "grad_accumulation": 2,
         "held_out": [Batch.collate([[1, 2, 3]], 0)],
     }
     # Batches 1, 2, 4 and 5 go on from the one before, so a checkpoint falls between.
-    same = [replace(batches[0], carries=carries) for carries in (False, True, True)]
-    carrying = [*same, batches[1], replace(batches[1], carries=True), *batches[2:]]
+    same = [replace(batches[0], continues_previous=carries) for carries in (False, True, True)]
+    carrying = [*same, batches[1], replace(batches[1], continues_previous=True), *batches[2:]]
 
     def job(name: str, **more: Any) -> FitJob:
         system = bigram(dropout=0.5)
@@ -228,7 +228,7 @@ def test_resumed_anywhere_it_gives_the_same_losses_to_the_bit(
         pass
 
     begun = job("run", epochs=5, checkpoint_steps=stop)
-    made = begun.run.trainer
+    made = begun.run.checkpoints_folder
 
     def die_after(*args: Any, **words: Any) -> None:
         report(*args, **words)
@@ -335,7 +335,7 @@ def test_weights_are_kept_by_the_judge_where_there_is_one(
 ) -> None:
     system = bigram()
     job = make_job(system=system, train=batches, held_out=batches[:1], epochs=4, **SGD)
-    outcome = fit_by_gradient(replace(job, judge=Lengthening()))
+    outcome = fit_by_gradient(replace(job, metric=Lengthening()))
     lines = [line for line in read_losses(job.run.path) if line["event"] == "validation"]
     assert [line["merit"] for line in lines] == [3.0, 1.0, 2.0, 4.0]
     assert outcome.progress.best_score == -4.0
@@ -355,17 +355,17 @@ def test_the_last_weights_are_averaged_and_kept_if_they_are_better(
             return len(seen) if better else -len(seen)
 
     job = make_job(system=system, train=batches, held_out=batches[:1], epochs=4, average=2, **SGD)
-    fit_by_gradient(replace(job, judge=Rising()))
+    fit_by_gradient(replace(job, metric=Rising()))
     *each, average = seen
     assert len(each) == 4
     torch.testing.assert_close(average, torch.stack(each[-2:]).mean(0))
     kept = average if better else each[0]
     torch.testing.assert_close(read_tensors(job.run.weights)["table"], kept)
-    assert list(job.run.trainer.glob("weights-*")) == []
+    assert list(job.run.checkpoints_folder.glob("weights-*")) == []
     [line] = [each for each in read_losses(job.run.path) if each["event"] == "average"]
     assert (line["step"], line["merit"]) == (16, 5 if better else -5)
     # Resumed, nothing is averaged again.
-    assert fit_by_gradient(replace(job, judge=Rising())).reason == "nothing"
+    assert fit_by_gradient(replace(job, metric=Rising())).reason == "nothing"
     assert len(seen) == 5
 
 
@@ -378,9 +378,9 @@ def test_an_average_that_is_better_does_not_undo_early_stopping(
 
     settings = {"epochs": 9, "average": 2, "patience": 2, **SGD}
     job = make_job(train=batches, held_out=batches[:1], **settings)
-    outcome = fit_by_gradient(replace(job, judge=Falling()))
+    outcome = fit_by_gradient(replace(job, metric=Falling()))
     assert (outcome.reason, outcome.progress.best_score) == ("early", -9.0)
-    again = fit_by_gradient(replace(job, judge=Falling()))
+    again = fit_by_gradient(replace(job, metric=Falling()))
     assert (again.reason, again.progress.best_score) == ("nothing", -9.0)
 
 
@@ -433,4 +433,4 @@ def test_a_kill_at_any_write_at_the_end_of_an_averaged_training_changes_nothing(
         assert fit_by_gradient(again).progress.best == best
         torch.testing.assert_close(read_tensors(job.run.weights)["table"], kept, rtol=0, atol=0)
         assert read_losses(job.run.path) == lines
-        assert not list(job.run.trainer.glob("weights-*"))
+        assert not list(job.run.checkpoints_folder.glob("weights-*"))

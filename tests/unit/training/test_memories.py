@@ -26,7 +26,13 @@ from lmlab.training.external_memory import (
 
 def card(*needs: str, **tries: str) -> Card:
     return Card(
-        family="f", kind="exact", paper="p", source="s", protocols=(), needs=needs, tries=tries
+        family="f",
+        kind="exact",
+        paper="p",
+        source="s",
+        protocols=(),
+        needs=needs,
+        default_memories=tries,
     )
 
 

@@ -23,7 +23,7 @@ def test_a_probe_changes_neither_weights_nor_random_states(
     before = {name: value.clone() for name, value in system.state_dict().items()}
     random = torch.random.get_rng_state()
     source = make_job().data.train
-    found = estimate_cost(system, source, TrainingConfig(epochs=3, accumulate=2), tokens=500)
+    found = estimate_cost(system, source, TrainingConfig(epochs=3, grad_accumulation=2), tokens=500)
     assert all(torch.equal(before[name], value) for name, value in system.state_dict().items())
     assert all(parameter.grad is None for parameter in system.parameters())
     assert torch.equal(torch.random.get_rng_state(), random)
@@ -38,7 +38,7 @@ def test_the_time_of_a_budget_in_steps_and_in_minutes(
 ) -> None:
     source = make_job().data.train
     by_steps = estimate_cost(
-        bigram(), source, TrainingConfig(epochs=None, steps=6, accumulate=2), tokens=500
+        bigram(), source, TrainingConfig(epochs=None, steps=6, grad_accumulation=2), tokens=500
     )
     # Four batches an epoch: twelve of them are three epochs.
     assert by_steps.seconds == pytest.approx(3 * 500 / by_steps.tokens_per_second)

@@ -17,9 +17,9 @@ def zoo_file(**recipes: dict[str, object]) -> ModuleType:
 
 
 def test_the_default_is_applied_always_and_the_named_one_on_top() -> None:
-    module = zoo_file(default={"clip": 0.5, "dropout": 0.2}, long={"dropout": 0.4})
-    assert recipe_settings(module, None) == {"clip": 0.5, "dropout": 0.2}
-    assert recipe_settings(module, "long") == {"clip": 0.5, "dropout": 0.4}
+    module = zoo_file(default={"grad_clip": 0.5, "dropout": 0.2}, long={"dropout": 0.4})
+    assert recipe_settings(module, None) == {"grad_clip": 0.5, "dropout": 0.2}
+    assert recipe_settings(module, "long") == {"grad_clip": 0.5, "dropout": 0.4}
 
 
 def test_a_systems_own_recipe_extends_the_general_one_of_its_name() -> None:

@@ -10,21 +10,21 @@ from lmlab.training.schedules import LearningRateSchedule
 
 def test_constant_after_a_linear_warmup() -> None:
     schedule = LearningRateSchedule(TrainingConfig(learning_rate=0.4, warmup_steps=4))
-    assert [schedule.rate(step, 0.0) for step in range(6)] == pytest.approx(
+    assert [schedule.learning_rate_at(step, 0.0) for step in range(6)] == pytest.approx(
         [0.1, 0.2, 0.3, 0.4, 0.4, 0.4]
     )
 
 
 def test_linear_falls_to_a_ten_thousandth_as_word2vecs_does() -> None:
     schedule = LearningRateSchedule(TrainingConfig(learning_rate=0.5, schedule="linear"))
-    rates = [schedule.rate(0, share) for share in (0, 0.25, 1, 2)]
+    rates = [schedule.learning_rate_at(0, share) for share in (0, 0.25, 1, 2)]
     assert rates == pytest.approx([0.5, 0.375, 5e-5, 5e-5])
 
 
 def test_cosine_goes_from_the_rate_to_a_hundredth_of_it() -> None:
     schedule = LearningRateSchedule(TrainingConfig(learning_rate=1.0, schedule="cosine"))
     # 0.01 + 0.99 (1 + cos πu)/2 at u = 0, 1/3, 1/2, 1, with cos π/3 = 1/2.
-    rates = [schedule.rate(0, share) for share in (0, 1 / 3, 0.5, 1)]
+    rates = [schedule.learning_rate_at(0, share) for share in (0, 1 / 3, 0.5, 1)]
     assert rates == pytest.approx([1.0, 0.01 + 0.99 * 0.75, 0.505, 0.01])
 
 
@@ -36,7 +36,7 @@ def test_inverse_square_root_follows_the_transformer_paper() -> None:
     for step in (0, 1, 3, 7, 15, 99):
         n = step + 1
         expected = min(n**-0.5, n * 4**-1.5) * math.sqrt(4)
-        assert schedule.rate(step, 0.5) == pytest.approx(expected)
+        assert schedule.learning_rate_at(step, 0.5) == pytest.approx(expected)
 
 
 def test_plateau_halves_the_rate_after_validations_without_gain() -> None:
@@ -46,7 +46,7 @@ def test_plateau_halves_the_rate_after_validations_without_gain() -> None:
     rates = []
     for loss in (3.0, 2.0, 2.1, 2.0, 2.2, 1.9, 2.0, 2.0):
         schedule.record_validation(loss)
-        rates.append(schedule.rate(0, 0.5))
+        rates.append(schedule.learning_rate_at(0, 0.5))
     # Cut after the second of 2.1, 2.0; 2.2 waits again; 1.9 is a gain; cut after 2.0, 2.0.
     assert rates == [1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25]
 
@@ -64,4 +64,8 @@ def test_a_restored_schedule_goes_on_alike() -> None:
     second.restore(first.state())
     for schedule in (whole, second):
         schedule.record_validation(2.2)
-    assert second.rate(5, 0.3) == whole.rate(5, 0.3) == config.learning_rate * 0.5
+    assert (
+        second.learning_rate_at(5, 0.3)
+        == whole.learning_rate_at(5, 0.3)
+        == config.learning_rate * 0.5
+    )

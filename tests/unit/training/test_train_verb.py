@@ -77,7 +77,7 @@ def test_resumed_after_fewer_epochs_it_equals_an_uninterrupted_run(
     corpus: Path, tmp_path: Path, read_losses: Losses, layout: str
 ) -> None:
     spec = str(corpus) if layout == "sentences" else f"contiguous:{corpus}"
-    settings = {"lanes": "4", "span": "9"}
+    settings = {"stream_batch_size": "4", "bptt": "9"}
     whole = lstm(spec, tmp_path / "whole", epochs=4, settings=settings)
     lstm(spec, tmp_path / "run", epochs=2, settings=settings)
     torch.manual_seed(5)  # whatever happened in between
@@ -253,11 +253,11 @@ def test_lost_weights_are_replaced_by_the_next_validated_though_the_lost_were_be
 
 def test_recipes_and_settings_override_in_turn(corpus: Path, tmp_path: Path) -> None:
     result = lstm(
-        corpus, tmp_path / "run", recipe="notes", steps=1, settings={"eps": "0.5", "clip": "2"}
+        corpus, tmp_path / "run", recipe="notes", steps=1, settings={"eps": "0.5", "grad_clip": "2"}
     )
     training = json.loads((result.path / "config.json").read_text())["training"]
     assert training["optimizer"] == "rmsprop"
-    assert (training["eps"], training["clip"]) == (0.5, 2.0)
+    assert (training["eps"], training["grad_clip"]) == (0.5, 2.0)
     assert (training["steps"], training["epochs"]) == (1, None)
 
 
@@ -315,7 +315,7 @@ def test_held_out_text_is_read_in_stretches_as_long_as_were_taught(
     """A state that is carried goes through all 150 tokens at once; else it is the span."""
     for split, lines in {"train": 40, "valid": 30}.items():
         (tmp_path / f"{split}.txt").write_text("a b c d\n" * lines)  # five tokens with the end
-    settings = {"lanes": "4", "span": "9"}
+    settings = {"stream_batch_size": "4", "bptt": "9"}
     spec = f"contiguous:{tmp_path}"
     result = train(name, data=spec, out=tmp_path / "run", steps=1, settings=settings, **QUICK)
     assert result.loss is not None
@@ -328,4 +328,4 @@ def test_a_transformer_of_its_default_length_trains_on_contiguous_text(
 ) -> None:
     """Its window of 64 is less than the stretches that are read with a state."""
     train("gpt", data=f"contiguous:{corpus}", out=tmp_path / "run", steps=2, **QUICK)
-    assert max(held_out_lengths) == TrainingConfig().span + 1
+    assert max(held_out_lengths) == TrainingConfig().bptt + 1

@@ -73,13 +73,13 @@ def test_a_wrong_setting_is_told_in_a_sentence(settings: dict[str, str], words: 
         {"learning_rate": "0"},
         {"learning_rate": "inf"},
         {"epochs": "0"},
-        {"clip": "-0.1"},
+        {"grad_clip": "-0.1"},
         {"momentum": "1"},
         {"tokens_per_batch": "0"},
         {"optimizer": "adagrad"},
         {"schedule": "cosin"},
         {"warmup_steps": "-1"},
-        {"accumulate": "0"},
+        {"grad_accumulation": "0"},
     ],
 )
 def test_training_settings_out_of_range_are_refused(settings: dict[str, str]) -> None:
@@ -104,7 +104,7 @@ def test_budgets_that_are_given_take_the_place_of_others() -> None:
         3,
         None,
     )
-    assert replace_budgets({"clip": 1}) == {"clip": 1}
+    assert replace_budgets({"grad_clip": 1}) == {"grad_clip": 1}
 
 
 def test_settings_are_parted_and_an_unknown_one_names_neighbours_of_both_sides() -> None:

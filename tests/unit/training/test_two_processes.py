@@ -25,7 +25,7 @@ small = {"size": "tiny", "quiet": True}
 settings = {"tokens_per_batch": "8", "log_every": "1"}
 train("lstm", data=corpus, out=out + "/sentences", settings=settings, steps=12, **small)
 # Lanes whose state is carried on, and through a checkpoint too.
-settings, stream = {"lanes": "4", "span": "6", "log_every": "1"}, "contiguous:" + corpus
+settings, stream = {"stream_batch_size": "4", "bptt": "6", "log_every": "1"}, "contiguous:" + corpus
 train("lstm", data=stream, out=out + "/contiguous", settings=settings, steps=7, **small)
 train("lstm", data=stream, out=out + "/contiguous", steps=30, resume=True, quiet=True)
 train("independent", data=corpus, out=out + "/em", epochs=2, **small)

@@ -53,8 +53,8 @@ def test_looks_depend_on_the_number_of_the_step_alone(bigram: Any) -> None:
     """Every 4 steps a line: the least multiple of 4 that is 10 or more is 12."""
     watch, looked = UpdateMonitor(bigram(), log_every=4), []
     for step in range(1, 30):
-        watch.before(step)
-        looked += [step] if "update_ratio" in watch.vitals() else []
+        watch.record_before_step(step)
+        looked += [step] if "update_ratio" in watch.statistics() else []
     assert looked == [1, 12, 24]
 
 

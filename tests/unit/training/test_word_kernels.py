@@ -127,7 +127,7 @@ def clear_version(system: Word2Vec, code: str, rate: float) -> None:
 def descend_against(system: Word2Vec, around: list[int], drawn: int, rate: float) -> None:
     """A step on a noise word alone: -log σ(-score)."""
     system.zero_grad()
-    joined = system.emission.joined(torch.tensor([around]), torch.tensor([[drawn]]))
+    joined = system.emission.combined_scores(torch.tensor([around]), torch.tensor([[drawn]]))
     torch.nn.functional.softplus(joined.scores).sum().backward()
     with torch.no_grad():
         for parameter in system.parameters():

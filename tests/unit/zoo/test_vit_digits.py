@@ -56,7 +56,7 @@ def test_images_of_another_size_are_told(tmp_path: Path):
             data="digits",
             out=tmp_path / "run",
             size="tiny",
-            settings={"side": 4, "patch": 2},
+            settings={"image_size": 4, "patch": 2},
             steps=1,
             quiet=True,
         )

@@ -64,4 +64,4 @@ def _drawn_split(name: str, split: str, truth: SampledLanguage, *, size: int, se
     texts = [truth.sample(generator) for _ in range(size)]
     # The texts are their own identity: a cache never outlives a change of the language.
     digest = hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
-    return Split.listed(texts, identity=f"{name}:{digest}", name=split)
+    return Split.from_list(texts, identity=f"{name}:{digest}", name=split)

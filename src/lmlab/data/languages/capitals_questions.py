@@ -43,7 +43,7 @@ def corpus() -> Corpus:
         examples = [capital_question(each, question) for each in chosen for question in QUESTIONS]
         digest = hashlib.blake2b(repr(examples).encode(), digest_size=16).hexdigest()
         identity = f"capitals-questions:{digest}"
-        splits[name] = Split.listed(examples, identity=identity, name=name)
+        splits[name] = Split.from_list(examples, identity=identity, name=name)
     return Corpus(
         name="capitals-questions",
         splits=splits,

@@ -181,4 +181,4 @@ def _drawn(split: str, count: int, seed: int) -> list[Example]:
 def _split(name: str, examples: list[Example]) -> Split:
     told = "\n".join(f"{each.text}\t{each.mentions}" for each in examples)
     digest = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-    return Split.listed(examples, identity=f"capitals-told:{digest}", name=name)
+    return Split.from_list(examples, identity=f"capitals-told:{digest}", name=name)

@@ -29,28 +29,28 @@ class CopyTruth:
     """Uniform over lengths from `shortest` to `longest`, then over strings of that length."""
 
     letters: int
-    shortest: int
-    longest: int
+    min_length: int
+    max_length: int
 
     def __post_init__(self) -> None:
         if not 1 <= self.letters <= len(LETTERS):
             raise UserError(f"copy has 1 to {len(LETTERS)} letters, not {self.letters}.")
-        if not 1 <= self.shortest <= self.longest:
+        if not 1 <= self.min_length <= self.max_length:
             raise UserError(
-                f"copy needs lengths with 1 <= shortest <= longest, not {self.shortest} "
-                f"and {self.longest}."
+                f"copy needs lengths with 1 <= shortest <= longest, not {self.min_length} "
+                f"and {self.max_length}."
             )
 
     @property
     def entropy(self) -> float:
         """Nats per text."""
-        mean = (self.shortest + self.longest) / 2
-        return math.log(self.longest - self.shortest + 1) + mean * math.log(self.letters)
+        mean = (self.min_length + self.max_length) / 2
+        return math.log(self.max_length - self.min_length + 1) + mean * math.log(self.letters)
 
     @property
     def expected_tokens(self) -> float:
         """The letters twice, the bar and the end."""
-        return self.shortest + self.longest + 2.0
+        return self.min_length + self.max_length + 2.0
 
     def log_prob(self, text: str) -> float:
         """The true log-probability in nats, -inf unless the text is letters, bar, same letters."""
@@ -58,17 +58,17 @@ class CopyTruth:
         length = (len(words) - 1) // 2
         known = set(LETTERS[: self.letters])
         if (
-            not self.shortest <= length <= self.longest
+            not self.min_length <= length <= self.max_length
             or words != [*words[:length], BAR, *words[:length]]
             or not known.issuperset(words[:length])
         ):
             return -math.inf
-        lengths = self.longest - self.shortest + 1
+        lengths = self.max_length - self.min_length + 1
         return -math.log(lengths) - length * math.log(self.letters)
 
     def sample(self, generator: np.random.Generator) -> str:
         """Draw a length, the letters, and say them twice."""
-        length = int(generator.integers(self.shortest, self.longest + 1))
+        length = int(generator.integers(self.min_length, self.max_length + 1))
         drawn = [LETTERS[place] for place in generator.integers(self.letters, size=length)]
         return " ".join([*drawn, BAR, *drawn])
 
@@ -82,7 +82,7 @@ def corpus(
     sentences: int = TRAIN_SENTENCES,
 ) -> Corpus:
     """Independent draws; longer strings ask for longer memory."""
-    truth = CopyTruth(letters=letters, shortest=shortest, longest=longest)
+    truth = CopyTruth(letters=letters, min_length=shortest, max_length=longest)
     return sampled_corpus(
         "copy", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
     )

@@ -37,7 +37,7 @@ def corpus(seed: int = 0) -> Corpus:
     for name, rows in cuts.items():
         examples = [Example(NAMES[labels[row]], condition=as_text(images[row])) for row in rows]
         digest = hashlib.blake2b(repr(examples).encode(), digest_size=16).hexdigest()
-        splits[name] = Split.listed(examples, identity=f"digits:{digest}", name=name)
+        splits[name] = Split.from_list(examples, identity=f"digits:{digest}", name=name)
     return Corpus(
         name="digits",
         splits=splits,

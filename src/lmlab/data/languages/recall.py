@@ -37,10 +37,10 @@ class RecallTruth:
 
     keys: int
     values: int
-    fewest: int
-    most: int
-    nearest: int
-    farthest: int | None
+    min_pairs: int
+    max_pairs: int
+    min_distance: int
+    max_distance: int | None
     gap: int
 
     def __post_init__(self) -> None:
@@ -49,29 +49,29 @@ class RecallTruth:
                 f"recall has 1 to {len(KEYS)} keys, 1 value or more and a gap of 0 or more, not "
                 f"{self.keys}, {self.values} and {self.gap}."
             )
-        if not 1 <= self.fewest <= self.most <= self.keys:
+        if not 1 <= self.min_pairs <= self.max_pairs <= self.keys:
             raise UserError(
                 f"recall needs 1 <= fewest <= most <= keys, as keys do not come twice, not "
-                f"{self.fewest}, {self.most} and {self.keys}."
+                f"{self.min_pairs}, {self.max_pairs} and {self.keys}."
             )
-        if not 0 <= self.nearest < self.fewest or self._farthest < self.nearest:
+        if not 0 <= self.min_distance < self.min_pairs or self._farthest < self.min_distance:
             raise UserError(
                 f"recall needs 0 <= nearest < fewest and nearest <= farthest, not nearest "
-                f"{self.nearest}, farthest {self.farthest} and fewest {self.fewest}."
+                f"{self.min_distance}, farthest {self.max_distance} and fewest {self.min_pairs}."
             )
 
     @property
     def _farthest(self) -> int:
-        return self.most - 1 if self.farthest is None else self.farthest
+        return self.max_pairs - 1 if self.max_distance is None else self.max_distance
 
     def _askable(self, pairs: int) -> int:
         """How many of so many pairs may be asked for."""
-        return min(self._farthest, pairs - 1) - self.nearest + 1
+        return min(self._farthest, pairs - 1) - self.min_distance + 1
 
     def _surprise(self, pairs: int) -> float:
         """-log p of any text with so many pairs: they are all equally likely."""
         return (
-            math.log(self.most - self.fewest + 1)
+            math.log(self.max_pairs - self.min_pairs + 1)
             + math.log(math.perm(self.keys, pairs))
             + pairs * math.log(self.values)
             + math.log(self._askable(pairs))
@@ -80,33 +80,33 @@ class RecallTruth:
     @property
     def entropy(self) -> float:
         """Nats per text: the surprise of each number of pairs, averaged."""
-        counts = range(self.fewest, self.most + 1)
+        counts = range(self.min_pairs, self.max_pairs + 1)
         return math.fsum(self._surprise(pairs) for pairs in counts) / len(counts)
 
     @property
     def expected_tokens(self) -> float:
         """Two for each pair, the gap, the question, the key and value again, and the end."""
-        return self.fewest + self.most + self.gap + 4.0
+        return self.min_pairs + self.max_pairs + self.gap + 4.0
 
     def log_prob(self, text: str) -> float:
         """The true log-probability in nats, -inf for a text that could not be drawn."""
         words = text.split(" ")
         pairs = (len(words) - self.gap - 3) // 2
-        if not self.fewest <= pairs <= self.most:
+        if not self.min_pairs <= pairs <= self.max_pairs:
             return -math.inf
         keys, values = words[: 2 * pairs : 2], words[1 : 2 * pairs : 2]
         if not self._are_known(keys, values):
             return -math.inf
-        newest = pairs - 1 - self.nearest
+        newest = pairs - 1 - self.min_distance
         possible = {self._text(keys, values, newest - i) for i in range(self._askable(pairs))}
         return -self._surprise(pairs) if text in possible else -math.inf
 
     def sample(self, generator: np.random.Generator) -> str:
         """Draw the number of pairs, the keys, the values and the question."""
-        pairs = int(generator.integers(self.fewest, self.most + 1))
+        pairs = int(generator.integers(self.min_pairs, self.max_pairs + 1))
         keys = [KEYS[place] for place in generator.permutation(self.keys)[:pairs]]
         values = [str(value) for value in generator.integers(self.values, size=pairs)]
-        distance = self.nearest + int(generator.integers(self._askable(pairs)))
+        distance = self.min_distance + int(generator.integers(self._askable(pairs)))
         return self._text(keys, values, pairs - 1 - distance)
 
     def _are_known(self, keys: list[str], values: list[str]) -> bool:
@@ -141,10 +141,10 @@ def corpus(
     truth = RecallTruth(
         keys=keys,
         values=values,
-        fewest=fewest,
-        most=most,
-        nearest=nearest,
-        farthest=farthest,
+        min_pairs=fewest,
+        max_pairs=most,
+        min_distance=nearest,
+        max_distance=farthest,
         gap=gap,
     )
     return sampled_corpus(

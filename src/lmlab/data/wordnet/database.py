@@ -50,8 +50,9 @@ class WordNet(Mapping[str, Synset]):
                 yield name, compact_format.decode_senses(line.split("\t", 2)[1])
 
     def columns(self) -> Iterator[tuple[str, str, str, str, bool]]:
-        """Of each synset its id, its senses and relations as `compact_format` packs them, its definition,
-        and whether it has examples: for whoever goes over all of them and needs a part of each."""
+        """Of each synset its id, its senses and relations as `compact_format` packs them, its
+        definition, and whether it has examples: for whoever goes over all of them and needs a part
+        of each."""
         for name, line in self._lines.items():
             _, senses, relations, definition, *examples = line.split("\t")
             yield name, senses, relations, definition, bool(examples)

@@ -143,7 +143,7 @@ class WordNetEntities(Mapping[str, str]):
                 count += len(named)
         return told
 
-    def tells(self, name: str, word: str, target: str) -> bool:
+    def states(self, name: str, word: str, target: str) -> bool:
         """Whether the first mention of the target in the paragraph is where this fact is told."""
         paragraph, ending = self[name], RELATION_SENTENCES[word][1].rpartition("{subject}")[2]
         found = find_entity_name(paragraph, target)
@@ -209,7 +209,7 @@ def follow_relations(
     if len(everything) > 2 + MAX_HOPS or any(len(world.facts(a)) < 2 for a, _ in path):
         return None
     told = zip(words, edges, strict=True)
-    if not all(world.tells(a, word, b) for word, steps in told for a, b in steps):
+    if not all(world.states(a, word, b) for word, steps in told for a, b in steps):
         return None
     [answer] = levels[-1]
     return RelationPath(answer=answer, path=tuple(path), hops=tuple(hops))
@@ -241,7 +241,7 @@ def _irrelevant(
         for name in dict.fromkeys(read)
         for word, targets in world.facts(name).items()
         for target in targets[:1]
-        if word not in asked and target not in read and world.tells(name, word, target)
+        if word not in asked and target not in read and world.states(name, word, target)
     ]
     return found[:: max(1, len(found) // 3)][:3]
 
@@ -308,7 +308,7 @@ class _Drawing:
         siblings: dict[str, list[str]] = {}
         for name in self.names[: max(count, 1000)]:
             kinds = self.world.facts(name).get("kind", ())
-            if len(kinds) == 1 and self.world.tells(name, "kind", kinds[0]):
+            if len(kinds) == 1 and self.world.states(name, "kind", kinds[0]):
                 siblings.setdefault(kinds[0], []).append(name)
         return siblings
 

@@ -37,9 +37,9 @@ def leakage_between_splits(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="leakage between splits",
         severity="serious",
-        seen=f"{seen:,} of {total:,} {texts.split} texts ({share:.1%}) also stand in train",
+        observed=f"{seen:,} of {total:,} {texts.split} texts ({share:.1%}) also stand in train",
         why="the held-out loss is partly that of text learnt by heart, and too low",
-        tries=("remove from train what is held out", "remove duplicates before dividing"),
+        suggestions=("remove from train what is held out", "remove duplicates before dividing"),
         numbers={"share": share, "texts": float(seen)},
     )
 
@@ -54,11 +54,12 @@ def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="repeated training texts",
         severity="mild",
-        seen=f"{counter.duplicates:,} of {total:,} training texts ({share:.0%}) repeat an earlier "
+        observed=f"{counter.duplicates:,} of {total:,} training texts ({share:.0%}) repeat an "
+        f"earlier "
         "one",
         why="what is repeated is learnt by heart, and what is said of the corpus's size is less "
         "than it seems",
-        tries=("keep each text once", "look for boilerplate: headers, footers, adverts"),
+        suggestions=("keep each text once", "look for boilerplate: headers, footers, adverts"),
         numbers={"share": share, "texts": float(counter.duplicates)},
     )
 
@@ -91,11 +92,11 @@ def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="unknown words",
         severity="serious" if share > 3 * MAX_UNKNOWN else "mild",
-        seen=f"{share:.1%} of the {split} tokens are unknown to the vocabulary of "
+        observed=f"{share:.1%} of the {split} tokens are unknown to the vocabulary of "
         f"{evidence.config['vocabulary']['size']:,}",
         why="guessing that a word is unknown is easy, so the loss looks better than the model is, "
         "and figures compare with no other vocabulary's",
-        tries=(
+        suggestions=(
             "--tokenizer bpe, which knows no unknown words",
             "a larger vocabulary (--set vocabulary_size=…, --set min_count=1)",
             "more training text",
@@ -112,10 +113,10 @@ def tiny_corpus(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="tiny corpus",
         severity="mild",
-        seen=f"the training text has {tokens:,} tokens",
+        observed=f"the training text has {tokens:,} tokens",
         why="a model of it is a model of these few sentences; no figure of it says anything of "
         "the language",
-        tries=("more text", "a smaller vocabulary: characters, or bpe"),
+        suggestions=("more text", "a smaller vocabulary: characters, or bpe"),
         numbers={"tokens": float(tokens)},
     )
 
@@ -127,8 +128,8 @@ def nothing_held_out(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="nothing held out",
         severity="mild",
-        seen="the corpus has neither a validation nor a test split",
+        observed="the corpus has neither a validation nor a test split",
         why="the training loss falls for a model that learns by heart as well, and nothing else "
         "was measured",
-        tries=("a folder with train*, valid* and test* files", "more lines: 20 are divided"),
+        suggestions=("a folder with train*, valid* and test* files", "more lines: 20 are divided"),
     )

@@ -54,12 +54,13 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="vectors speak by length",
         severity="mild",
-        seen=f"with all rows of {name} set to one length the loss rises by {costs[name]:.3f} nats, "
+        observed=f"with all rows of {name} set to one length the loss rises by "
+        f"{costs[name]:.3f} nats, "
         f"while context has gained {gained:.3f} over the unigram model; lengths correlate by "
         f"{correlation:+.2f} with log frequency",
         why="a vector's length can only say how frequent its token is, and what is said by length "
         "is not said by direction",
-        tries=(
+        suggestions=(
             "an emission or embedding on the sphere, where only directions count",
             "--set weight_decay=0.01",
             "longer training: frequencies are learnt first",
@@ -76,11 +77,11 @@ def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
     best = history.best
     if best is None:
         raise MissingEvidence("no held-out text was looked at in training")
-    told = [window for window in history.train if window.vector_norms]
+    told = [window for window in history.train if window.embedding_norms]
     if not told:
         raise MissingEvidence("its metrics do not tell how long the tokens' vectors are")
-    then = min(told, key=lambda window: abs(window.step - best.step)).vector_norms
-    now = told[-1].vector_norms
+    then = min(told, key=lambda window: abs(window.step - best.step)).embedding_norms
+    now = told[-1].embedding_norms
     growth = {name: now[name] / then[name] for name in now if then.get(name)}
     name = max(growth, key=lambda each: growth[each], default="")
     if not name or growth[name] <= NORM_DRIFT:
@@ -88,9 +89,9 @@ def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="vector lengths drift",
         severity="mild",
-        seen=f"since the best held-out loss at step {best.step} the rows of {name} grew from "
+        observed=f"since the best held-out loss at step {best.step} the rows of {name} grew from "
         f"{then[name]:.2f} to {now[name]:.2f} in mean length, and the loss did not fall",
         why="longer vectors make the model surer of what it says, not better",
-        tries=("--set weight_decay=0.01", "--set patience=3", "vectors on the sphere"),
+        suggestions=("--set weight_decay=0.01", "--set patience=3", "vectors on the sphere"),
         numbers={"growth": growth[name], "then": then[name], "now": now[name]},
     )

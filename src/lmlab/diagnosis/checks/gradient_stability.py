@@ -68,10 +68,10 @@ def _layer_finding(seen: str, sizes: dict[str, float], names: list[str]) -> Find
     return Finding(
         name="dead or exploding layers",
         severity="serious",
-        seen=seen,
+        observed=seen,
         why="a layer without a gradient stays as it was drawn, and one that takes it all leaves "
         "none for the rest",
-        tries=(
+        suggestions=(
             "smaller first weights, or a lower learning rate, so that nothing saturates",
             "look whether that layer takes part in the loss at all",
         ),
@@ -91,11 +91,16 @@ def exploding_gradient(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="exploding gradient",
         severity="serious",
-        seen=f"half of the gradients in training were longer than {median(norms):.3g}, the longest "
+        observed=f"half of the gradients in training were longer than {median(norms):.3g}, the "
+        f"longest "
         f"{max(norms):.3g}",
         why="a healthy gradient of a loss in nats per token has a length around one; here some "
         "product of many factors has run away",
-        tries=("smaller first weights", "--set clip=1", "a gated cell, where it is recurrent"),
+        suggestions=(
+            "smaller first weights",
+            "--set grad_clip=1",
+            "a gated cell, where it is recurrent",
+        ),
         numbers={"median": median(norms), "largest": max(norms)},
     )
 
@@ -108,10 +113,10 @@ def gradient_vanishes_with_distance(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="gradient fades with distance",
         severity="mild",
-        seen=f"each word further back has {factor:.3f} of the gradient of the one after it: "
+        observed=f"each word further back has {factor:.3f} of the gradient of the one after it: "
         f"{_pair(found)}",
         why="what lies a few words back cannot be learnt from, though the system carries it on",
-        tries=(
+        suggestions=(
             "a gated cell instead of a plain one",
             "first recurrent weights with a spectral radius near one",
             "a lower learning rate, if units are saturated",
@@ -128,13 +133,13 @@ def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="gradient grows with distance",
         severity="serious",
-        seen=f"each word further back has {factor:.2f} times the gradient of the one after it: "
+        observed=f"each word further back has {factor:.2f} times the gradient of the one after it: "
         f"{_pair(found)}",
         why="the beginning of a long sentence drowns all the rest, and training is a matter of "
         "luck",
-        tries=(
+        suggestions=(
             "first recurrent weights with a spectral radius of one or less",
-            "--set clip=1",
+            "--set grad_clip=1",
             "a gated cell instead of a plain one",
         ),
         numbers={"factor": factor, "nearest": found.norms[0]},
@@ -143,7 +148,7 @@ def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
 
 def _trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
     backbone = getattr(evidence.system, "backbone", None)
-    if getattr(backbone, "yields", None) in DIRECT_CONNECTIONS:
+    if getattr(backbone, "output_kind", None) in DIRECT_CONNECTIONS:
         raise NotApplicable("it looks at each word directly, not through what it carries on")
     found = evidence.distance_gradients
     felt = [norm for norm in found.norms if norm > 0 and math.isfinite(norm)]

@@ -37,11 +37,12 @@ def posterior_collapse(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="posterior collapse",
         severity="serious",
-        seen=f"{silent:.0%} of {len(each)} latent units carry less than {MIN_KL_DIVERGENCE} nats; all of "
+        observed=f"{silent:.0%} of {len(each)} latent units carry less than {MIN_KL_DIVERGENCE} "
+        f"nats; all of "
         f"them together carry {total:.4f} nats a sentence",
         why="the decoder does without the latent vector, and what is left is a language model "
         "with a costly ornament",
-        tries=(
+        suggestions=(
             "free bits, or annealing the KL from zero over more steps",
             "dropout of the decoder's input words",
             "a weaker decoder",
@@ -64,11 +65,12 @@ def unused_states(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="unused states",
         severity="mild",
-        seen=f"{int(idle.sum())} of {len(use)} states carry less than a hundredth of their fair "
+        observed=f"{int(idle.sum())} of {len(use)} states carry less than a hundredth of their "
+        f"fair "
         f"share; the use of all is that of {effective:.1f} equal ones",
         why="they cost time and numbers, and a state that is never chosen gets no gradient to "
         "become useful",
-        tries=(
+        suggestions=(
             "fewer states",
             "a lower learning rate at the start (--set warmup_steps=100), so that none is lost",
             "other first states: another --seed",

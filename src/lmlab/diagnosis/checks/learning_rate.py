@@ -57,7 +57,8 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
     signs = []
     if len(jumps) >= MIN_JUMPS:
         signs.append(
-            f"the training loss rose {len(jumps)} times by more than {LOSS_JUMP} nats above where it "
+            f"the training loss rose {len(jumps)} times by more than {LOSS_JUMP} nats above "
+            f"where it "
             f"had been, at most by {max(jumps):.2f}"
         )
     if largest > HUGE_UPDATE_RATIO:
@@ -70,10 +71,10 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="learning rate too high",
         severity="serious" if jumps else "mild",
-        seen="; ".join(signs) + f"; the learning rate is {rate:g}",
+        observed="; ".join(signs) + f"; the learning rate is {rate:g}",
         why="steps that overshoot undo what others have learnt, and the loss ends higher than it "
         "need",
-        tries=(
+        suggestions=(
             f"--set learning_rate={rate / 10:g}",
             "--set warmup_steps=100",
             "--set schedule=cosine",
@@ -114,10 +115,11 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="learning rate too low",
         severity="serious" if still else "mild",
-        seen=f"a usual step changes the weights by {ratio:.1e} of their length, {moved:.1%} in all "
+        observed=f"a usual step changes the weights by {ratio:.1e} of their length, {moved:.1%} "
+        f"in all "
         f"{evidence.history.steps} steps{line}; the learning rate is {rate:g}",
         why="the same loss could be had in far fewer steps, and a lower one in as many",
-        tries=(
+        suggestions=(
             f"--set learning_rate={rate * (100 if still else 5):g}",
             "longer training, if the rate is meant to be so low",
         ),
@@ -133,7 +135,7 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
 
 def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
     """Nearly every gradient is longer than the clip allows."""
-    clip = float(evidence.settings.get("clip") or 0.0)
+    clip = float(evidence.settings.get("grad_clip") or 0.0)
     norms = [w.gradient_norm for w in _windows(evidence) if w.gradient_norm is not None]
     if not clip or len(norms) < MIN_WINDOWS:
         return None
@@ -144,12 +146,17 @@ def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="gradient always clipped",
         severity="mild",
-        seen=f"{share:.0%} of the gradients were longer than clip={clip:g}; half of them longer "
+        observed=f"{share:.0%} of the gradients were longer than clip={clip:g}; half of them "
+        f"longer "
         f"than {usual:.3g}",
         why="every step is then as long as every other, however near the goal is; and a gradient "
         "that large may be one that explodes",
-        tries=(f"--set clip={2 * usual:.2g}", "a lower learning rate", "--set warmup_steps=100"),
-        numbers={"share": share, "clip": clip, "median norm": usual},
+        suggestions=(
+            f"--set grad_clip={2 * usual:.2g}",
+            "a lower learning rate",
+            "--set warmup_steps=100",
+        ),
+        numbers={"share": share, "grad_clip": clip, "median norm": usual},
     )
 
 
@@ -198,10 +205,10 @@ def _falls(pieces: list[float]) -> tuple[float, float]:
 
 def _ratio_at_peak(windows: tuple[TrainingWindow, ...]) -> float | None:
     """The median update ratio of steps at half the highest rate or more: no warm-up, no decay."""
-    peak = max((w.rate for w in windows if w.rate is not None), default=0.0)
+    peak = max((w.learning_rate for w in windows if w.learning_rate is not None), default=0.0)
     ratios = [
         w.update_ratio
         for w in windows
-        if w.update_ratio is not None and (w.rate or 0.0) >= peak / 2
+        if w.update_ratio is not None and (w.learning_rate or 0.0) >= peak / 2
     ]
     return median(ratios) if ratios else None

@@ -46,12 +46,12 @@ def worse_than_ngram(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="worse than an n-gram",
         severity="serious" if serious else "mild",
-        seen=f"{found.model:.3f} nats per token on {found.where}; an interpolated Kneser-Ney "
+        observed=f"{found.model:.3f} nats per token on {found.where}; an interpolated Kneser-Ney "
         f"{name} fitted on the same training tokens has {best:.3f}"
         + (f" (the bigram {found.bigram:.3f})" if name != BIGRAM else ""),
         why="counts of two or three tokens predict the text better, so the network is not trained "
         "enough, too small, or misconfigured",
-        tries=(
+        suggestions=(
             "longer training: compare the curve with the levels in the figure",
             "a larger size, or another learning rate",
             "the n-gram itself: lmlab train ngram",

@@ -40,20 +40,21 @@ def loss_not_finite(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="loss not finite",
         severity="serious",
-        seen=f"training stopped after step {history.steps}, because the loss or the gradient was "
+        observed=f"training stopped after step {history.steps}, because the loss or the "
+        f"gradient was "
         "no number any more",
         why="the weights were on their way to infinity; those that are kept are of the last "
         "validation before it, if there was one",
-        tries=_calmer(evidence),
+        suggestions=_calmer(evidence),
         numbers={"steps": float(history.steps)},
     )
 
 
 def _calmer(evidence: RunEvidence) -> tuple[str, ...]:
     rate = float(evidence.settings.get("learning_rate", 0.0))
-    clip = float(evidence.settings.get("clip", 0.0))
+    clip = float(evidence.settings.get("grad_clip", 0.0))
     tries = [f"--set learning_rate={rate / 10:g}"]
-    tries += ["--set clip=1"] if not 0 < clip <= 1 else []
+    tries += ["--set grad_clip=1"] if not 0 < clip <= 1 else []
     tries += ["--set warmup_steps=100"] if not evidence.settings.get("warmup_steps") else []
     return tuple(tries)
 
@@ -69,9 +70,9 @@ def stopped_early(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="interrupted",
         severity="mild",
-        seen=f"training ended at step {history.steps}, {share:.0%} of its budget",
+        observed=f"training ended at step {history.steps}, {share:.0%} of its budget",
         why="it was stopped before its time, so its figures are not those of a finished run",
-        tries=("the same command with --resume",),
+        suggestions=("the same command with --resume",),
         numbers={"steps": float(history.steps), "share": share},
     )
 
@@ -108,10 +109,10 @@ def nothing_learned(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="nothing learnt from context",
         severity="serious",
-        seen=f"the best held-out loss is {best.loss:.3f} nats after {epochs:.1f} epochs; the "
+        observed=f"the best held-out loss is {best.loss:.3f} nats after {epochs:.1f} epochs; the "
         f"{level.name} model, which sees no context, has {level.value:.3f}",
         why="all that it knows can be had by counting single tokens, or not even that",
-        tries=(
+        suggestions=(
             "ten times the learning rate, if the training loss falls too slowly; a tenth, if it "
             "jumps",
             "longer training",
@@ -123,7 +124,7 @@ def nothing_learned(evidence: RunEvidence) -> Finding | None:
 
 def above_reference_band(evidence: RunEvidence) -> Finding | None:
     """Above the band of reference runs on this corpus."""
-    band, history = evidence.band, evidence.history
+    band, history = evidence.reference_band, evidence.history
     if band is None or evidence.card.baseline == "uniform":
         raise NotApplicable("there are no reference runs on this corpus with these tokens")
     if not history.held_out:
@@ -140,10 +141,10 @@ def above_reference_band(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="behind healthy runs",
         severity="mild",
-        seen=f"{best:.3f} nats after {last.tokens:,.0f} tokens, where healthy runs on "
+        observed=f"{best:.3f} nats after {last.tokens:,.0f} tokens, where healthy runs on "
         f"{band.corpus} ({', '.join(band.systems)}) have {low:.3f} to {high:.3f}",
         why="at the same amount of text, systems of this kind are better by now",
-        tries=(
+        suggestions=(
             "the default learning rate and batch size",
             "a larger size or width",
             "longer training",
@@ -165,11 +166,12 @@ def below_true_entropy(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="too good to be true",
         severity="serious",
-        seen=f"{best.loss:.3f} nats on held-out text, to which the true distribution itself gives "
+        observed=f"{best.loss:.3f} nats on held-out text, to which the true distribution itself "
+        f"gives "
         f"{floor:.3f}",
         why="no model can do better than the truth but by seeing what it predicts, or by "
         "probabilities that sum to more than one",
-        tries=(
+        suggestions=(
             "the conformance suite on this system: it tests both",
             "look for held-out text in the training text",
         ),
@@ -188,7 +190,7 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
     if then is None or now is None:
         raise MissingEvidence("its metrics tell no training loss")
     rise = last.loss - best.loss
-    gap = last.loss - now if evidence.losses_compare else 0.0
+    gap = last.loss - now if evidence.losses_comparable else 0.0
     rising = rise > OVERFITTING_RISE and now < then
     # A training loss that has not fallen is not that of text learnt by heart.
     if now >= history.train[0].loss or (not rising and gap <= OVERFITTING_GAP):
@@ -200,10 +202,11 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
         severity="mild"
         if history.split == "validation" and gap <= 2 * OVERFITTING_GAP
         else "serious",
-        seen=f"the {history.split} loss was best at step {best.step} ({best.loss:.3f}) and ended "
+        observed=f"the {history.split} loss was best at step {best.step} ({best.loss:.3f}) and "
+        f"ended "
         f"at {last.loss:.3f}, with {now:.3f} on the training text",
         why=f"what it learns now is the training text itself; {kept}",
-        tries=(
+        suggestions=(
             f"--set patience=3, or about {max(best.tokens, 1):,.0f} tokens of training",
             "more dropout or weight decay, where the system has them",
             "more text, or a smaller size",

@@ -38,23 +38,28 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         ConfigField("width", "d_model", 1024),
         ConfigField("layers", "encoder_layers", 12),
         ConfigField("heads", "encoder_attention_heads", 16),
-        ConfigField("inner", "encoder_ffn_dim", 4096),
+        ConfigField("ffn_width", "encoder_ffn_dim", 4096),
         ConfigField("length", "max_position_embeddings", 1024),
         ConfigField("dropout", "dropout", 0.1),
         ConfigField("attention_dropout", "attention_dropout", 0.0),
-        ConfigField("scaled", "scale_embedding", False),
+        ConfigField("scaled_embeddings", "scale_embedding", False),
         activation_field("activation_function", "gelu"),
     )
-    derived_settings = frozenset({"decoder_layers", "opening"})
+    derived_settings = frozenset({"decoder_layers", "decoder_prefix"})
     required = {"tie_word_embeddings": True, "is_encoder_decoder": True}
     # Whether a source begins with the start symbol is read of the family, and told by no config.
-    free = CheckpointFamily.free | {"rate", "whole", "mask", "source_start"}
+    own_settings = CheckpointFamily.own_settings | {
+        "rate",
+        "full_mask_rate",
+        "mask",
+        "source_has_start",
+    }
     # Numbers that the first versions kept.
     ignored_weights: ClassVar[tuple[str, ...]] = (r"\.version$",)
     prefix = "model."
     output_bias = LOGIT_BIAS
     heads = ("lm_head.", LOGIT_BIAS)
-    begins_with_start: ClassVar[bool]
+    decoder_starts_with_bos: ClassVar[bool]
     """Whether sources, and what is written beside them, begin with the start symbol."""
 
     def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
@@ -75,11 +80,11 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         """What stands before and after the layers of one side."""
         raise TypeError(f"{type(self).__name__} does not define side_pairs")
 
-    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         tokens = "backbone.encoder.embedding.tokens.weight"
         return {"emission.weight": tokens, "backbone.decoder.embedding.tokens.weight": tokens}
 
-    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         again = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
         return dict.fromkeys((*again, "lm_head.weight"), "model.shared.weight")
 
@@ -97,21 +102,21 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
                     "and lmlab's have the same."
                 )
         vocabulary = tokenizer.vocabulary
-        begin = read_whole_number(config, "decoder_start_token_id", vocabulary.opening)
+        begin = read_whole_number(config, "decoder_start_token_id", vocabulary.bos)
         return {
             "decoder_layers": read_whole_number(config, "decoder_layers", 12),
-            "opening": self._opening(begin, vocabulary),
-            "source_start": self.begins_with_start,
+            "decoder_prefix": self._opening(begin, vocabulary),
+            "source_has_start": self.decoder_starts_with_bos,
         }
 
     def _opening(self, begin: int, vocabulary: Vocabulary) -> tuple[int, ...]:
         """What their decoder is given before the text, where it begins with this id."""
-        start = vocabulary.start if self.begins_with_start else None
+        start = vocabulary.start if self.decoder_starts_with_bos else None
         return (begin,) if start in (None, begin) else (begin, start)
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         settings = shape.settings
-        opening = tuple(settings["opening"]) or (shape.vocabulary.opening,)
+        opening = tuple(settings["decoder_prefix"]) or (shape.vocabulary.bos,)
         begin, *more = opening
         if opening != self._opening(begin, shape.vocabulary):
             raise UserError(
@@ -121,14 +126,14 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         return {
             "decoder_layers": decoder_layers(settings),
             "decoder_attention_heads": settings["heads"],
-            "decoder_ffn_dim": settings["inner"],
+            "decoder_ffn_dim": settings["ffn_width"],
             "decoder_start_token_id": begin,
             "forced_bos_token_id": more[0] if more else None,
             "forced_eos_token_id": shape.vocabulary.end,
         }
 
-    def framing(self, settings: Mapping[str, Any]) -> str:
-        return "start text end" if settings["source_start"] else "text end"
+    def input_template(self, settings: Mapping[str, Any]) -> str:
+        return "start text end" if settings["source_has_start"] else "text end"
 
 
 def decoder_layers(settings: Mapping[str, Any]) -> int:
@@ -146,13 +151,13 @@ def seq2seq_layer_pairs(ours: str, theirs: str, *, reads_source: bool) -> Iterat
         yield from linear_pairs(
             f"{ours}.cross_attention_residual.norm", f"{theirs}.encoder_attn_layer_norm"
         )
-    yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.fc1")
-    yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{theirs}.fc2")
+    yield from linear_pairs(f"{ours}.feed_forward.up_projection", f"{theirs}.fc1")
+    yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{theirs}.fc2")
     yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.final_layer_norm")
 
 
 def attention_pairs(ours: str, theirs: str) -> Iterator[WeightPair]:
     yield from concatenated_pairs(
-        f"{ours}.project", [f"{theirs}.{name}_proj" for name in ("q", "k", "v")]
+        f"{ours}.qkv_projection", [f"{theirs}.{name}_proj" for name in ("q", "k", "v")]
     )
     yield from linear_pairs(f"{ours}.output", f"{theirs}.out_proj")

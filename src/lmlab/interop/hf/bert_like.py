@@ -29,7 +29,7 @@ ENCODER_SETTINGS = (
     ConfigField("width", "hidden_size", 768),
     ConfigField("layers", "num_hidden_layers", 12),
     ConfigField("heads", "num_attention_heads", 12),
-    ConfigField("inner", "intermediate_size", 3072),
+    ConfigField("ffn_width", "intermediate_size", 3072),
     ConfigField("dropout", "hidden_dropout_prob", 0.1),
     ConfigField("attention_dropout", "attention_probs_dropout_prob", 0.1),
     ConfigField("norm_epsilon", "layer_norm_eps", 1e-12),
@@ -44,7 +44,7 @@ ENCODER_FIXED = {
     "biases": True,
     "norm": "layer",
     "scaled_scores": True,
-    "gated": False,
+    "gated_ffn": False,
     "tied": True,
 }
 """What every one of them has: norms after the sublayers and after the embedding."""
@@ -64,7 +64,7 @@ def with_defaults(
     return [replace(each, default=defaults.get(each.theirs, each.default)) for each in kept]
 
 
-MASKED_LM_OWN_SETTINGS = CheckpointFamily.free | {
+MASKED_LM_OWN_SETTINGS = CheckpointFamily.own_settings | {
     "rate",
     "masking",
     "duplicates",
@@ -88,11 +88,11 @@ class MaskedLMFamily(CheckpointFamily):
     """Where the shared vectors of the tokens stand a second time."""
     fixed = ENCODER_FIXED
     required = ENCODER_REQUIRED
-    free = MASKED_LM_OWN_SETTINGS
+    own_settings = MASKED_LM_OWN_SETTINGS
     dropped_settings = MASKED_LM_DROPPED_SETTINGS
 
-    def needs(self, vocabulary: Vocabulary) -> None:
-        super().needs(vocabulary)
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        super().check_vocabulary(vocabulary)
         if vocabulary.mask is None:
             raise UserError(
                 f"a {self.model_type} checkpoint hides tokens behind a mask symbol, and its "
@@ -100,7 +100,7 @@ class MaskedLMFamily(CheckpointFamily):
             )
 
     def family_for_weights(self, names: Iterable[str]) -> CheckpointFamily:
-        if not all(name.startswith(self.prefix) for name in self.spelled(names).values()):
+        if not all(name.startswith(self.prefix) for name in self.canonical_names(names).values()):
             return self
         if self.encoder is None:
             raise UserError(
@@ -115,7 +115,7 @@ class MaskedLMFamily(CheckpointFamily):
             shape,
             "backbone.embedding",
             f"{self.base}.embeddings",
-            positions=self.position_rows(shape),
+            positions=self.position_transform(shape),
         )
         yield from self.layers(shape)
         yield from linear_pairs("emission.transform.dense", self.dense)
@@ -126,14 +126,14 @@ class MaskedLMFamily(CheckpointFamily):
         """What stands between the embedding and the head."""
         yield from encoder_layer_pairs(shape, "backbone.stack.blocks", f"{self.base}.encoder.layer")
 
-    def position_rows(self, shape: CheckpointSpec) -> TensorMapping:
+    def position_transform(self, shape: CheckpointSpec) -> TensorMapping:
         """The way of the vectors of positions."""
         return IDENTITY
 
     def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
         return segment_filler(shape, f"{self.base}.embeddings")
 
-    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         return {
             f"{self.decoder}.weight": f"{self.base}.embeddings.word_embeddings.weight",
             f"{self.decoder}.bias": self.bias,
@@ -173,11 +173,11 @@ def encoder_layer_pairs(shape: CheckpointSpec, ours: str, theirs: str) -> Iterat
     """Every layer: attention, feed-forward, and the norm after each."""
     for here, there in layer_names(shape, ours, theirs):
         parts = [f"{there}.attention.self.{name}" for name in ("query", "key", "value")]
-        yield from concatenated_pairs(f"{here}.attention.project", parts)
+        yield from concatenated_pairs(f"{here}.attention.qkv_projection", parts)
         yield from linear_pairs(f"{here}.attention.output", f"{there}.attention.output.dense")
         yield from linear_pairs(
             f"{here}.self_attention_residual.norm", f"{there}.attention.output.LayerNorm"
         )
-        yield from linear_pairs(f"{here}.feed_forward.widen", f"{there}.intermediate.dense")
-        yield from linear_pairs(f"{here}.feed_forward.narrow", f"{there}.output.dense")
+        yield from linear_pairs(f"{here}.feed_forward.up_projection", f"{there}.intermediate.dense")
+        yield from linear_pairs(f"{here}.feed_forward.down_projection", f"{there}.output.dense")
         yield from linear_pairs(f"{here}.feed_forward_residual.norm", f"{there}.output.LayerNorm")

@@ -62,12 +62,12 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
     config = family.their_config(shape)
     # What trained a softmax (the law of its noise) is no part of a checkpoint.
     held = model.system.state_dict().items()
-    table, state = family.table(shape), {n: v for n, v in held if not n.startswith("contrast.")}
+    table, state = family.table(shape), {n: v for n, v in held if not n.startswith("sampled_loss.")}
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.filler_weights(shape)}
     if "imported" not in model.config:  # an imported checkpoint goes out as it came
         weights |= _never_predicted(family, shape, weights)
-    if unsaid := family.unsaid(shape.settings, config, frozenset(weights), tokenizer):
+    if unsaid := family.unexpressed_settings(shape.settings, config, frozenset(weights), tokenizer):
         config[LMLAB_CONFIG_KEY] = unsaid
     imported: Mapping[str, Any] = model.config.get("imported", {})
     # What came with an imported checkpoint and says nothing about its shape goes out with it again.
@@ -82,7 +82,7 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
                 part,
                 tokenizer,
                 extra=family.extra(shape.settings, shape.vocabulary),
-                framing="" if imported else family.framing(shape.settings),
+                framing="" if imported else family.input_template(shape.settings),
                 told=_tokenizer_config(family, shape, imported.get("tokenizer_config")),
             )
     return family
@@ -102,7 +102,8 @@ def softmax_note(family: CheckpointFamily) -> str | None:
 def _never_predicted(
     family: CheckpointFamily, shape: CheckpointSpec, weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Their output bias with `NEVER_PREDICTED_BIAS` at tokens that no distribution of ours predicts."""
+    """Their output bias with `NEVER_PREDICTED_BIAS` at tokens that no distribution of ours
+    predicts."""
     bias = None if family.output_bias is None else weights.get(family.output_bias)
     if bias is None:
         return {}
@@ -149,7 +150,7 @@ def exported_tokenizer(
         vocabulary=tokenizer.vocabulary,
         rows=tokens + extra,
         extra=extra,
-        exchanged=exchange,
+        swapped_ids=exchange,
     )
     return tokenizer, shape
 

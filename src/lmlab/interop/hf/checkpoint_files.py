@@ -117,7 +117,8 @@ def weight_files(folder: Path) -> list[Path]:
         pickled = any((folder / name).exists() for name in PICKLE_FILES)
         why = "only a pickle, which lmlab never opens because it may run a stranger's code"
         raise UserError(
-            f"{folder} has no {WEIGHTS_FILE}{', ' + why if pickled else ''}; save it with transformers' "
+            f"{folder} has no {WEIGHTS_FILE}{', ' + why if pickled else ''}; save it with "
+            f"transformers' "
             "save_pretrained, which writes safetensors."
         )
     weight_map = read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")

@@ -68,8 +68,8 @@ def read_checkpoint(source: str | Path, *, family: str | None = None) -> Trained
     known = family_of_checkpoint(config.get("model_type"), family)
     tokenizer = read_tokenizer(folder)
     known = known.family_for_weights(weight_names(folder))
-    known.needs(tokenizer.vocabulary)
-    described, weights = known.gather(folder, config)
+    known.check_vocabulary(tokenizer.vocabulary)
+    described, weights = known.read_checkpoint_parts(folder, config)
     with stored_model_guard(folder, sum(each.nbytes for each in weights.values())):
         made = build_imported_system(known, described, tokenizer, weights)
     imported = {
@@ -111,7 +111,7 @@ def build_imported_system(
     weights: Mapping[str, Tensor],
 ) -> ImportedSystem:
     """The system that a checkpoint is, every weight in its place."""
-    spelled = family.spelled(weights)
+    spelled = family.canonical_names(weights)
     theirs = {new: weights[name] for name, new in spelled.items() if not family.is_ignored(new)}
     vocabulary = tokenizer.vocabulary
     settings = family.our_settings(config, frozenset(theirs), tokenizer)
@@ -125,9 +125,9 @@ def build_imported_system(
     family.check_ignored(shape, {new: weights[name] for name, new in spelled.items()})
     table = family.table(shape)
     theirs = {**family.defaults(shape), **table.without_tied_names(theirs)}
-    notes = _check_names(family, table, theirs) + family.remarks(config)
+    notes = _check_names(family, table, theirs) + family.import_notes(config)
     system = build_system(family.systems[0], settings, vocabulary, seed=0)
-    state = {n: value.float() for n, value in table.among(theirs).to_ours(theirs).items()}
+    state = {n: value.float() for n, value in table.restricted_to(theirs).to_ours(theirs).items()}
     whole = theirs.keys() >= set(table.their_names)
     _check_shapes(family, system.state_dict(), state, whole=whole)
     check_finite("the checkpoint", state, dict(system.named_parameters()))

@@ -72,7 +72,7 @@ def from_hf_activation(name: Any) -> str:
 def resolve_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with one spelling each: 0 may stand for the usual size, which they also may tell."""
     width, found = settings["width"], dict(settings)
-    found["inner"] = settings["inner"] or 4 * width
+    found["ffn_width"] = settings["ffn_width"] or 4 * width
     if settings["head_width"] * settings["heads"] == width:
         found["head_width"] = 0
     if settings["embedding_width"] == width:

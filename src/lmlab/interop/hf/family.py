@@ -46,7 +46,7 @@ class CheckpointSpec:
     """Token vectors that the checkpoint has."""
     extra: int = 0
     """Token vectors of ours beyond the tokeniser's: a system's own symbols."""
-    exchanged: tuple[int, int] | None = None
+    swapped_ids: tuple[int, int] | None = None
     """Two tokens whose ids are exchanged in the checkpoint."""
 
     @property
@@ -57,7 +57,7 @@ class CheckpointSpec:
     def token_row_transform(self) -> ResizeRows:
         """The way of whatever has a row for each token."""
         size = self.vocabulary.size + self.extra
-        return ResizeRows(ours=size, theirs=self.rows, exchanged=self.exchanged)
+        return ResizeRows(ours=size, theirs=self.rows, swapped_ids=self.swapped_ids)
 
 
 class CheckpointFamily:
@@ -71,9 +71,10 @@ class CheckpointFamily:
     """Further settings of ours that `import_settings` and `export_config` translate."""
     fixed: ClassVar[Mapping[str, Any]] = {}
     """Settings of ours that all checkpoints of the family have, where not our own default."""
-    free: ClassVar[frozenset[str]] = frozenset({"reach", "buckets", "max_distance"})
+    own_settings: ClassVar[frozenset[str]] = frozenset({"clip_distance", "buckets", "max_distance"})
     """Settings of ours that their config.json has no word for: they concern training, what a score
-    asks, or parts that the family does not have. They go out under a word of ours, `LMLAB_CONFIG_KEY`."""
+    asks, or parts that the family does not have. They go out under a word of ours,
+    `LMLAB_CONFIG_KEY`."""
     dropped_settings: ClassVar[frozenset[str]] = SAMPLED_LOSS_SETTINGS
     """Settings of ours that do not go out: what trained a softmax is no part of a checkpoint."""
     required: ClassVar[Mapping[str, Any]] = {}
@@ -111,11 +112,11 @@ class CheckpointFamily:
         """Our weights beside theirs."""
         raise TypeError(f"{type(self).__name__} does not define pairs")
 
-    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         """Our further names of weights that are shared."""
         return {"emission.weight": "backbone.embedding.tokens.weight"}
 
-    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         """Theirs."""
         return {}
 
@@ -144,7 +145,7 @@ class CheckpointFamily:
         """Further settings of ours, which depend on several of theirs or on which weights exist."""
         return {}
 
-    def needs(self, vocabulary: Vocabulary) -> None:
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
         """A UserError where a tokeniser lacks what the family needs."""
         if vocabulary.start is None and vocabulary.end is None:
             raise UserError(
@@ -156,7 +157,7 @@ class CheckpointFamily:
         """Spellings of the symbols that our system appends to the tokeniser's."""
         return ()
 
-    def framing(self, settings: Mapping[str, Any]) -> str:
+    def input_template(self, settings: Mapping[str, Any]) -> str:
         """What stands around a text that their network reads: of start, text and end."""
         return "start text end"
 
@@ -164,11 +165,11 @@ class CheckpointFamily:
         """The family of a checkpoint with these weights: itself, or that of encoders alone."""
         return self
 
-    def remarks(self, config: Mapping[str, Any]) -> list[str]:
+    def import_notes(self, config: Mapping[str, Any]) -> list[str]:
         """Sentences on what a checkpoint asks for and a run of ours does not do."""
         return []
 
-    def gather(
+    def read_checkpoint_parts(
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         """The config and the weights of a checkpoint, where it is not simply what a folder has."""
@@ -217,7 +218,7 @@ class CheckpointFamily:
             **self.export_config(shape),
         }
 
-    def unsaid(
+    def unexpressed_settings(
         self,
         settings: Mapping[str, Any],
         config: Mapping[str, Any],
@@ -228,7 +229,7 @@ class CheckpointFamily:
         read = self.our_settings(config, names, tokenizer)
         return {
             name: to_set_value(settings[name])
-            for name in sorted(self.free & read.keys() & settings.keys())
+            for name in sorted(self.own_settings & read.keys() & settings.keys())
             if to_json_value(read[name]) != to_json_value(settings[name])
         }
 
@@ -236,22 +237,26 @@ class CheckpointFamily:
         """What an export of ours wrote beside their settings; nothing in other checkpoints."""
         told = config.get(LMLAB_CONFIG_KEY, {})
         strings = isinstance(told, dict) and all(isinstance(each, str) for each in told.values())
-        if not strings or not told.keys() <= self.free:
+        if not strings or not told.keys() <= self.own_settings:
             raise UserError(
-                f"the checkpoint's config.json has {LMLAB_CONFIG_KEY}={told!r}, and an object of settings "
-                f"as --set takes them was expected, of {', '.join(sorted(self.free))}; remove it."
+                f"the checkpoint's config.json has {LMLAB_CONFIG_KEY}={told!r}, and an object "
+                f"of settings "
+                f"as --set takes them was expected, of {', '.join(sorted(self.own_settings))}; "
+                f"remove it."
             )
         return dict(told)
 
-    def told(self) -> set[str]:
+    def expressible_settings(self) -> set[str]:
         """Settings of ours that their config.json tells."""
         return {each.ours for each in self.settings} | self.derived_settings
 
     def table(self, shape: CheckpointSpec) -> NameTable:
         """The names of all weights, of both sides."""
-        return NameTable(tuple(self.pairs(shape)), self.our_copies(shape), self.their_copies(shape))
+        return NameTable(
+            tuple(self.pairs(shape)), self.our_tied_names(shape), self.their_tied_names(shape)
+        )
 
-    def spelled(self, names: Iterable[str]) -> dict[str, str]:
+    def canonical_names(self, names: Iterable[str]) -> dict[str, str]:
         """The names of a checkpoint as the table spells them: old words and bare models mended."""
         spelled = {name: _modern(name) for name in names}
         if not self.prefix or any(name.startswith(self.prefix) for name in spelled.values()):
@@ -267,13 +272,15 @@ class CheckpointFamily:
     def _check_expressible(self, settings: Mapping[str, Any]) -> None:
         neutral = asdict(system_module(self.systems[0]).Config()) | dict(self.fixed)
         for name, value in settings.items():
-            if name in self.told() | self.free | self.dropped_settings:
+            if name in self.expressible_settings() | self.own_settings | self.dropped_settings:
                 continue
             usual = neutral[name]
             if to_json_value(value) != to_json_value(usual):
                 raise UserError(
-                    f"the run has {name}={to_json_value(value)!r}, which a {self.model_type} checkpoint "
-                    f"can't express (it always means {to_json_value(usual)!r}); it can't be exported."
+                    f"the run has {name}={to_json_value(value)!r}, which a {self.model_type} "
+                    f"checkpoint "
+                    f"can't express (it always means {to_json_value(usual)!r}); it can't be "
+                    f"exported."
                 )
 
 

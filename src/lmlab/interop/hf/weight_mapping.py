@@ -68,7 +68,7 @@ class ResizeRows(TensorMapping):
     ours: int
     theirs: int
     first: int = 0
-    exchanged: tuple[int, int] | None = None
+    swapped_ids: tuple[int, int] | None = None
     """Two rows that have changed places."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
@@ -82,10 +82,10 @@ class ResizeRows(TensorMapping):
         return [_sized(torch.cat([before, self._exchanged(ours)]), self.theirs)]
 
     def _exchanged(self, table: Tensor) -> Tensor:
-        if self.exchanged is None:
+        if self.swapped_ids is None:
             return table
         order = list(range(len(table)))
-        first, second = self.exchanged
+        first, second = self.swapped_ids
         order[first], order[second] = second, first
         return table[order]
 
@@ -128,26 +128,26 @@ class Reshape(TensorMapping):
 class Unsqueeze(TensorMapping):
     """What they keep with one more axis of size 1 at the front; the rest goes by `way`."""
 
-    way: TensorMapping
+    mapping: TensorMapping
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        return self.way.to_ours([theirs[0].squeeze(0)])
+        return self.mapping.to_ours([theirs[0].squeeze(0)])
 
     def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        return [self.way.to_theirs(ours, 1)[0][None]]
+        return [self.mapping.to_theirs(ours, 1)[0][None]]
 
 
 @dataclass(frozen=True)
 class ConcatenateMapped(TensorMapping):
     """Tensors that go each by its own way, and are then joined."""
 
-    way: TensorMapping
+    mapping: TensorMapping
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
-        return torch.cat([self.way.to_ours([value]) for value in theirs])
+        return torch.cat([self.mapping.to_ours([value]) for value in theirs])
 
     def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        return [self.way.to_theirs(part, 1)[0] for part in ours.chunk(count)]
+        return [self.mapping.to_theirs(part, 1)[0] for part in ours.chunk(count)]
 
 
 IDENTITY, TRANSPOSE, CONCATENATE = Identity(), Transpose(), Concatenate()
@@ -159,7 +159,7 @@ class WeightPair:
 
     ours: str
     theirs: tuple[str, ...]
-    way: TensorMapping = IDENTITY
+    mapping: TensorMapping = IDENTITY
 
 
 def weight_pair(ours: str, theirs: str, way: TensorMapping = IDENTITY) -> WeightPair:
@@ -190,15 +190,15 @@ class NameTable:
     """All pairs of one checkpoint, and on each side the further names of shared weights."""
 
     pairs: tuple[WeightPair, ...]
-    our_copies: Mapping[str, str]
+    our_tied_names: Mapping[str, str]
     """Our name → the one in `pairs` that is the same weight."""
-    their_copies: Mapping[str, str]
+    their_tied_names: Mapping[str, str]
     """Their name → the one in `pairs` that is the same weight; a checkpoint need not hold it."""
 
     def without_tied_names(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their weights by the names in `pairs`: which of a shared one's names is kept, varies."""
-        found = {name: value for name, value in theirs.items() if name not in self.their_copies}
-        for name, kept in self.their_copies.items():
+        found = {name: value for name, value in theirs.items() if name not in self.their_tied_names}
+        for name, kept in self.their_tied_names.items():
             value = theirs.get(name)
             if value is not None and not torch.equal(found.setdefault(kept, value), value):
                 raise UserError(
@@ -212,7 +212,7 @@ class NameTable:
         found = {}
         for each in self.pairs:
             try:
-                value = each.way.to_ours([theirs[name] for name in each.theirs])
+                value = each.mapping.to_ours([theirs[name] for name in each.theirs])
             except (RuntimeError, ValueError) as error:
                 names, reason = " and ".join(each.theirs), str(error).splitlines()[0]
                 raise UserError(
@@ -220,14 +220,14 @@ class NameTable:
                     "belongs together."
                 ) from error
             found[each.ours] = value.contiguous()
-        copies = {name: kept for name, kept in self.our_copies.items() if kept in found}
+        copies = {name: kept for name, kept in self.our_tied_names.items() if kept in found}
         return found | {name: found[kept] for name, kept in copies.items()}
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Their weights of our state, shared ones once."""
         found: dict[str, Tensor] = {}
         for each in self.pairs:
-            values = each.way.to_theirs(ours[each.ours], len(each.theirs))
+            values = each.mapping.to_theirs(ours[each.ours], len(each.theirs))
             found |= {
                 name: value.contiguous() for name, value in zip(each.theirs, values, strict=True)
             }
@@ -235,14 +235,14 @@ class NameTable:
 
     @property
     def our_names(self) -> set[str]:
-        return {each.ours for each in self.pairs} | set(self.our_copies)
+        return {each.ours for each in self.pairs} | set(self.our_tied_names)
 
     @property
     def their_names(self) -> list[str]:
         """In the order of the table, without copies."""
         return [name for each in self.pairs for name in each.theirs]
 
-    def among(self, theirs: Iterable[str]) -> NameTable:
+    def restricted_to(self, theirs: Iterable[str]) -> NameTable:
         """The part of the table of which they have the weights."""
         there = set(theirs)
         kept = tuple(each for each in self.pairs if there.issuperset(each.theirs))

@@ -36,9 +36,9 @@ class MentionUnits:
         self._lengths: dict[int, tuple[int, ...]] = {}
         """By its first token, how long a name can be, the longest first."""
 
-    def meet(self, pieces: TokenizerProtocol) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Learn how the tokeniser writes the names, and where words begin."""
-        self.words.meet(pieces)
+        self.words.setup_tokenizer(pieces)
         self.names = self.lexicon()
         unknown = self.words.vocabulary.unknown
         self._numbers, lengths = {}, dict[int, set[int]]()
@@ -49,7 +49,7 @@ class MentionUnits:
                 lengths.setdefault(tokens[0], set()).add(len(tokens))
         self._lengths = {first: tuple(sorted(all, reverse=True)) for first, all in lengths.items()}
 
-    def covering(self, batch: Batch, allowed: Tensor) -> Tensor:
+    def mention_ids(self, batch: Batch, allowed: Tensor) -> Tensor:
         """(B, T) the number of the name that covers each place, -1 where none.
 
         Entities that the corpus tells are numbered after the lexicon's names.

@@ -36,20 +36,20 @@ class MaskedCopies:
     """(N,) which row each is a copy of."""
     places: Tensor | None
     """(N,) the one place asked in each copy; None where all those of `asked` are."""
-    asked: Tensor
+    targets: Tensor
     """(B, T) bool: the places of the batch that are asked."""
-    hidden: Tensor | None = None
+    masked: Tensor | None = None
     """(B, T) bool: what is hidden in a copy whatever its place; None for none but its place."""
     words: Tensor | None = None
     """(B, T) the number of the word at each place, where the rest of a word is hidden as well."""
 
-    def question(self, here: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    def masks_of(self, here: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """(n, length) the places that are hidden and those asked in the copies `here` (n,)."""
         rows = self.rows[here]
         if self.places is None:
-            asked = self.asked[rows, :length]
+            asked = self.targets[rows, :length]
             nothing = torch.zeros_like(asked)
-            return nothing if self.hidden is None else self.hidden[rows, :length], asked
+            return nothing if self.masked is None else self.masked[rows, :length], asked
         place = torch.arange(length, device=rows.device)
         asked = place == self.places[here][:, None]
         if self.words is None:
@@ -62,13 +62,13 @@ class MaskedCopies:
 def mask_each(asked: Tensor, words: Tensor | None = None) -> MaskedCopies:
     """A copy for each place of `asked` (B, T), hidden in it; with the rest of its word if told."""
     rows, places = asked.nonzero(as_tuple=True)
-    return MaskedCopies(rows=rows, places=places, asked=asked, words=words)
+    return MaskedCopies(rows=rows, places=places, targets=asked, words=words)
 
 
 def mask_together(asked: Tensor, hidden: Tensor | None) -> MaskedCopies:
     """A copy for each row with `hidden` (B, T) hidden, or nothing, and all of `asked` asked."""
     rows = asked.any(1).nonzero()[:, 0]
-    return MaskedCopies(rows=rows, places=None, asked=asked, hidden=hidden)
+    return MaskedCopies(rows=rows, places=None, targets=asked, masked=hidden)
 
 
 def score_masked_copies(
@@ -86,7 +86,7 @@ def score_masked_copies(
     found, indices = [], []
     for here, length in _groups(batch.lengths[copies.rows], tokens_at_once):
         rows = copies.rows[here]
-        hidden, asked = copies.question(here, length)
+        hidden, asked = copies.masks_of(here, length)
         found.append(ask(_shortened(batch.select(rows), length), hidden, asked))
         which, places = asked.nonzero(as_tuple=True)
         indices.append((rows[which], places))

@@ -19,7 +19,7 @@ class RepackedBatch:
     """What is fed: B' sequences of at most T' tokens."""
     rows: Tensor
     """(B', T') the clean row that each place comes from."""
-    places: Tensor
+    positions: Tensor
     """(B', T') its place there, -1 at a separator that was put in and at padding."""
     segments: Tensor | None = None
     """(B', T') 0 up to the separator and 1 after it, where there are pairs."""
@@ -28,8 +28,8 @@ class RepackedBatch:
 
     def take(self, values: Tensor, *, fill: Tensor | int) -> Tensor:
         """(B', T') of clean values (B, T), with `fill` where a place comes from none."""
-        taken = values[self.rows, self.places.clamp(min=0)]
-        return torch.where(self.places >= 0, taken, torch.as_tensor(fill).to(taken))
+        taken = values[self.rows, self.positions.clamp(min=0)]
+        return torch.where(self.positions >= 0, taken, torch.as_tensor(fill).to(taken))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class FullSentences:
     """Most tokens of an input."""
     pad: int = 0
 
-    def arrange(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
+    def pack(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
         """Nothing is drawn: the batch is put together as it came."""
         device, lengths = batch.tokens.device, batch.lengths.tolist()
         rows, places = [], []
@@ -62,7 +62,7 @@ class FullSentences:
                 condition=None,
             ),
             rows=pad_sequence(rows, batch_first=True).to(device),
-            places=pad_sequence(places, batch_first=True, padding_value=-1).to(device),
+            positions=pad_sequence(places, batch_first=True, padding_value=-1).to(device),
         )
         tokens = arranged.take(batch.tokens, fill=self.pad)
         return replace(arranged, batch=replace(arranged.batch, tokens=tokens))

@@ -58,11 +58,11 @@ class SpanMasking:
             (len(batch), 3, hidden.shape[1] + 1), hidden.device, generator=generator
         )
         for row, (count, draws) in enumerate(zip(words, drawn.tolist(), strict=True)):
-            for first, length in self.laid(count, draws):
+            for first, length in self.place_spans(count, draws):
                 hidden[row, first : first + length] = True
         return hidden.to(allowed.device).gather(1, word) & allowed
 
-    def laid(self, words: int, draws: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
+    def place_spans(self, words: int, draws: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
         """First word and length of each span in a text of so many words.
 
         `draws` are three rows of at least `words` + 1 numbers in [0, 1).

@@ -69,7 +69,7 @@ class MaskReplacement:
     vocabulary: Vocabulary
     mask: float = 0.8
     random: float = 0.1
-    together: bool = False
+    per_span: bool = False
 
     def __post_init__(self) -> None:
         require_mask_token(self.vocabulary)
@@ -84,7 +84,7 @@ class MaskReplacement:
     ) -> Tensor:
         """The tokens (B, T) with those at `chosen` replaced."""
         drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
-        if self.together:
+        if self.per_span:
             drawn = drawn.gather(1, run_starts(~chosen | ~shift_right(chosen, fill=False)))
         shown = tokens.masked_fill(
             chosen & (drawn < self.mask), require_mask_token(self.vocabulary)
@@ -142,9 +142,9 @@ def run_starts(starts: Tensor) -> Tensor:
 class MaskedBatch:
     """What was drawn for a batch."""
 
-    chosen: Tensor
+    masked: Tensor
     """(B, T) bool: the places that are hidden."""
-    shown: Tensor
+    inputs: Tensor
     """(B, T) the tokens, with what stands where the hidden ones were."""
 
 
@@ -168,7 +168,7 @@ class StaticMasking:
         self, draw: MaskSampler, batch: Batch, *, generator: torch.Generator | None = None
     ) -> MaskedBatch:
         """What `draw` gives, with numbers that are each row's own."""
-        if batch.carries:
+        if batch.continues_previous:
             return draw(batch, generator)
         which = (
             sample_uniform((len(batch),), batch.tokens.device, generator=generator)

@@ -52,7 +52,7 @@ class WordUnits:
         self._marked = False
         """Whether a token tells by itself that it goes on a word."""
 
-    def meet(self, pieces: TokenizerProtocol) -> None:
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Look at every token once."""
         tokens = [pieces.token(i) for i in range(self.vocabulary.size)]
         ordinary = set(ordinary_token_ids(self.vocabulary).tolist())
@@ -63,7 +63,7 @@ class WordUnits:
         self._ends = torch.tensor(ends) | torch.tensor(alone)
 
     @property
-    def beginnings(self) -> Tensor | None:
+    def word_start_tokens(self) -> Tensor | None:
         """(V,) bool: the tokens that a word may begin with; None until the tokeniser is known, and
         for characters, where it may be any."""
         return self._begins if self._marked else None

@@ -40,11 +40,11 @@ class AcceptanceRule(Protocol):
         """gibbs or metropolis."""
         ...
 
-    def begin(self, state: ChainState) -> ChainState:
+    def initialise(self, state: ChainState) -> ChainState:
         """The state with what the decisions need of it."""
         ...
 
-    def log_chance(
+    def log_acceptance(
         self,
         energies: Tensor,
         proposed: Tensor,
@@ -76,10 +76,10 @@ class GibbsAcceptance:
 
     name: str = "gibbs"
 
-    def begin(self, state: ChainState) -> ChainState:
+    def initialise(self, state: ChainState) -> ChainState:
         return state
 
-    def log_chance(
+    def log_acceptance(
         self,
         energies: Tensor,
         proposed: Tensor,
@@ -114,11 +114,11 @@ class MetropolisHastings:
     target: EnergyFunction
     name: str = "metropolis"
 
-    def begin(self, state: ChainState) -> ChainState:
+    def initialise(self, state: ChainState) -> ChainState:
         energies = self.target.energies(state.batch, state.blanks)
         return replace(state, energies=energies)
 
-    def log_chance(
+    def log_acceptance(
         self,
         energies: Tensor,
         proposed: Tensor,
@@ -146,7 +146,7 @@ class MetropolisHastings:
             rows = other.nonzero()[:, 0]
             blanks = None if state.blanks is None else state.blanks[rows]
             energies[other] = self.target.energies(proposed.batch.select(rows), blanks)
-        log_chance = self.log_chance(
+        log_chance = self.log_acceptance(
             state.energies, energies, proposed.forward, proposed.backward, temperature
         )
         coins = torch.rand(len(other), generator=generator, dtype=torch.float64)

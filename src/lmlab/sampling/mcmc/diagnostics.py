@@ -153,7 +153,7 @@ class ConvergenceDiagnostics:
 
     acceptance_rate: float
     """Share of the proposals that were taken; Gibbs takes all."""
-    changed: float
+    change_rate: float
     """Share of the steps after which the text was another one."""
     resize_acceptance_rate: float | None
     """Share of the changes of length that were taken; None where there were none."""
@@ -162,9 +162,9 @@ class ConvergenceDiagnostics:
     r_hat: float
     """Of the energy, split and rank-normalised (Vehtari et al. 2021); the worst over lengths where
     chains of different lengths ran. Near 1 if they have mixed; infinite if they stand still."""
-    effective_size: float
+    effective_sample_size: float
     """Independent energies that would tell their mean as well."""
-    readings: int
+    recorded: int
     """Energies that these are from, over all chains."""
     autocorrelation: tuple[float, ...]
     """Of the energy, at lags of 0, 1, 2 … readings."""
@@ -189,7 +189,7 @@ class McmcResult:
 
     texts: tuple[ChainSample, ...]
     method: str
-    law: str
+    target_distribution: str
     """A sentence: what distribution the chain has in the end."""
     energy: str
     proposal: str
@@ -215,7 +215,7 @@ class McmcResult:
     lengths: tuple[int, int] | None
     token_cost: float
     seed: int
-    mixing: ConvergenceDiagnostics
+    diagnostics: ConvergenceDiagnostics
     trace: ChainTrace
     seconds: float
     interrupted: bool = False
@@ -279,13 +279,13 @@ class ChainMonitor:
         moved = kept[np.isfinite(kept)]
         return ConvergenceDiagnostics(
             acceptance_rate=_share(taken, steps),
-            changed=_share(changed, steps),
+            change_rate=_share(changed, steps),
             resize_acceptance_rate=self._resize_share(),
             energy_mean=float(moved.mean()) if moved.size else math.nan,
             energy_std=float(moved.std()) if moved.size else math.nan,
             r_hat=_worst([r_hat(group) for group in groups]),
-            effective_size=float(sum(effective_sample_size(group) for group in groups)),
-            readings=int(kept.size),
+            effective_sample_size=float(sum(effective_sample_size(group) for group in groups)),
+            recorded=int(kept.size),
             autocorrelation=tuple(autocorrelation(kept, MAX_LAG)),
         )
 
@@ -309,10 +309,10 @@ def mixing_warnings(mixing: ConvergenceDiagnostics) -> list[str]:
     if mixing.r_hat > MAX_R_HAT:
         return [
             f"the chains have not mixed: R-hat of their energies is {mixing.r_hat:.2f} and should "
-            f"be below {MAX_R_HAT}, so the texts still tell where each chain began; run more --steps, "
-            "raise the temperature, or --anneal from a higher one."
+            f"be below {MAX_R_HAT}, so the texts still depend on where each chain began; run more "
+            "--steps, raise the temperature, or --anneal from a higher one."
         ]
-    if mixing.readings and mixing.changed == 0:
+    if mixing.recorded and mixing.change_rate == 0:
         return [
             "the chains never moved after the burn-in: no proposal was taken that changed a text; "
             "run more --steps, or raise the temperature."

@@ -145,7 +145,7 @@ class LengthPenalisedEnergy:
 
     target: EnergyFunction
     cost: float = 0.0
-    around: int = 2
+    special_token_count: int = 2
     """Symbols around a text in its row: <s>, and </s> where there is one."""
 
     @property
@@ -158,7 +158,7 @@ class LengthPenalisedEnergy:
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
         energies = self.target.energies(batch, blanks)
-        return energies + self.cost * (batch.lengths - self.around).to(energies)
+        return energies + self.cost * (batch.lengths - self.special_token_count).to(energies)
 
 
 def make_energy(system: Any, name: str | None = None) -> EnergyFunction:

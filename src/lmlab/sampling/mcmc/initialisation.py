@@ -33,7 +33,7 @@ class ChainTemplate:
 
     tokens: tuple[int | None, ...]
     """None where nothing stands yet."""
-    moves: tuple[bool, ...]
+    free: tuple[bool, ...]
     """Which places move; those where nothing stands yet do."""
     note: str | None = None
     """A sentence for the user, on words that the model does not know."""
@@ -47,7 +47,7 @@ def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
     fixed: list[int | None] = list(read.ids)
     return ChainTemplate(
         tokens=(*fixed, *[None] * length),
-        moves=(*[False] * len(fixed), *[True] * length),
+        free=(*[False] * len(fixed), *[True] * length),
         note=read.note,
     )
 
@@ -55,9 +55,7 @@ def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
 def masked_template(text: str, tokenizer: Any) -> ChainTemplate:
     """A text with <mask> or [MASK] where tokens move; a UserError where it has none."""
     read = parse_masked_text(text, tokenizer)
-    return ChainTemplate(
-        tokens=read.ids, moves=tuple(id is None for id in read.ids), note=read.note
-    )
+    return ChainTemplate(tokens=read.ids, free=tuple(id is None for id in read.ids), note=read.note)
 
 
 def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainTemplate:
@@ -73,7 +71,7 @@ def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainT
             )
     asked = set(positions) or set(range(1, len(read.ids) + 1))
     moves = tuple(place in asked for place, _ in enumerate(read.ids, 1))
-    return ChainTemplate(tokens=read.ids, moves=moves, note=read.note)
+    return ChainTemplate(tokens=read.ids, free=moves, note=read.note)
 
 
 class Initialisation(Protocol):
@@ -101,7 +99,7 @@ class RandomInitialisation:
     def fill(
         self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
     ) -> ChainState:
-        law = uniform_proposal(self.vocabulary).law.expand(int(blank.sum()), -1)
+        law = uniform_proposal(self.vocabulary).token_log_probs.expand(int(blank.sum()), -1)
         if not len(law):
             return state
         drawn = sample_tokens(law, generator).to(blank.device)
@@ -152,8 +150,10 @@ def initial_state(
     ]
     system.check_length(max(map(len, rows)))
     batch = pad_rows(rows, system)
-    fixed = _marked(batch.tokens, [[not moves for moves in form.moves] for form in forms])
-    state = ChainState(batch=batch, fixed=fixed if fixed.any() else None, around=around)
+    fixed = _marked(batch.tokens, [[not moves for moves in form.free] for form in forms])
+    state = ChainState(
+        batch=batch, fixed=fixed if fixed.any() else None, special_token_count=around
+    )
     blank = _marked(batch.tokens, [[id is None for id in form.tokens] for form in forms])
     state = start.fill(state, blank, generator=generator)
     _check(state, vocabulary)

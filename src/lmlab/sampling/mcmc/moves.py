@@ -30,7 +30,7 @@ class ChainState:
     """A text a row: <s> x … </s>, padded at its end."""
     fixed: Tensor | None = None
     """(C, T) bool: tokens of a template, which stay; None where none do."""
-    around: int = 2
+    special_token_count: int = 2
     """Symbols around a text in its row: <s>, and </s> where there is one."""
     energies: Tensor | None = None
     """(C,) of the present texts, where the decision needs them."""
@@ -39,7 +39,7 @@ class ChainState:
     def free(self) -> Tensor:
         """(C, T) bool: places whose tokens move."""
         place = torch.arange(self.batch.tokens.shape[1], device=self.batch.tokens.device)
-        text = (place >= 1) & (place < (self.batch.lengths - self.around + 1)[:, None])
+        text = (place >= 1) & (place < (self.batch.lengths - self.special_token_count + 1)[:, None])
         return text if self.fixed is None else text & ~self.fixed
 
     @property
@@ -79,7 +79,7 @@ class ResampleMove:
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> ProposedTexts:
-        masked = self.order.places(state.free, step=step, generator=generator)
+        masked = self.order.positions(state.free, step=step, generator=generator)
         return resample_positions(
             self.proposal, state.batch, masked, temperature=temperature, generator=generator
         )
@@ -97,8 +97,8 @@ class InsertDeleteMove:
     """
 
     proposal: ProposalDistribution
-    least: int
-    most: int
+    min_length: int
+    max_length: int
     """Tokens of a text, the symbols around it not counted."""
 
     def propose(
@@ -110,12 +110,12 @@ class InsertDeleteMove:
         generator: torch.Generator | None = None,
     ) -> ProposedTexts:
         batch, device = state.batch, state.batch.tokens.device
-        tokens = batch.lengths - state.around
+        tokens = batch.lengths - state.special_token_count
         coins = torch.rand(len(batch), 2, generator=generator, dtype=torch.float64).to(device)
         grows = coins[:, 0] < 0.5
         # Places are counted from 1; one more of them where a token is put in.
         chosen = 1 + (coins[:, 1] * (tokens + grows)).long().clamp(max=tokens + grows - 1)
-        stays = torch.where(grows, tokens >= self.most, tokens <= self.least)
+        stays = torch.where(grows, tokens >= self.max_length, tokens <= self.min_length)
         return self.propose_resized(
             batch, chosen, grows, stays, temperature=temperature, generator=generator
         )

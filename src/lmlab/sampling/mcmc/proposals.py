@@ -75,16 +75,16 @@ class MaskedLMProposal:
 class IndependentProposal:
     """The same law of tokens at every place, whatever stands around it: uniform, or unigram."""
 
-    law: Tensor
+    token_log_probs: Tensor
     """(V,) log-probabilities; -inf for what can't stand in a text."""
     name: str = "uniform"
 
     @property
     def size(self) -> int:
-        return len(self.law)
+        return len(self.token_log_probs)
 
     def log_probs(self, batch: Batch, masked: Tensor) -> Tensor:
-        return self.law.to(masked.device).expand(int(masked.sum()), -1)
+        return self.token_log_probs.to(masked.device).expand(int(masked.sum()), -1)
 
 
 def uniform_proposal(vocabulary: Vocabulary) -> IndependentProposal:

@@ -97,7 +97,7 @@ class McmcSampler:
         if settings.lengths is not None:
             around = special_tokens_in_row(layout, system.vocabulary)
             self.target = LengthPenalisedEnergy(
-                target=self.target, cost=settings.token_cost, around=around
+                target=self.target, cost=settings.token_cost, special_token_count=around
             )
         self.proposal: ProposalDistribution = make_proposal(
             system, settings.proposal, corpus_texts, tokenizer
@@ -172,7 +172,7 @@ class McmcSampler:
             return MetropolisHastings(self.target), None
         least, most = self.settings.lengths
         return MetropolisHastings(self.target), InsertDeleteMove(
-            proposal=self.proposal, least=least, most=most
+            proposal=self.proposal, min_length=least, max_length=most
         )
 
     def _check_state(self, state: ChainState) -> None:
@@ -184,8 +184,8 @@ class McmcSampler:
             )
         if self.settings.lengths is not None:
             least, most = self.settings.lengths
-            self.system.check_length(most + state.around)
-            lengths = (state.batch.lengths - state.around).tolist()
+            self.system.check_length(most + state.special_token_count)
+            lengths = (state.batch.lengths - state.special_token_count).tolist()
             if not all(least <= length <= most for length in lengths):
                 raise UserError(
                     f"lengths go from {least} to {most} tokens, and a chain starts from "
@@ -211,7 +211,7 @@ class McmcSampler:
             steps=steps,
             burn_in=burn_in,
             thin=thin,
-            keep=keep,
+            samples_per_chain=keep,
             temperature=settings.temperature,
             initial_temperature=settings.anneal,
         )
@@ -234,7 +234,7 @@ class McmcSampler:
     ) -> tuple[list[tuple[int, ChainState, Tensor]], int]:
         """The texts that are kept, with the step they are from, and how many steps were made."""
         refill, kept, made = ResampleMove(proposal=self.proposal, order=self.order), [], 0
-        state = kernel.begin(state)
+        state = kernel.initialise(state)
         watch.read(self._energies(state))
         try:
             for step in range(schedule.steps):
@@ -254,7 +254,7 @@ class McmcSampler:
                 watch.count(stepped, burning=step < schedule.burn_in, resizing=resizing)
                 if made % watch.every == 0:
                     watch.read(self._energies(state))
-                if schedule.keeps(made):
+                if schedule.is_sample(made):
                     kept.append((made, state, self._energies(state)))
                 progress(made, schedule.steps)
         except KeyboardInterrupt:
@@ -290,7 +290,7 @@ class McmcSampler:
         return McmcResult(
             texts=tuple(self._texts(found)[-settings.n :]),
             method=settings.method,
-            law=self._law(),
+            target_distribution=self._law(),
             energy=self.target.name,
             proposal=self.proposal.name,
             start=named or start.name,
@@ -310,7 +310,7 @@ class McmcSampler:
             lengths=settings.lengths,
             token_cost=settings.token_cost,
             seed=settings.seed,
-            mixing=mixing,
+            diagnostics=mixing,
             trace=watch.trace(),
             seconds=seconds,
             interrupted=done < schedule.steps,
@@ -323,7 +323,7 @@ class McmcSampler:
         for step, state, energies in found:
             rows = zip(
                 state.batch.tokens.tolist(),
-                (state.batch.lengths - state.around).tolist(),
+                (state.batch.lengths - state.special_token_count).tolist(),
                 energies.tolist(),
                 strict=True,
             )

@@ -20,7 +20,7 @@ class ScanOrder(Protocol):
         """sequential or random."""
         ...
 
-    def places(
+    def positions(
         self, free: Tensor, *, step: int, generator: torch.Generator | None = None
     ) -> Tensor:
         """(C, T) bool: some of the free places (C, T) of each row."""
@@ -34,7 +34,7 @@ class RandomScan:
     masks: int = 1
     name: str = "random"
 
-    def places(
+    def positions(
         self, free: Tensor, *, step: int, generator: torch.Generator | None = None
     ) -> Tensor:
         ranks = torch.rand(free.shape, generator=generator, dtype=torch.float64).to(free.device)
@@ -49,7 +49,7 @@ class SystematicScan:
     masks: int = 1
     name: str = "sequential"
 
-    def places(
+    def positions(
         self, free: Tensor, *, step: int, generator: torch.Generator | None = None
     ) -> Tensor:
         block = (free.long().cumsum(1) - 1) // self.masks
@@ -73,7 +73,7 @@ class ChainSchedule:
     """Steps before the first text that may be kept."""
     thin: int
     """Steps between two texts of a chain that are kept."""
-    keep: int
+    samples_per_chain: int
     """Texts that each chain gives: the last ones."""
     temperature: float = 1.0
     """τ of the law."""
@@ -93,16 +93,17 @@ class ChainSchedule:
                 raise UserError(f"a temperature must be above 0, and {heat:g} came.")
         if self.initial_temperature is not None and self.burn_in == 0:
             raise UserError("the burn-in is what is annealed, and there is none; give --burn-in.")
-        needed = self.thin * (self.keep - 1) + 1
+        needed = self.thin * (self.samples_per_chain - 1) + 1
         if self.steps - self.burn_in < needed:
             raise UserError(
-                f"with {self.keep} of its texts kept, every {self.thin} steps, a chain takes "
+                f"with {self.samples_per_chain} of its texts kept, every {self.thin} steps, a "
+                f"chain takes "
                 f"{needed}, and {max(self.steps - self.burn_in, 0)} remain after the burn-in of "
                 f"{self.burn_in}; give more --steps or --chains, or ask for fewer texts."
             )
 
     def temperature_at(self, step: int) -> float:
-        """From `initial_temperature` to the law's own through the burn-in, by a constant factor; then constant."""
+        """Geometric annealing from `initial_temperature` during the burn-in; then constant."""
         if self.initial_temperature is None or step >= self.burn_in:
             return self.temperature
         return float(
@@ -110,7 +111,7 @@ class ChainSchedule:
             * (self.temperature / self.initial_temperature) ** (step / self.burn_in)
         )
 
-    def keeps(self, done: int) -> bool:
+    def is_sample(self, done: int) -> bool:
         """Whether the texts after `done` steps are among those that are kept."""
         before = self.steps - done
-        return before % self.thin == 0 and before // self.thin < self.keep
+        return before % self.thin == 0 and before // self.thin < self.samples_per_chain

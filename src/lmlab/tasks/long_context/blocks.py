@@ -30,7 +30,7 @@ class TextBlock:
     """Characters [start, end) of the text of each token; (0, 0) where they are none of the text."""
 
     @property
-    def place(self) -> tuple[int, int]:
+    def span(self) -> tuple[int, int]:
         """Characters [start, end) of the text."""
         return self.spans[0][0], self.spans[-1][1]
 
@@ -38,9 +38,19 @@ class TextBlock:
         """Its tokens from `low` to before `high`."""
         return TextBlock(tokens=self.tokens[low:high], spans=self.spans[low:high])
 
-    def blank(self) -> TextBlock:
+    def without_spans(self) -> TextBlock:
         """The same tokens, of which no answer is asked."""
         return replace(self, spans=((0, 0),) * len(self.tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockQuery:
+    """A query about the blocks of a text."""
+
+    query: TextBlock
+    blocks: tuple[TextBlock, ...]
+    span: tuple[int, int] | None = None
+    """Characters [start, end) of the query, where it is a block of the text itself."""
 
 
 def end_costs(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:

@@ -12,7 +12,6 @@ import numpy as np
 from lmlab.core.errors import UserError
 from lmlab.core.integer_parsing import parse_integer
 from lmlab.data.babi import Babi, Story
-from lmlab.tasks.task import Task
 
 Row = dict[str, Any]
 BABI_LONG = "babi-long:"
@@ -27,12 +26,12 @@ QUESTION_WORDS = {"where", "what", "who", "is", "did", "how", "why"}
 
 
 def long_babi(
-    where: str, task: type[Task], *, words: int = TEXT_WORDS, seed: int = 0
+    where: str, *, as_label: bool, words: int = TEXT_WORDS, seed: int = 0
 ) -> dict[str, list[Row]]:
     """Rows by split of the files `where`_train.txt, `where`_valid.txt and `where`_test.txt.
 
-    `where` may end in `,WORDS`. span: the answer is the word of a supporting sentence. classify:
-    it is the label (for task 15, whose texts name animals in the plural).
+    `where` may end in `,WORDS`. The answer is a word of a supporting sentence; with `as_label` it
+    is a label (for task 15, whose texts name animals in the plural).
     """
     where, _, given = where.partition(",")
     if given and parse_integer(given) is None:
@@ -47,7 +46,7 @@ def long_babi(
             found = long_rows(
                 [stories[index] for index in chosen],
                 sentences_of(stories),
-                task.name,
+                as_label=as_label,
                 words=int(given or words),
                 generator=generator,
             )
@@ -60,8 +59,8 @@ def long_babi(
 def long_rows(
     stories: Sequence[Story],
     pool: Sequence[str],
-    task: str,
     *,
+    as_label: bool,
     words: int,
     generator: np.random.Generator,
 ) -> Iterator[Row]:
@@ -81,7 +80,7 @@ def long_rows(
             *map(subjects_of, story.supporting_sentences()),
         )
         harmless = [sentence for sentence in pool if not told_of[sentence] & kept]
-        yield _row(story, harmless, task, words, generator)
+        yield _row(story, harmless, as_label, words, generator)
 
 
 def sentences_of(stories: Sequence[Story]) -> list[str]:
@@ -115,7 +114,7 @@ def _asked(story: Story) -> set[str]:
 def _row(
     story: Story,
     harmless: Sequence[str],
-    task: str,
+    as_label: bool,
     words: int,
     generator: np.random.Generator,
 ) -> Row:
@@ -137,20 +136,20 @@ def _row(
         text = f"{text} {sentence}" if text else sentence
         spans += [[low, len(text)]] if supports else []
     row = {"text": text, "question": separate_punctuation(story.question), "relevant": spans}
-    return {**row, **_answer(story, text, spans, task)}
+    return {**row, **_answer(story, text, spans, as_label=as_label)}
 
 
-def _answer(story: Story, text: str, spans: Sequence[Sequence[int]], task: str) -> Row:
+def _answer(story: Story, text: str, spans: Sequence[Sequence[int]], *, as_label: bool) -> Row:
     """The label; or the last place of a supporting sentence where the answer stands as a word."""
-    if task == "classify":
+    if as_label:
         return {"label": story.answer}
     for low, high in reversed(spans):
         places = [m.start() for m in re.finditer(rf"\b{re.escape(story.answer)}\b", text[low:high])]
         if places:
             return {"answer": story.answer, "start": low + places[-1]}
     raise UserError(
-        f"the answer {story.answer!r} is no word of the sentences that support it; take --task "
-        "classify."
+        f"the answer {story.answer!r} is not in the sentences that support it; use a task with "
+        "labels (text classification)."
     )
 
 

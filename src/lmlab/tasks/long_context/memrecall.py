@@ -88,7 +88,7 @@ def mem_recall(
     room = MemoryBudget(longest=longest, vocabulary=vocabulary)
     memories = [WorkingMemory(text=text, numbers=()) for text in texts]
     steps: list[list[MemRecallStep]] = [[] for _ in texts]
-    for keep in settings.keep:
+    for keep in settings.retained_blocks:
         coarse = coarse_scores(memories, judge, room, grouped=settings.grouped)
         full = [room.fill(m, rank_blocks(c)) for m, c in zip(memories, coarse, strict=True)]
         fine = [

@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.tasks.finetuned_systems import TaskHeadModel
-from lmlab.tasks.input_pipeline import (
-    head_scores,
-    length_ordered_batches,
-)
-from lmlab.tasks.long_context.cogltx_model import (
-    RELEVANCE_BUFFER,
-    CogLTX,
-)
+from lmlab.models.cogltx import RELEVANCE_BUFFER, CogLTX
+from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL, TaskHeadModel
+from lmlab.tasks.input_pipeline import length_ordered_batches
 from lmlab.tasks.long_context.interventions import (
     Losses,
     intervene,
@@ -30,8 +25,9 @@ from lmlab.tasks.long_context.memrecall import (
     coarse_scores,
     rank_blocks,
 )
-from lmlab.tasks.long_context.relevance_scorer import scorer_examples
-from lmlab.tasks.task import ANSWER_TRUNCATED_LABEL, EncodedExample, collate_examples
+from lmlab.tasks.long_context.relevance_scorer import score_blocks, scorer_examples
+from lmlab.tasks.sequence_task import head_scores
+from lmlab.tasks.task import EncodedExample, collate_examples
 from lmlab.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -88,20 +84,27 @@ class MemRecallBatches:
         examples = [self.prepared.examples[index] for index in chosen]
         settings, marks = self.reading.settings, self._marks(chosen)
         empty = [WorkingMemory(text=example.text, numbers=()) for example in examples]
-        scores = coarse_scores(
-            empty, self.system.judge.score, self.reading.room, grouped=settings.grouped
-        )
+        judge = partial(score_blocks, self.system.relevance_scorer)
+        scores = coarse_scores(empty, judge, self.reading.budget, grouped=settings.grouped)
         memories = [
             reasoner_memory(
-                memory, mark, example.certain, won, self.reading.room, keep=settings.keep[-1]
+                memory,
+                mark,
+                example.contains_answer,
+                won,
+                self.reading.budget,
+                keep=settings.retained_blocks[-1],
             )
             for memory, mark, example, won in zip(empty, marks, examples, scores, strict=True)
         ]
-        if self.reading.judge == "interventions" and epoch >= settings.intervene_after:
-            certain = [example.certain for example in examples]
+        if (
+            self.reading.relevance_supervision == "interventions"
+            and epoch >= settings.intervene_after
+        ):
+            certain = [example.contains_answer for example in examples]
             marks = intervene(memories, marks, certain, self._losses(chosen), settings)
             self._mark(chosen, marks)
-        room, pad = self.reading.room, self.reading.vocabulary.pad
+        room, pad = self.reading.budget, self.reading.vocabulary.pad
         taught = [
             scorer_examples(example.text, mark, room, generator)
             for example, mark in zip(examples, marks, strict=True)
@@ -116,7 +119,7 @@ class MemRecallBatches:
         kept = self.system.get_buffer(RELEVANCE_BUFFER)[chosen].bool().tolist()
         examples = [self.prepared.examples[index] for index in chosen]
         return [
-            [mark or certain for mark, certain in zip(row, each.certain, strict=False)]
+            [mark or certain for mark, certain in zip(row, each.contains_answer, strict=False)]
             for row, each in zip(kept, examples, strict=True)
         ]
 
@@ -174,5 +177,5 @@ def row_losses(reasoner: TaskHeadModel, encoded: Sequence[EncodedExample]) -> li
 
 def _size(example: MemRecallExample, reading: MemRecallPipeline) -> int:
     """Tokens of an example's memory at most."""
-    everything = WorkingMemory(text=example.text, numbers=tuple(range(len(example.places))))
-    return reading.longest - max(0, reading.room.left(everything))
+    everything = WorkingMemory(text=example.text, numbers=tuple(range(len(example.block_spans))))
+    return reading.max_length - max(0, reading.budget.left(everything))

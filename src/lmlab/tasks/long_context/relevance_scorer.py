@@ -1,22 +1,18 @@
-"""The judge of MemRecall: how relevant each token of a memory is, and what it is taught on."""
+"""MemRecall's judge: the scores of blocks, and the examples that it is trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import (
     device_of,
     evaluation_mode,
 )
-from lmlab.core.loss import IGNORE_LABEL
-from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.collation import group_by_length
+from lmlab.models.cogltx import RelevanceScorer
 from lmlab.tasks.long_context.blocks import (
     block_length_with_end,
     concatenate_blocks,
@@ -32,54 +28,18 @@ from lmlab.tasks.task import EncodedExample, collate_examples
 TOKENS_PER_BATCH = 8192
 
 
-class RelevanceScorer(nn.Module):
-    """judge(z) = sigmoid(MLP(encoder(z))), a number in (0, 1) for each token of z.
-
-    The score of a block is the mean over its tokens, its end symbol left out.
-    """
-
-    def __init__(self, base: System, *, width: int, frozen: bool, dropout: float = 0.1) -> None:
-        super().__init__()
-        self.base, self.frozen = base, frozen
-        self.mlp = nn.Sequential(
-            nn.Dropout(dropout), nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1)
-        )
-        if frozen:
-            for parameter in base.parameters():
-                parameter.requires_grad_(False)
-
-    def train(self, mode: bool = True) -> RelevanceScorer:
-        super().train(mode)
-        if self.frozen:
-            self.base.eval()
-        return self
-
-    def log_odds(self, batch: Batch) -> Tensor:
-        """(B, T) before the sigmoid."""
-        vectors = self.base.encode_tokens(batch)  # type: ignore[operator]
-        found: Tensor = self.mlp(vectors).squeeze(-1)
-        return found
-
-    def loss(self, batch: Batch) -> Tensor:
-        """(B,) cross-entropy with the labels (B, T) of 0 and 1, the mean over each row's tokens."""
-        assert batch.labels is not None
-        told = (batch.labels != IGNORE_LABEL).float()
-        target = batch.labels.clamp(min=0).float()
-        each = F.binary_cross_entropy_with_logits(self.log_odds(batch), target, reduction="none")
-        return (each * told).sum(1) / told.sum(1)
-
-    def score(self, memories: Sequence[WorkingMemory]) -> list[list[float]]:
-        """The score of every block of every memory."""
-        vocabulary = self.base.vocabulary
-        found: list[list[float]] = [[] for _ in memories]
-        read = [concatenate_blocks(m.text.query, m.blocks, vocabulary) for m in memories]
-        for group in group_by_length([len(each.tokens) for each in read], TOKENS_PER_BATCH):
-            with evaluation_mode(self):
-                batch = collate_examples([read[index] for index in group], vocabulary.pad)
-                scores = self.log_odds(batch.to(device_of(self))).sigmoid().cpu().numpy()
-            for row, index in enumerate(group):
-                found[index] = mean_block_scores(scores[row], memories[index], vocabulary)
-        return found
+def score_blocks(scorer: RelevanceScorer, memories: Sequence[WorkingMemory]) -> list[list[float]]:
+    """The score of every block of every memory: the mean over its tokens (`BlockScorer`)."""
+    vocabulary = scorer.base.vocabulary
+    scored: list[list[float]] = [[] for _ in memories]
+    read = [concatenate_blocks(m.text.query, m.blocks, vocabulary) for m in memories]
+    for group in group_by_length([len(each.tokens) for each in read], TOKENS_PER_BATCH):
+        with evaluation_mode(scorer):
+            batch = collate_examples([read[index] for index in group], vocabulary.pad)
+            scores = scorer.log_odds(batch.to(device_of(scorer))).sigmoid().cpu().numpy()
+        for row, index in enumerate(group):
+            scored[index] = mean_block_scores(scores[row], memories[index], vocabulary)
+    return scored
 
 
 def mean_block_scores(

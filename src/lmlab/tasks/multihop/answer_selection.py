@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,12 @@ from lmlab.core.evaluation_mode import (
     device_of,
     evaluation_mode,
 )
+from lmlab.models.cogqa import CogQA, QuestionKind
+from lmlab.tasks.finetuned_model import TaskAnswer
 from lmlab.tasks.multihop.cognitive_graph import (
     CognitiveGraph,
     EdgeNames,
 )
-from lmlab.tasks.multihop.cogqa_model import CogQA
 from lmlab.tasks.multihop.graph_expansion import (
     ExpandedGraph,
     expand_graphs,
@@ -24,21 +25,21 @@ from lmlab.tasks.multihop.graph_expansion import (
 from lmlab.tasks.multihop.multihop_rows import (
     MultihopQuestion,
     MultihopRow,
-    QuestionKind,
 )
 from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.task import Row
 
 QUESTIONS_PER_BATCH = 64
 """Questions whose graphs grow side by side."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MultihopAnswer:
-    """An answer with its evidence."""
+class MultihopAnswer(TaskAnswer):
+    """The answer to a multi-hop question with its evidence."""
 
-    question: str
     answer: str
-    """Empty where no candidate was found."""
+    """Empty where there was no candidate."""
+    question: str
     kind: QuestionKind
     probability: float
     """Of the answer among the candidates."""
@@ -61,6 +62,15 @@ class MultihopAnswer:
             "evidence": [list(each) for each in self.evidence],
             "graph": self.graph.as_dict(),
         }
+
+    def details(self) -> list[str]:
+        """A line for each hop of the path with its clue."""
+        hops = zip(self.path, self.evidence, strict=True)
+        return [f"{origin} → {target}: {clue}" for (origin, target), (_, clue) in hops]
+
+    def record(self, row: Row) -> dict[str, Any]:
+        """Without the row's paragraphs."""
+        return {**{k: v for k, v in row.items() if k != "paragraphs"}, "answered": self.as_dict()}
 
 
 def answer_questions(
@@ -87,7 +97,7 @@ def select_answer(
     if not places:
         return _answered(question, kind, graph, answer="", probability=0.0, path=())
     with evaluation_mode(system):
-        nodes = system.reason(grown.semantics.to(device_of(system)), graph.adjacency())
+        nodes = system.propagate(grown.semantics.to(device_of(system)), graph.adjacency())
         scores = system.scores(nodes, kind, places)
     if kind == "special":
         shares = torch.softmax(scores, 0)
@@ -165,7 +175,7 @@ def multihop_metrics(
             row.sort,
             row.answer.lower() == each.answer.lower(),
             path_is_right(row, each.path),
-            row.kind != "special" or each.graph.place(row.answer, answer=True) is not None,
+            row.kind != "special" or each.graph.node_index(row.answer, answer=True) is not None,
         )
         for row, each in zip(rows, found, strict=True)
     ]
@@ -181,8 +191,3 @@ def multihop_metrics(
         figures[f"answer {sort}"] = sum(answer for answer, _ in these) / len(these)
         figures[f"joint {sort}"] = sum(answer and path for answer, path in these) / len(these)
     return figures
-
-
-def prediction_record(row: Mapping[str, Any], answer: MultihopAnswer) -> dict[str, Any]:
-    """A row as it is written beside its answer, without its paragraphs."""
-    return {**{k: v for k, v in row.items() if k != "paragraphs"}, "answered": answer.as_dict()}

@@ -45,7 +45,7 @@ class CognitiveGraph:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def place(self, name: str, *, answer: bool = False) -> int | None:
+    def node_index(self, name: str, *, answer: bool = False) -> int | None:
         """Where a node stands; None where there is none."""
         return self._places.get((name.lower(), answer))
 

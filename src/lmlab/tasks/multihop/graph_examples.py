@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from lmlab.data.name_matching import (
@@ -17,12 +16,12 @@ from lmlab.layers.span_pointers import (
     SpanPositions,
     pointer_labels,
 )
+from lmlab.models.cogqa import QuestionKind
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
 from lmlab.tasks.multihop.graph_expansion import ExpandedGraph
 from lmlab.tasks.multihop.multihop_rows import (
     Edge,
     MultihopRow,
-    QuestionKind,
 )
 from lmlab.tasks.multihop.node_inputs import (
     NodeEncoder,
@@ -92,7 +91,7 @@ def node_labels(row: MultihopRow, name: str, read: NodeInput) -> PointerLabels |
         if a != name:
             continue
         found = find_entity_name(row.paragraphs[a], b)
-        places = None if found is None else read.places(*found)
+        places = None if found is None else read.positions_of(*found)
         if places is None:
             return None
         if row.kind == "special" and b == row.answer:
@@ -158,16 +157,11 @@ def graph_example(
 
 def _told(row: MultihopRow, graph: CognitiveGraph) -> tuple[list[int], int] | None:
     if row.kind == "special":
-        right, candidates = graph.place(row.answer, answer=True), graph.answers()
+        right, candidates = graph.node_index(row.answer, answer=True), graph.answers()
         return None if right is None else (candidates, candidates.index(right))
-    pair = [place for name in row.start[:2] if (place := graph.place(name)) is not None]
+    pair = [place for name in row.start[:2] if (place := graph.node_index(name)) is not None]
     if len(pair) < 2:
         return None
     if row.kind == "yes-no":
         return pair, int(row.answer == "yes")
     return pair, row.start[:2].index(row.answer)
-
-
-def block_diagonal(examples: Sequence[GraphExample]) -> Tensor:
-    """(N, N) the graphs side by side."""
-    return torch.block_diag(*(each.adjacency for each in examples))

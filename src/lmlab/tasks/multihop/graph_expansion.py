@@ -10,11 +10,8 @@ from torch import Tensor
 
 from lmlab.data.name_matching import sentence_around
 from lmlab.layers.span_pointers import PointedSpan
+from lmlab.models.cogqa import CogQAReader, ExtractedSpans
 from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
-from lmlab.tasks.multihop.cogqa_reader import (
-    CogQAReader,
-    ExtractedSpans,
-)
 from lmlab.tasks.multihop.multihop_rows import MultihopQuestion
 from lmlab.tasks.multihop.node_inputs import (
     NodeEncoder,
@@ -74,7 +71,7 @@ def expand_graphs(
             each.inputs[place] = encoder(asked, clues, each.paragraph(place))
         for each in growing:
             each.frontier = []
-        found = reader.find([each.inputs[place] for each, place in due])
+        found = reader.extract([each.inputs[place].tokens for each, place in due])
         for (each, place), seen in zip(due, found, strict=True):
             each.semantics[place] = seen.semantics
             if not each.graph.nodes[place].answer:
@@ -87,7 +84,7 @@ def _expand(each: _Growing, place: int, seen: ExtractedSpans, *, limit: int) -> 
     for spans, answer in ((seen.hops, False), (seen.answers, True)):
         for span in spans:
             name, clue = _named(each, place, span)
-            known = each.graph.place(name, answer=answer)
+            known = each.graph.node_index(name, answer=answer)
             if not name or known == place or (known is None and len(each.graph) >= limit):
                 continue
             target = each.graph.add(name, answer=answer)

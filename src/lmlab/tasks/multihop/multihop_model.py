@@ -1,56 +1,47 @@
-"""A run that was put to questions over several hops: loaded again, and asked."""
+"""Multi-hop question answering with a fine-tuned CogQA and its paragraphs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lmlab.core.answers import Answer, Evidence
 from lmlab.core.errors import UserError
-from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.tokenizers import Tokenizer
-from lmlab.layers.cogqa_config import CogQAConfig
+from lmlab.core.system import System
+from lmlab.models.cogqa import CogQA
+from lmlab.sampling.question_answering import AnsweredQuestion, QuestionAnswerer
+from lmlab.tasks.finetuned_model import FinetunedModel
 from lmlab.tasks.multihop.answer_selection import (
     MultihopAnswer,
     answer_questions,
 )
-from lmlab.tasks.multihop.cogqa_model import CogQA
-from lmlab.tasks.multihop.cogqa_reader import CogQAReader
-from lmlab.tasks.multihop.multihop_rows import (
-    TASK,
-    MultihopQuestion,
-)
+from lmlab.tasks.multihop.multihop_rows import MultihopQuestion
 from lmlab.tasks.multihop.node_inputs import NodeEncoder
 from lmlab.tasks.multihop.paragraph_store import (
     load_paragraphs,
     start_entities,
 )
-from lmlab.training.external_memory import load_external_memory
-from lmlab.training.run_config import stored_model_guard
-from lmlab.training.run_folder import (
-    RunFolder,
-    build_from_config,
-    load_weights,
-)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MultihopModel:
-    """CogQA with its paragraphs, ready to answer."""
+class MultihopModel(FinetunedModel):
+    """CogQA with the paragraphs of its run."""
 
+    has_graph: ClassVar[bool] = True
     system: CogQA
-    tokenizer: Tokenizer
-    path: Path
     common: tuple[str, ...] = ()
-    """Names that are words of asking."""
+    """Names that are common words of questions and no entities of theirs."""
+
+    @property
+    def base(self) -> System:
+        return self.system.base
 
     @cached_property
     def paragraphs(self) -> Mapping[str, str]:
-        """What the run keeps of what it was trained on, by entity."""
+        """The paragraphs of the training data, by entity."""
         return load_paragraphs(self.path)
 
     @cached_property
@@ -64,34 +55,54 @@ class MultihopModel:
 
     def answer(self, question: str) -> MultihopAnswer:
         """The answer to a bare question about entities that the run has paragraphs of."""
-        return self.predict([{"question": question}])[0]
+        return self.predict_with_details([{"question": question}])[0]
 
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """The answer to each question (`Ask`); it rests on the sentences that were stepped over."""
+        """The answer to each question (`Ask`); its evidence are the hops with their clues."""
         if answers > 1:
             raise UserError(
-                f"a run of the task {TASK} finds one answer to a question, and {answers} were "
-                "asked for; ask for one."
+                f"answers must be 1 for the task {self.task.name}, which gives one answer to a "
+                f"question, got {answers}."
             )
-        found = self.predict([{"question": question} for question in questions])
-        return [[_told(each)] if each.answer else [] for each in found]
+        rows = [{"question": question} for question in questions]
+        return [
+            [_with_evidence(each)] if each.answer else []
+            for each in self.predict_with_details(rows)
+        ]
 
-    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[MultihopAnswer]:
-        """The answer to each row; of what a row has only question, start and paragraphs are used.
+    def ask_stream(
+        self, chunks: Iterable[Sequence[str]], **options: Any
+    ) -> Iterator[AnsweredQuestion]:
+        for name in ("documents", "knowledge", "facts"):
+            if options.pop(name, None):
+                raise UserError(
+                    f"{name} does not apply to the task {self.task.name}, which uses the "
+                    "paragraphs of its run; use lmlab predict for rows with paragraphs."
+                )
+        return QuestionAnswerer(system=self, tokenizer=self.tokenizer, **options).ask(chunks)
 
-        Without `start` entities are looked for in the question, without `paragraphs` those of the
-        run are read.
+    def check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for number, row in enumerate(rows, start=1):
+            self._question(number, row)
+
+    def predict_with_details(self, rows: Sequence[Mapping[str, Any]]) -> list[MultihopAnswer]:
+        """The answer to each row, of which only question, start and paragraphs are used.
+
+        Without `start` entities are searched in the question, without `paragraphs` those of the
+        run are used.
         """
-        asked = [self._question(number, row) for number, row in enumerate(rows, start=1)]
-        return answer_questions(self.system, self._encoder, asked)
+        questions = [self._question(number, row) for number, row in enumerate(rows, start=1)]
+        return answer_questions(self.system, self._encoder, questions)
 
     def _question(self, number: int, row: Mapping[str, Any]) -> MultihopQuestion:
         text = row.get("question")
         if not isinstance(text, str) or not text.strip():
-            raise UserError(f"row {number} of {TASK} needs a question.")
+            raise UserError(f"row {number} of {self.task.name} needs a question.")
         own = row.get("paragraphs")
         if own is not None and not isinstance(own, Mapping):
-            raise UserError(f"row {number} of {TASK}: paragraphs is an object of texts by entity.")
+            raise UserError(
+                f"row {number} of {self.task.name}: paragraphs must be an object of texts."
+            )
         paragraphs = self.paragraphs if own is None else own
         start = row.get("start")
         if start is None:
@@ -99,47 +110,17 @@ class MultihopModel:
             start = start_entities(text, names, self.common)
         if not start:
             raise UserError(
-                f"the question {text!r} names no entity that there is a paragraph of; give start "
-                "and paragraphs in a row, or ask about one of those the run was trained on."
+                f"the question {text!r} names no entity that has a paragraph; give start and "
+                "paragraphs in a row, or ask about an entity of the training data."
             )
         return MultihopQuestion(text=text, start=tuple(map(str, start)), paragraphs=paragraphs)
 
 
-def _told(found: MultihopAnswer) -> Answer:
-    """An answer over hops as any other: steps are what was looked up."""
-    likely = found.graph.step_probabilities()
+def _with_evidence(answer: MultihopAnswer) -> Answer:
+    """An answer whose evidence are the hops of its path."""
+    probabilities = answer.graph.step_probabilities()
     evidence = tuple(
-        Evidence(name=f"{origin} → {target}", text=clue, probability=likely[origin, target])
-        for (origin, target), (_, clue) in zip(found.path, found.evidence, strict=True)
+        Evidence(name=f"{origin} → {target}", text=clue, probability=probabilities[origin, target])
+        for (origin, target), (_, clue) in zip(answer.path, answer.evidence, strict=True)
     )
-    return Answer(text=found.answer, log_prob=math.log(found.probability), evidence=evidence)
-
-
-def is_hops(path: Path | str) -> bool:
-    """Whether a run was put to questions over several hops."""
-    return bool(RunFolder(Path(path)).read_config().get("task", {}).get("name") == TASK)
-
-
-def load_hops(path: Path | str) -> MultihopModel:
-    """The model of a run's folder."""
-    run = RunFolder(Path(path))
-    config = run.read_config()
-    told = config.get("task", {})
-    if told.get("name") != TASK:
-        raise UserError(f"{run.path} was not put to the task {TASK}; see lmlab finetune --help.")
-    run.verify()
-    if not run.tokenizer.exists():
-        raise UserError(f"the run {run.path} has lost its tokenizer.json.")
-    tokenizer, memories = Tokenizer.load(run.tokenizer), load_external_memory(config, run.memory)
-    with stored_model_guard(run.path, run.weights):
-        base = build_from_config(config, Vocabulary(**config["vocabulary"]), memories)
-        if memories.given():
-            base.setup_tokenizer(tokenizer)
-        system = CogQA(CogQAReader(base, CogQAConfig.of(told["settings"])))
-    load_weights(system, run)
-    return MultihopModel(
-        system=system.eval(),
-        tokenizer=tokenizer,
-        path=run.path,
-        common=tuple(told.get("common", ())),
-    )
+    return Answer(text=answer.answer, log_prob=math.log(answer.probability), evidence=evidence)

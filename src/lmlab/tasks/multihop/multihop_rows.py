@@ -1,32 +1,35 @@
-"""Rows of questions over several hops, checked; and what sort of question each is."""
+"""Rows of multi-hop questions: their format, checks, and the kind of each question."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 from lmlab.core.errors import UserError, unknown_name_or_path
 from lmlab.core.json_text import parse_json
 from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.data.name_matching import find_entity_name
 from lmlab.data.wordnet.multihop_questions import multihop_questions
-from lmlab.tasks.task_registry import HOPS
-from lmlab.tasks.task_rows import (
-    Row,
-    Splits,
-    read_splits,
-)
+from lmlab.models.cogqa import QuestionKind
+from lmlab.tasks.task import Row, Splits
+from lmlab.tasks.task_rows import read_splits
 
 Edge = tuple[str, str]
-QuestionKind = Literal["special", "alternative", "yes-no"]
 
-TASK = HOPS
+TASK_NAME = "hops"
+FIELDS: Mapping[str, str] = {
+    "question": "what is asked",
+    "start": "the entities that the question names, a list",
+    "answer": "an entity, yes or no",
+    "path": "the hops [from, to] to the answer, a list",
+}
+"""The required fields of a row."""
 BUILTIN_MULTIHOP_SETS: Mapping[str, Callable[[], Splits]] = {"wordnet-hops": multihop_questions}
-"""Sets of questions that need no file."""
+"""Built-in sets of questions."""
 PARAGRAPHS_FILE_NAME = "paragraphs.jsonl"
-"""The file beside rows that holds paragraphs for all of them, {"entity": …, "text": …} a line."""
+"""The file next to rows with the paragraphs of all of them, {"entity": …, "text": …} per line."""
 YES_NO_VERBS = {
     "is",
     "are",
@@ -87,7 +90,7 @@ class MultihopRow(MultihopQuestion):
     """What the row calls its sort ("two-hop"), for tables; its kind, where it does not tell."""
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> MultihopRow:
+    def from_row(cls, row: Mapping[str, Any]) -> MultihopRow:
         """A checked row."""
         start = tuple(row["start"])
         return cls(
@@ -107,9 +110,11 @@ def _edges(pairs: Sequence[Sequence[str]]) -> tuple[Edge, ...]:
 
 
 class MultihopRowChecker:
-    """Checks rows; `shared` are the paragraphs that rows without their own stand on."""
+    """The format of multi-hop rows (`RowFormat`); `shared` are the paragraphs of all rows."""
 
-    name = TASK
+    name = TASK_NAME
+    fields = FIELDS
+    reads_pairs: ClassVar[bool] = False
 
     def __init__(self, shared: Mapping[str, str] | None = None) -> None:
         self.shared = shared or {}
@@ -117,19 +122,22 @@ class MultihopRowChecker:
     def check_row(self, row: Any) -> Row:
         """The row with its paragraphs, or a UserError that says what is wrong with it."""
         if not isinstance(row, dict):
-            raise UserError("a row of hops is an object with question, start, answer and path.")
-        for name in ("question", "start", "answer", "path"):
+            raise UserError(f"a row of {TASK_NAME} is an object with {', '.join(FIELDS)}.")
+        for name in FIELDS:
             if name not in row:
                 raise UserError(
-                    f"a row of hops needs question, start, answer and path, and {name} is missing."
+                    f"a row of {TASK_NAME} needs {', '.join(FIELDS)}, and {name} is missing."
                 )
         _check_shapes(row)
         own = row.get("paragraphs", {})
         if not isinstance(own, dict) or not all(isinstance(text, str) for text in own.values()):
             raise UserError("paragraphs must be an object of texts by entity.")
         checked = {**row, "paragraphs": {**self.shared, **own} if own else self.shared}
-        _check_way(MultihopRow.of(checked))
+        _check_way(MultihopRow.from_row(checked))
         return checked
+
+    def text(self, row: Mapping[str, Any]) -> str:
+        return str(row["question"])
 
 
 def _check_shapes(row: Mapping[str, Any]) -> None:
@@ -180,8 +188,7 @@ def read_multihop_rows(
         raise unknown_name_or_path("set of rows, file or folder", str(data), BUILTIN_MULTIHOP_SETS)
     beside = (path if path.is_dir() else path.parent) / PARAGRAPHS_FILE_NAME
     shared = read_paragraphs(beside) if beside.exists() else {}
-    rows: Any = MultihopRowChecker(shared)
-    return read_splits(data, rows, seed=seed, errors=errors, report=report)
+    return read_splits(data, MultihopRowChecker(shared), seed=seed, errors=errors, report=report)
 
 
 def read_paragraphs(path: Path) -> dict[str, str]:

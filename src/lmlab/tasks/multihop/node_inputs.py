@@ -8,9 +8,7 @@ from functools import lru_cache
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-
-SEPARATORS = 3
-"""End symbols in an input."""
+from lmlab.models.cogqa import SEPARATORS, require_end_token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +18,10 @@ class NodeInput:
     tokens: list[int]
     spans: list[tuple[int, int]]
     """Characters [low, high) of the paragraph that each token stands for; (0, 0) elsewhere."""
-    cut: bool = False
+    truncated: bool = False
     """Whether clues or paragraph were longer than the system takes."""
 
-    def places(self, low: int, high: int) -> tuple[int, int] | None:
+    def positions_of(self, low: int, high: int) -> tuple[int, int] | None:
         """The first and the last place of some characters of the paragraph; None if cut away."""
         inside = [p for p, (a, b) in enumerate(self.spans) if a < b and a < high and b > low]
         if not inside or self.spans[inside[-1]][1] < high:
@@ -35,7 +33,7 @@ class NodeEncoder:
     """Puts the three texts together, for a system that takes at most `longest` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int) -> None:
-        self.start, self.end = vocabulary.opening, require_end_token(vocabulary)
+        self.start, self.end = vocabulary.bos, require_end_token(vocabulary)
         self.longest = longest
         self._read = lru_cache(maxsize=65536)(tokenizer.encode_with_offsets)
 
@@ -57,12 +55,5 @@ class NodeEncoder:
         return NodeInput(
             tokens=[*tokens, *shown, self.end],
             spans=[*before, *spans[:kept], (0, 0)],
-            cut=len(shown) < len(text) or len(told) < len(hints),
+            truncated=len(shown) < len(text) or len(told) < len(hints),
         )
-
-
-def require_end_token(vocabulary: Vocabulary) -> int:
-    """The end symbol, by which question, clues and paragraph are told apart."""
-    if vocabulary.end is None:
-        raise UserError("the task hops needs a tokeniser with an end symbol.")
-    return vocabulary.end

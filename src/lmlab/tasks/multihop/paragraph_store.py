@@ -14,7 +14,7 @@ from typing import Any
 from lmlab.core.errors import UserError
 from lmlab.core.gzip_data import unpack_gzip
 from lmlab.core.json_text import parse_json
-from lmlab.tasks.task_rows import Splits
+from lmlab.tasks.task import Splits
 
 PARAGRAPHS_FILE = "memory/paragraphs.jsonl.gz"
 COMMON_SHARE = 0.02

@@ -39,7 +39,7 @@ class Albert(MaskedLMFamily):
         ConfigField("embedding_width", "embedding_size", 128),
         ConfigField("layers", "num_hidden_layers", 12),
         ConfigField("heads", "num_attention_heads", 64),
-        ConfigField("inner", "intermediate_size", 16384),
+        ConfigField("ffn_width", "intermediate_size", 16384),
         ConfigField("dropout", "hidden_dropout_prob", 0.0),
         ConfigField("attention_dropout", "attention_probs_dropout_prob", 0.0),
         ConfigField("norm_epsilon", "layer_norm_eps", 1e-12),
@@ -50,7 +50,7 @@ class Albert(MaskedLMFamily):
     derived_settings = frozenset({"pairs"})
     fixed = {**ENCODER_FIXED, "shared_layers": True}
     required = {**ENCODER_REQUIRED, "num_hidden_groups": 1, "inner_group_num": 1}
-    free = MASKED_LM_OWN_SETTINGS | {"longest"}
+    own_settings = MASKED_LM_OWN_SETTINGS | {"longest"}
     prefix = "albert."
     heads = ("predictions.", "sop_classifier.")
     inputs = ("input_ids", "token_type_ids", "attention_mask")
@@ -70,13 +70,13 @@ class Albert(MaskedLMFamily):
         yield from linear_pairs("backbone.embedding.projection", widening)
         ours = "backbone.stack.blocks.0"
         parts = [f"{LAYER}.attention.{name}" for name in ("query", "key", "value")]
-        yield from concatenated_pairs(f"{ours}.attention.project", parts)
+        yield from concatenated_pairs(f"{ours}.attention.qkv_projection", parts)
         yield from linear_pairs(f"{ours}.attention.output", f"{LAYER}.attention.dense")
         yield from linear_pairs(
             f"{ours}.self_attention_residual.norm", f"{LAYER}.attention.LayerNorm"
         )
-        yield from linear_pairs(f"{ours}.feed_forward.widen", f"{LAYER}.ffn")
-        yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{LAYER}.ffn_output")
+        yield from linear_pairs(f"{ours}.feed_forward.up_projection", f"{LAYER}.ffn")
+        yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{LAYER}.ffn_output")
         yield from linear_pairs(
             f"{ours}.feed_forward_residual.norm", f"{LAYER}.full_layer_layer_norm"
         )

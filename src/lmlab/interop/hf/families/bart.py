@@ -27,8 +27,8 @@ class Bart(DenoisingSeq2SeqFamily):
         "positions": "learned",
         "norm_epsilon": 1e-5,
     }
-    free = DenoisingSeq2SeqFamily.free | {"noises", "mean_span"}
-    begins_with_start = True
+    own_settings = DenoisingSeq2SeqFamily.own_settings | {"noises", "mean_span"}
+    decoder_starts_with_bos = True
 
     def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
         length = shape.settings["length"]

@@ -53,12 +53,12 @@ class BertEncoder(CheckpointFamily):
     systems = ("dpr",)
     predicts_tokens = False
     settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
-    fixed = {**ENCODER_FIXED, "shared": "all", "vector_width": 0}
+    fixed = {**ENCODER_FIXED, "shared_encoders": "all", "vector_width": 0}
     # There is no head whose vectors could be tied.
     required = {k: v for k, v in ENCODER_REQUIRED.items() if k != "tie_word_embeddings"}
     prefix = "bert."
     optional_weights = {r"^bert\.pooler\.": "the pooler"}
-    data_buffers = frozenset({"others", "other_lengths"})
+    data_buffers = frozenset({"others", "reference_lengths"})
     missing_weights_hint = "fetch or copy it again"
 
     def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
@@ -67,11 +67,11 @@ class BertEncoder(CheckpointFamily):
             shape, "questions.backbone.stack.blocks", "bert.encoder.layer"
         )
 
-    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         names = [each.ours for each in self.pairs(shape)]
         return {name.replace("questions", "documents", 1): name for name in names}
 
-    def gather(
+    def read_checkpoint_parts(
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         """Positions beyond the longest text that the folder's own files allow are left out."""
@@ -95,9 +95,9 @@ class BertEncoder(CheckpointFamily):
                 "DOCS --encoder FOLDER)."
             )
         length = NORMALIZED_SCALE if told.normalized else 0.0
-        return {"pooling": ours[0], "vector_length": length}
+        return {"pooling": ours[0], "vector_norm": length}
 
-    def remarks(self, config: Mapping[str, Any]) -> list[str]:
+    def import_notes(self, config: Mapping[str, Any]) -> list[str]:
         told, found = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY]), []
         if POSITIONS_KEY in config:
             found.append(
@@ -120,7 +120,7 @@ class Bert(MaskedLMFamily):
     systems = ("bert", "bert-wwm", "ernie")
     settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
     derived_settings = frozenset({"pairs"})
-    free = MASKED_LM_OWN_SETTINGS | {"mentions"}
+    own_settings = MASKED_LM_OWN_SETTINGS | {"mentions"}
     prefix = "bert."
     inputs = ("input_ids", "token_type_ids", "attention_mask")
     optional_weights = {r"^bert\.pooler\.": "the pooler"}

@@ -48,7 +48,7 @@ from lmlab.interop.hf.weight_mapping import (
 
 GENERATOR = "generator"
 """The subfolder, and what stands before the generator's names while both are in one table."""
-GENERATOR_SIZES = ("width", "layers", "heads", "inner")
+GENERATOR_SIZES = ("width", "layers", "heads", "ffn_width")
 """Settings that the generator has of its own, with `generator_` before them."""
 DEFAULTS = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 GENERATOR_HEAD = "generator_predictions."
@@ -68,7 +68,7 @@ class Electra(MaskedLMFamily):
     # The generator's head has gelu whatever the layers have, and ours are the same.
     fixed = {**ENCODER_FIXED, "activation": "gelu"}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
-    free = MASKED_LM_OWN_SETTINGS | {"detection_weight"}
+    own_settings = MASKED_LM_OWN_SETTINGS | {"discriminator_weight"}
     inputs = ("input_ids", "token_type_ids", "attention_mask")
     prefix = "electra."
     output_bias = f"{GENERATOR}/generator_lm_head.bias"
@@ -94,13 +94,13 @@ class Electra(MaskedLMFamily):
         bias = f"{theirs}generator_lm_head.bias"
         yield weight_pair(f"{ours}.emission.bias", bias, shape.token_row_transform)
 
-    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         shared = [each.ours for each in embedding_pairs(shape, "backbone.embedding", "")]
         again = {f"objective.generator.{name}": name for name in shared}
         tokens = "backbone.embedding.tokens.weight"
         return {**again, "objective.generator.emission.weight": tokens}
 
-    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         base = "electra.embeddings"
         shared = [name for each in embedding_pairs(shape, "", base) for name in each.theirs]
         again = {f"{GENERATOR}/{name}": name for name in shared}
@@ -136,7 +136,7 @@ class Electra(MaskedLMFamily):
             GENERATOR: {**told, "architectures": ["ElectraForMaskedLM"]},
         }
 
-    def gather(
+    def read_checkpoint_parts(
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         weights = read_weights(folder)
@@ -151,7 +151,10 @@ class Electra(MaskedLMFamily):
 
     def _generator(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The generator's weights, under names that tell them from the detector's."""
-        return {f"{GENERATOR}/{new}": weights[name] for name, new in self.spelled(weights).items()}
+        return {
+            f"{GENERATOR}/{new}": weights[name]
+            for name, new in self.canonical_names(weights).items()
+        }
 
     def parts(
         self, config: Mapping[str, Any], weights: Mapping[str, Tensor]

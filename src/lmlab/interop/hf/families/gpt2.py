@@ -25,7 +25,7 @@ class Gpt2(CheckpointFamily):
         ConfigField("width", "n_embd", 768),
         ConfigField("layers", "n_layer", 12),
         ConfigField("heads", "n_head", 12),
-        ConfigField("inner", "n_inner", 0),
+        ConfigField("ffn_width", "n_inner", 0),
         ConfigField("length", "n_positions", 1024),
         ConfigField("dropout", "resid_pdrop", 0.1),
         ConfigField("attention_dropout", "attn_pdrop", 0.1),
@@ -50,11 +50,15 @@ class Gpt2(CheckpointFamily):
         )
         yield weight_pair("backbone.embedding.positions.table.weight", "transformer.wpe.weight")
         for ours, theirs in layer_names(shape, "backbone.stack.blocks", "transformer.h"):
-            yield from linear_pairs(f"{ours}.attention.project", f"{theirs}.attn.c_attn", TRANSPOSE)
-            yield from linear_pairs(f"{ours}.attention.output", f"{theirs}.attn.c_proj", TRANSPOSE)
-            yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.mlp.c_fc", TRANSPOSE)
             yield from linear_pairs(
-                f"{ours}.feed_forward.narrow", f"{theirs}.mlp.c_proj", TRANSPOSE
+                f"{ours}.attention.qkv_projection", f"{theirs}.attn.c_attn", TRANSPOSE
+            )
+            yield from linear_pairs(f"{ours}.attention.output", f"{theirs}.attn.c_proj", TRANSPOSE)
+            yield from linear_pairs(
+                f"{ours}.feed_forward.up_projection", f"{theirs}.mlp.c_fc", TRANSPOSE
+            )
+            yield from linear_pairs(
+                f"{ours}.feed_forward.down_projection", f"{theirs}.mlp.c_proj", TRANSPOSE
             )
             yield from linear_pairs(f"{ours}.self_attention_residual.norm", f"{theirs}.ln_1")
             yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.ln_2")
@@ -62,16 +66,16 @@ class Gpt2(CheckpointFamily):
         if not shape.settings["tied"]:
             yield weight_pair("emission.weight", "lm_head.weight", shape.token_row_transform)
 
-    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
-        return super().our_copies(shape) if shape.settings["tied"] else {}
+    def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
+        return super().our_tied_names(shape) if shape.settings["tied"] else {}
 
-    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         return {"lm_head.weight": "transformer.wte.weight"} if shape.settings["tied"] else {}
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "GPT2LMHeadModel"
 
-    def framing(self, settings: Mapping[str, Any]) -> str:
+    def input_template(self, settings: Mapping[str, Any]) -> str:
         return "start text"
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:

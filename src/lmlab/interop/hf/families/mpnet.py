@@ -40,7 +40,7 @@ class MpNet(MaskedLMFamily):
     # fall into buckets is a constant of their code.
     fixed = {**ENCODER_FIXED, "activation": "gelu", **BUCKET_SETTINGS, "segments": 0}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu", "relative_attention_num_buckets": 32}
-    free = MaskedLMFamily.free - BUCKET_SETTINGS.keys()
+    own_settings = MaskedLMFamily.own_settings - BUCKET_SETTINGS.keys()
     pad = PADDING_ID
     prefix = "mpnet."
     optional_weights = {r"^mpnet\.pooler\.": "the pooler"}
@@ -49,7 +49,7 @@ class MpNet(MaskedLMFamily):
     output_bias = bias
     decoder = "lm_head.decoder"
 
-    def position_rows(self, shape: CheckpointSpec) -> TensorMapping:
+    def position_transform(self, shape: CheckpointSpec) -> TensorMapping:
         length = shape.settings["length"]
         return ResizeRows(ours=length, theirs=length + POSITION_OFFSET, first=POSITION_OFFSET)
 
@@ -58,13 +58,17 @@ class MpNet(MaskedLMFamily):
         yield weight_pair("backbone.stack.bias.table.weight", bias)
         for ours, theirs in layer_names(shape, "backbone.stack.blocks", "mpnet.encoder.layer"):
             parts = [f"{theirs}.attention.attn.{name}" for name in ("q", "k", "v")]
-            yield from concatenated_pairs(f"{ours}.attention.project", parts)
+            yield from concatenated_pairs(f"{ours}.attention.qkv_projection", parts)
             yield from linear_pairs(f"{ours}.attention.output", f"{theirs}.attention.attn.o")
             yield from linear_pairs(
                 f"{ours}.self_attention_residual.norm", f"{theirs}.attention.LayerNorm"
             )
-            yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.intermediate.dense")
-            yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{theirs}.output.dense")
+            yield from linear_pairs(
+                f"{ours}.feed_forward.up_projection", f"{theirs}.intermediate.dense"
+            )
+            yield from linear_pairs(
+                f"{ours}.feed_forward.down_projection", f"{theirs}.output.dense"
+            )
             yield from linear_pairs(
                 f"{ours}.feed_forward_residual.norm", f"{theirs}.output.LayerNorm"
             )

@@ -37,9 +37,9 @@ class Pegasus(DenoisingSeq2SeqFamily):
         "positions": "sinusoidal",
         "norm_epsilon": 1e-5,
     }
-    free = DenoisingSeq2SeqFamily.free | {"choice", "stretch"}
+    own_settings = DenoisingSeq2SeqFamily.own_settings | {"choice", "segment_length"}
     ignored_weights = (*DenoisingSeq2SeqFamily.ignored_weights, r"\.embed_positions\.weight$")
-    begins_with_start = False
+    decoder_starts_with_bos = False
 
     def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
         yield from linear_pairs(f"{ours}.stack.norm", f"{theirs}.layer_norm")

@@ -38,7 +38,7 @@ class Roberta(MaskedLMFamily):
     output_bias = bias
     decoder = "lm_head.decoder"
 
-    def position_rows(self, shape: CheckpointSpec) -> TensorMapping:
+    def position_transform(self, shape: CheckpointSpec) -> TensorMapping:
         length, first = shape.settings["length"], first_position(shape.vocabulary)
         return ResizeRows(ours=length, theirs=length + first, first=first)
 

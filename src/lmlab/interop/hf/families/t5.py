@@ -35,7 +35,7 @@ class T5(CheckpointFamily):
         ConfigField("width", "d_model", 512),
         ConfigField("layers", "num_layers", 6),
         ConfigField("heads", "num_heads", 8),
-        ConfigField("inner", "d_ff", 2048),
+        ConfigField("ffn_width", "d_ff", 2048),
         ConfigField("length", "n_positions", 512),
         ConfigField("dropout", "dropout_rate", 0.1),
         ConfigField("attention_dropout", "dropout_rate", 0.1),
@@ -47,7 +47,7 @@ class T5(CheckpointFamily):
         {
             "head_width",
             "activation",
-            "gated",
+            "gated_ffn",
             "tied",
             "sentinels",
             "first_sentinel",
@@ -64,12 +64,12 @@ class T5(CheckpointFamily):
         "embedding_norm": False,
     }
     required = {"is_encoder_decoder": True}
-    free = CheckpointFamily.free | {
+    own_settings = CheckpointFamily.own_settings | {
         "objective",
         "rate",
-        "span_length",
-        "anywhere",
-        "whole",
+        "mean_span_length",
+        "free_placement",
+        "full_mask_rate",
         "pairs",
         "final_sentinel",
     }
@@ -90,12 +90,12 @@ class T5(CheckpointFamily):
         if not shape.settings["tied"]:
             yield weight_pair("emission.weight", "lm_head.weight", shape.token_row_transform)
 
-    def our_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         tokens = "backbone.encoder.embedding.tokens.weight"
         shared = {"backbone.decoder.embedding.tokens.weight": tokens}
         return {**shared, "emission.weight": tokens} if shape.settings["tied"] else shared
 
-    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         again = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
         again += ["lm_head.weight"] if shape.settings["tied"] else []
         return dict.fromkeys(again, "shared.weight")
@@ -103,7 +103,7 @@ class T5(CheckpointFamily):
     def architecture(self, settings: Mapping[str, Any]) -> str:
         return "T5ForConditionalGeneration"
 
-    def framing(self, settings: Mapping[str, Any]) -> str:
+    def input_template(self, settings: Mapping[str, Any]) -> str:
         return "text end"
 
     def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class T5(CheckpointFamily):
         )
         return {
             "head_width": read_whole_number(config, "d_kv", 64),
-            "gated": gated,
+            "gated_ffn": gated,
             "activation": from_hf_activation(name),
             "tied": _is_tied(config, names),
             "decoder_start": begin,
@@ -139,7 +139,7 @@ class T5(CheckpointFamily):
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         settings, vocabulary = shape.settings, shape.vocabulary
         units, begin = ACTIVATIONS[settings["activation"]], settings["decoder_start"]
-        if settings["gated"]:
+        if settings["gated_ffn"]:
             units = (
                 f"{GATED_PREFIX}gelu"
                 if settings["activation"] == "gelu-tanh"
@@ -156,7 +156,7 @@ class T5(CheckpointFamily):
             "feed_forward_proj": units,
             "tie_word_embeddings": settings["tied"],
             "scale_decoder_outputs": settings["tied"],
-            "decoder_start_token_id": vocabulary.opening if begin < 0 else begin,
+            "decoder_start_token_id": vocabulary.bos if begin < 0 else begin,
             "dropout_rate": settings["dropout"],
         }
 
@@ -205,19 +205,19 @@ def _layer(
         yield from linear_pairs(
             f"{ours}.cross_attention_residual.norm", f"{theirs}.1.layer_norm", bias=False
         )
-    dense, gated = f"{theirs}.{last}.DenseReluDense", shape.settings["gated"]
+    dense, gated = f"{theirs}.{last}.DenseReluDense", shape.settings["gated_ffn"]
     widen = f"{dense}.wi_0" if gated else f"{dense}.wi"
-    yield from linear_pairs(f"{ours}.feed_forward.widen", widen, bias=False)
+    yield from linear_pairs(f"{ours}.feed_forward.up_projection", widen, bias=False)
     if gated:
         yield from linear_pairs(f"{ours}.feed_forward.gate", f"{dense}.wi_1", bias=False)
-    yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{dense}.wo", bias=False)
+    yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{dense}.wo", bias=False)
     norm = f"{theirs}.{last}.layer_norm"
     yield from linear_pairs(f"{ours}.feed_forward_residual.norm", norm, bias=False)
 
 
 def _attention(ours: str, theirs: str) -> Iterator[WeightPair]:
     names = [f"{theirs}.{name}" for name in ("q", "k", "v")]
-    yield from concatenated_pairs(f"{ours}.project", names, bias=False)
+    yield from concatenated_pairs(f"{ours}.qkv_projection", names, bias=False)
     yield from linear_pairs(f"{ours}.output", f"{theirs}.o", bias=False)
 
 

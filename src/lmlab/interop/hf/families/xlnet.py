@@ -26,12 +26,12 @@ class XlNet(CheckpointFamily):
         ConfigField("width", "d_model", 1024),
         ConfigField("layers", "n_layer", 24),
         ConfigField("heads", "n_head", 16),
-        ConfigField("inner", "d_inner", 4096),
+        ConfigField("ffn_width", "d_inner", 4096),
         ConfigField("dropout", "dropout", 0.1),
         ConfigField("attention_dropout", "dropout", 0.1),
         ConfigField("norm_epsilon", "layer_norm_eps", 1e-12),
         ConfigField(
-            "clip_distance", "clamp_len", -1, lambda far: max(0, far), lambda far: far or -1
+            "clamp_length", "clamp_len", -1, lambda far: max(0, far), lambda far: far or -1
         ),
         ConfigField("memory", "mem_len", 0, write=lambda places: places or None),
         activation_field("ff_activation", "gelu"),
@@ -52,7 +52,7 @@ class XlNet(CheckpointFamily):
         "tie_word_embeddings": True,
     }
     # How much is read at once is not told: attention knows distances alone.
-    free = CheckpointFamily.free | {"one_in", "left_to_right", "length"}
+    own_settings = CheckpointFamily.own_settings | {"one_in", "left_to_right", "length"}
     prefix = "transformer."
     output_bias = "lm_loss.bias"
     inputs = ("input_ids", "token_type_ids", "attention_mask")
@@ -68,12 +68,12 @@ class XlNet(CheckpointFamily):
             yield from linear_pairs(
                 f"{ours}.self_attention_residual.norm", f"{theirs}.rel_attn.layer_norm"
             )
-            yield from linear_pairs(f"{ours}.feed_forward.widen", f"{theirs}.ff.layer_1")
-            yield from linear_pairs(f"{ours}.feed_forward.narrow", f"{theirs}.ff.layer_2")
+            yield from linear_pairs(f"{ours}.feed_forward.up_projection", f"{theirs}.ff.layer_1")
+            yield from linear_pairs(f"{ours}.feed_forward.down_projection", f"{theirs}.ff.layer_2")
             yield from linear_pairs(f"{ours}.feed_forward_residual.norm", f"{theirs}.ff.layer_norm")
         yield weight_pair("emission.bias", "lm_loss.bias", shape.token_row_transform)
 
-    def their_copies(self, shape: CheckpointSpec) -> Mapping[str, str]:
+    def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
         return {"lm_loss.weight": "transformer.word_embedding.weight"}
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _attention(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[Weight
     by_head = (width, heads, width // heads)
     mapped = Reshape(ours=(width, width), theirs=by_head, order=(1, 2, 0))
     names = tuple(f"{theirs}.{name}" for name in ("q", "k", "v"))
-    yield WeightPair(f"{ours}.project.weight", names, ConcatenateMapped(mapped))
+    yield WeightPair(f"{ours}.qkv_projection.weight", names, ConcatenateMapped(mapped))
     yield weight_pair(
         f"{ours}.output.weight", f"{theirs}.o", Reshape(ours=(width, width), theirs=by_head)
     )

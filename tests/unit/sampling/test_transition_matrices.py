@@ -8,11 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-
-from lmlab.core.batch import Batch
-from lmlab.core.registry import system_module
-from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.chain_laws import (
+from benchmarks.transition_matrices import (
     TextSpace,
     boltzmann_distribution,
     gibbs_kl_divergence,
@@ -24,6 +20,10 @@ from lmlab.sampling.chain_laws import (
     text_space,
     total_variation,
 )
+
+from lmlab.core.batch import Batch
+from lmlab.core.registry import system_module
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.sampling.mcmc.acceptance import (
     GibbsAcceptance,
     MetropolisHastings,
@@ -218,7 +218,7 @@ def test_drawn_steps_agree_with_the_matrix(bert, method, masks):
     move = ResampleMove(proposal=proposal, order=RandomScan(masks))
     generator = torch.Generator().manual_seed(1)
     for index in (0, 37):
-        state = kernel.begin(ChainState(batch=space.batch.select([index] * 2000)))
+        state = kernel.initialise(ChainState(batch=space.batch.select([index] * 2000)))
         proposed = move.propose(state, step=0, generator=generator)
         stepped = kernel.accept(state, proposed, generator=generator)
         counts = drawn(space, stepped.state.batch)
@@ -283,7 +283,7 @@ def test_long_runs_come_as_near_as_independent_draws_would(bert, order):
     )
     rate = torch.linalg.eigvals(matrix).abs().sort().values[-2]
     assert rate ** (80 if order.name == "random" else 80 // LENGTH) < 1e-3
-    state = kernel.begin(ChainState(batch=table.space.batch.select(torch.arange(4000) % 64)))
+    state = kernel.initialise(ChainState(batch=table.space.batch.select(torch.arange(4000) % 64)))
     for step in range(81 if order.name == "sequential" else 80):
         proposed = move.propose(state, step=step, generator=generator)
         state = kernel.accept(state, proposed, generator=generator).state
@@ -313,7 +313,7 @@ def test_the_law_of_metropolis_over_a_templates_blanks_is_that_of_their_energy(p
     blanks = torch.tensor([[False, False, True, True, False]]).expand(len(space.texts), -1)
     law = torch.softmax(-system.energy(space.batch, blanks), 0)
     assert total_variation(law, torch.softmax(-system.energy(space.batch), 0)) > 0.01
-    state = kernel.begin(ChainState(batch=space.batch, fixed=fixed.expand_as(blanks)))
+    state = kernel.initialise(ChainState(batch=space.batch, fixed=fixed.expand_as(blanks)))
     proposal = MaskedLMProposal(system)
     steps = [
         resample_transition_matrix(space, (place,), proposal, kernel, state.energies)
@@ -324,7 +324,7 @@ def test_the_law_of_metropolis_over_a_templates_blanks_is_that_of_their_energy(p
     assert (stationary_distribution(matrix) - law).abs().max() < 1e-6
     # A decision reads proposed texts by the same blanks as present ones.
     rows = ChainState(batch=space.batch.select([3] * 2000), fixed=fixed.expand(2000, -1))
-    state, generator = kernel.begin(rows), torch.Generator().manual_seed(4)
+    state, generator = kernel.initialise(rows), torch.Generator().manual_seed(4)
     move = ResampleMove(proposal=uniform_proposal(VOCABULARY), order=RandomScan(1))
     stepped = kernel.accept(
         state, move.propose(state, step=0, generator=generator), generator=generator
@@ -393,7 +393,7 @@ def test_chains_over_lengths_have_the_law_that_is_declared(lengths_space, cost, 
     system, space = lengths_space
     target = LengthPenalisedEnergy(target=PseudoLikelihoodEnergy(system), cost=cost)
     energies = target.energies(space.batch)
-    move = InsertDeleteMove(proposal=MaskedLMProposal(system), least=1, most=3)
+    move = InsertDeleteMove(proposal=MaskedLMProposal(system), min_length=1, max_length=3)
     matrix = insert_delete_transition_matrix(
         space, move, MetropolisHastings(target), energies, temperature
     )
@@ -417,7 +417,7 @@ def test_drawn_changes_of_length_agree_with_the_matrix(lengths_space):
     system, space = lengths_space
     target = LengthPenalisedEnergy(target=PseudoLikelihoodEnergy(system), cost=0.2)
     move, kernel = (
-        InsertDeleteMove(proposal=MaskedLMProposal(system), least=1, most=3),
+        InsertDeleteMove(proposal=MaskedLMProposal(system), min_length=1, max_length=3),
         MetropolisHastings(target),
     )
     matrix = insert_delete_transition_matrix(space, move, kernel, target.energies(space.batch))
@@ -425,7 +425,7 @@ def test_drawn_changes_of_length_agree_with_the_matrix(lengths_space):
     for text in [(5,), (5, 6), (5, 5), (6, 5, 1)]:
         index = space.index(text)
         rows = space.batch.select([index] * 2000)
-        state = kernel.begin(ChainState(batch=rows))
+        state = kernel.initialise(ChainState(batch=rows))
         proposed = move.propose(state, step=0, generator=generator)
         stepped = kernel.accept(state, proposed, generator=generator)
         counts = drawn(space, stepped.state.batch)

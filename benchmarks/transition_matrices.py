@@ -1,7 +1,7 @@
-"""A chain's whole transition matrix, where all texts can be written down, and the law it leads to.
+"""Transition matrices of MCMC kernels on enumerable spaces, and their stationary distributions.
 
-So a sampler is held to what it claims without drawing anything: every outcome of every step is
-enumerated with the probabilities that the proposal and the kernel themselves use.
+An oracle for samplers that samples nothing: every outcome of every step is enumerated with the
+probabilities that the proposal and the kernel themselves use.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def resample_transition_matrix(
     for drawn in itertools.product(space.tokens, repeat=len(places)):
         after = torch.tensor([known[_with(text, places, drawn)] for text in space.texts])
         forward = _together(law, [drawn] * len(space.texts))
-        chance = kernel.log_chance(energies, energies[after], forward, backward, temperature)
+        chance = kernel.log_acceptance(energies, energies[after], forward, backward, temperature)
         matrix[row, after] += (forward + chance).exp()
     return _with_rejections(matrix)
 
@@ -148,17 +148,17 @@ def insert_delete_transition_matrix(
     start, end = int(space.batch.tokens[0, 0]), int(space.batch.tokens[0, len(space.texts[0]) + 1])
     for index, text in enumerate(space.texts):
         for place in range(len(text) + 1):
-            if len(text) == move.most:
+            if len(text) == move.max_length:
                 break
             law = _law_at(move, (start, *text[:place], start, *text[place:], end), place + 1)
             law = apply_temperature(law, temperature)
             for token in space.tokens:
                 longer = known[(*text[:place], token, *text[place:])]
                 zero = torch.zeros((), dtype=law.dtype)
-                put = kernel.log_chance(
+                put = kernel.log_acceptance(
                     energies[index], energies[longer], law[token], zero, temperature
                 )
-                taken = kernel.log_chance(
+                taken = kernel.log_acceptance(
                     energies[longer], energies[index], zero, law[token], temperature
                 )
                 choice = 0.5 / (len(text) + 1)

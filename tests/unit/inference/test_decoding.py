@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from lmlab.core.ancestral import sample_tokens
+from lmlab.inference.decoding import sample_tokens
 
 
 def test_tokens_have_their_law():

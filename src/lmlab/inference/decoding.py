@@ -1,0 +1,133 @@
+"""The decoding loop for every system with `Step`: peek, choose a token, advance.
+
+The loop uses `peek`, `advance` and `state.select` alone, so a bigram, an LSTM, a GPT and a
+translator are decoded by the same lines; a strategy is the choice of the token.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmlab.core.distribution import Categorical, inverse_cdf
+from lmlab.core.errors import UserError
+
+TokenChoice = Callable[[Categorical, Tensor], Tensor]
+"""From the next token's distribution (rows, V) and the numbers of those rows (rows,) to the chosen
+ids (rows,)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedSequence:
+    """A generated sequence."""
+
+    tokens: tuple[int, ...]
+    """Ids, the prefix included, without start and end token."""
+    log_prob: float | None
+    """The system's own log-probability, in nats, of all that follows the prefix, its end included;
+    without temperature or truncation. None where it is not known."""
+    finished: bool
+    """Whether the end token came; if not, the sequence was cut off at the maximum length."""
+    given: int = 0
+    """The number of tokens of the prefix."""
+
+
+def decode(
+    system: Any,
+    state: Any,
+    choose: TokenChoice,
+    max_lengths: Sequence[int],
+    *,
+    prefix: tuple[int, ...] = (),
+    rows: Tensor | None = None,
+) -> list[GeneratedSequence]:
+    """Decode from a state until every row has ended or has its maximum length.
+
+    `prefix` are the tokens that the state is after, the same for all rows; `rows` are the numbers
+    of the rows that `choose` is given, 0, 1, … by default. Cost: one step per token for the rows
+    that are not finished.
+    """
+    end, count = system.vocabulary.end, len(max_lengths)
+    rows = torch.arange(count) if rows is None else rows
+    tokens: list[list[int]] = [list(prefix) for _ in max_lengths]
+    log_probs = torch.zeros(count, dtype=torch.float64)
+    finished = [False] * count
+    active = torch.arange(count)
+    for length in itertools.count(1):
+        distribution = next_distribution(system, state)
+        chosen = choose(distribution, rows[active]).to(distribution.log_probs.device)
+        log_probs[active] += distribution.log_prob(chosen).double().cpu()
+        stays = []
+        for index, (row, token) in enumerate(zip(active.tolist(), chosen.tolist(), strict=True)):
+            if token == end:
+                finished[row] = True
+                continue
+            tokens[row].append(token)
+            if length < max_lengths[row]:
+                stays.append(index)
+        if not stays:
+            break
+        if len(stays) < len(active):
+            # Finished rows leave the batch.
+            kept = torch.tensor(stays)
+            active, chosen = active[kept], chosen[kept.to(chosen.device)]
+            state = state.select(kept.to(chosen.device))
+        state = system.advance(state, chosen)
+    return [
+        GeneratedSequence(
+            tokens=tuple(tokens[row]),
+            log_prob=float(log_probs[row]),
+            finished=finished[row],
+            given=len(prefix),
+        )
+        for row in range(count)
+    ]
+
+
+def greedy_choice(distribution: Categorical, rows: Tensor) -> Tensor:
+    """The most probable token; of equals the first id."""
+    return distribution.log_probs.argmax(-1)
+
+
+def ancestral_choice(generator: torch.Generator | None) -> TokenChoice:
+    """A choice that samples each token from its distribution, by one random number per row."""
+
+    def choose(distribution: Categorical, rows: Tensor) -> Tensor:
+        log_probs = distribution.log_probs
+        return sample_tokens(
+            log_probs if generator is None else log_probs.to(generator.device), generator=generator
+        )
+
+    return choose
+
+
+def sample_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """(B,) a token of each row of (B, V) by inverse transform sampling.
+
+    It takes one random number per row, where `Categorical.sample` takes V of them, which is most
+    of the time of sampling from a word model.
+    """
+    numbers = torch.rand(len(log_probs), 1, generator=generator, dtype=torch.double)
+    return inverse_cdf(log_probs, numbers.to(log_probs.device))
+
+
+def next_distribution(system: Any, state: Any) -> Categorical:
+    """The next token's distribution, or a UserError where it has NaNs."""
+    distribution: Categorical = system.peek(state)
+    check_log_probs(distribution.log_probs)
+    return distribution
+
+
+def check_log_probs(log_probs: Tensor) -> None:
+    """A UserError where log-probabilities are NaN."""
+    # A sum of numbers that are at most 0 is NaN only where one of them is.
+    if log_probs.sum().isnan():
+        raise UserError(
+            "this model gives probabilities that are not numbers: its training has diverged; train "
+            "it again with a lower learning rate."
+        )

@@ -1,0 +1,70 @@
+"""Loading fine-tuned runs: for predictions, or as the start of another fine-tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lmlab.core.errors import UserError
+from lmlab.core.registry import full_card, system_module
+from lmlab.data.corpus import Layout
+from lmlab.tasks.finetuned_model import FinetunedModel
+from lmlab.tasks.task_registry import find_task
+from lmlab.training.external_memory import load_external_memory
+from lmlab.training.run_config import stored_model_guard
+from lmlab.training.run_folder import (
+    RunFolder,
+    TrainedModel,
+    build_from_config,
+    load_run,
+    load_source_tokenizer,
+)
+
+
+def load_task(path: Path | str) -> FinetunedModel:
+    """The fine-tuned model of a run's folder, whatever its task.
+
+    `predict(rows)` gives bare answers, `predict_with_details(rows)` what each was found in.
+    """
+    run = RunFolder(Path(path))
+    config = run.read_config()
+    if "task" not in config:
+        raise UserError(f"{run.path} was not fine-tuned to any task; see lmlab finetune --help.")
+    run.verify()
+    if not run.tokenizer.exists():
+        raise UserError(f"the run {run.path} has lost its tokenizer.json.")
+    with stored_model_guard(run.path, run.weights):
+        return find_task(config["task"]["name"]).load(run, config)
+
+
+def is_task_run(path: Path | str) -> bool:
+    """Whether a run was fine-tuned with a task head, so that it is no language model any more."""
+    return bool(RunFolder(Path(path)).read_config().get("task", {}).get("head"))
+
+
+def load_pretrained(path: Path | str) -> TrainedModel:
+    """The model of a run that a fine-tuning starts from; of a fine-tuned one, without its head.
+
+    So a task is learnt in stages: from short texts before long ones, from many rows of others
+    before a few of one's own. The head is dropped, as the next task may have another; so are
+    MemRecall's judge and CogQA's graph network.
+    """
+    run = RunFolder(Path(path))
+    if not is_task_run(path):
+        return load_run(path)
+    config = run.read_config()
+    finetuned = load_task(path)
+    # Built anew, since a frozen fine-tuning has switched off the gradients of its parameters.
+    memories = load_external_memory(config, run.memory)
+    system = build_from_config(config, finetuned.base.vocabulary, memories)
+    if memories.given():
+        system.setup_tokenizer(finetuned.tokenizer)
+    system.load_state_dict(finetuned.base.state_dict())
+    return TrainedModel(
+        system=system.eval(),
+        tokenizer=finetuned.tokenizer,
+        source_tokenizer=load_source_tokenizer(config, run),
+        layout=Layout(**config["layout"]),
+        config={key: value for key, value in config.items() if key != "task"},
+        card=full_card(system_module(config["system"])),
+        path=run.path,
+    )

@@ -1,0 +1,147 @@
+"""Sequence tasks: one encoded sequence in, a head's scores for it, its tokens or its spans out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmlab.core.batch import Batch
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.core.loss import IGNORE_LABEL, Loss
+from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.data.collation import group_by_length
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL, add_task_head
+from lmlab.tasks.long_context.blocks import BlockQuery, TextBlock
+from lmlab.tasks.task import AnswerTruncated, EncodedExample, Row, Task, collate_examples
+
+TOKENS_PER_BATCH = 8192
+
+
+class SequenceTask(Task):
+    """A task of which a row is one sequence, or several windows or blocks of a long one."""
+
+    proportion_metrics: ClassVar[tuple[str, ...]] = ()
+    """Metrics that are proportions of independent rows …"""
+    mean_metrics: ClassVar[tuple[str, ...]] = ()
+    """… and those that are other means over rows."""
+    needs_tokens: ClassVar[bool] = False
+    """Whether the head takes a vector per token rather than one per sequence."""
+    loss_unit: ClassVar[str] = "nats an answer"
+
+    @classmethod
+    def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """All labels of some rows, sorted."""
+        return sorted({str(row["label"]) for row in rows})
+
+    @classmethod
+    def question(cls, row: Mapping[str, Any]) -> str | None:
+        """The question about the text, where a row has one."""
+        return str(row["question"]) if "question" in row else None
+
+    @abstractmethod
+    def encode(
+        self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
+    ) -> EncodedExample:
+        """The row as at most `longest` tokens."""
+
+    def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
+        """An encoded text with the labels of its row, where the row has them.
+
+        AnswerTruncated where the answer is not in it.
+        """
+        raise TypeError(f"{type(self).__name__} does not read long texts")
+
+    def with_labels_or_truncated(self, row: Row, read: EncodedExample) -> EncodedExample:
+        """With the row's labels; a truncated answer has ANSWER_TRUNCATED_LABEL."""
+        try:
+            return self.with_labels(row, read)
+        except AnswerTruncated:
+            return replace(read, labels=[ANSWER_TRUNCATED_LABEL, ANSWER_TRUNCATED_LABEL])
+
+    def build(self, base: System, *, frozen: bool) -> System:
+        """The model that is fine-tuned."""
+        return add_task_head(base, self, frozen=frozen)
+
+    def make_head(self, width: int) -> nn.Module:
+        """The head on hidden states of that width."""
+        return nn.Linear(width, len(self.labels))
+
+    def loss(self, scores: Tensor, labels: Tensor) -> Loss:
+        """Minus the log-probability of the labels under the head's scores, and their count."""
+        flat, targets = scores.flatten(0, -2), labels.flatten()
+        total = F.cross_entropy(flat, targets, ignore_index=IGNORE_LABEL, reduction="sum")
+        return Loss(total, (targets != IGNORE_LABEL).sum().float())
+
+    def predict(
+        self,
+        system: Any,
+        tokenizer: Tokenizer,
+        rows: Sequence[Row],
+        encoded: Sequence[EncodedExample],
+    ) -> list[Any]:
+        """The answer of a model made by `build` to each row, in their order."""
+        answers: dict[int, Any] = {}
+        for group in group_by_length([len(each.tokens) for each in encoded], TOKENS_PER_BATCH):
+            chosen = [encoded[index] for index in group]
+            with evaluation_mode(system):
+                batch = collate_examples(chosen, system.vocabulary.pad).to(device_of(system))
+                predicted = system.answers(batch, chosen, [rows[index] for index in group])
+            answers.update(zip(group, predicted, strict=True))
+        return [answers[index] for index in range(len(rows))]
+
+    def decode_answers(
+        self, scores: Tensor, batch: Batch, encoded: Sequence[EncodedExample], rows: Sequence[Any]
+    ) -> list[Any]:
+        """The answer to each row of the batch by the head's scores."""
+        raise TypeError(f"{type(self).__name__} has no head")
+
+    @classmethod
+    def expected(cls, row: Mapping[str, Any]) -> Any:
+        """The right answer, in the form of the predicted ones."""
+        return str(row["label"])
+
+    @classmethod
+    @abstractmethod
+    def compute_metrics(cls, expected: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
+        """The metrics of predicted answers."""
+
+    # ----- long texts
+
+    def answer_spans(self, row: Row) -> list[tuple[int, int]]:
+        """Characters [start, end) of the text that hold the answer, where they are known."""
+        return []
+
+    def block_queries(self, query: TextBlock, blocks: Sequence[TextBlock]) -> list[BlockQuery]:
+        """The queries of a text in blocks: its question, or an empty one, about all of them."""
+        return [BlockQuery(query=query, blocks=tuple(blocks))]
+
+    def merge_block_answers(self, row: Row, answers: Sequence[tuple[Any, EncodedExample]]) -> Any:
+        """The answer to a row, of the answer to each of its queries and what that was read in."""
+        return answers[0][0]
+
+    def merge_window_scores(
+        self, row: Row, windows: Sequence[EncodedExample], scores: Sequence[Tensor]
+    ) -> Any:
+        """The answer to a row, of the head's scores for each window of its text."""
+        raise TypeError(f"{type(self).__name__} does not read long texts")
+
+
+def head_scores(system: Any, encoded: Sequence[EncodedExample]) -> list[Tensor]:
+    """The head's scores for each: (labels,), or (T, labels) for its own T tokens."""
+    scored: dict[int, Tensor] = {}
+    for group in group_by_length([len(each.tokens) for each in encoded], TOKENS_PER_BATCH):
+        chosen = [encoded[index] for index in group]
+        with evaluation_mode(system):
+            batch = collate_examples(chosen, system.vocabulary.pad).to(device_of(system))
+            scores = system.scores(batch).cpu()
+        for row, index in enumerate(group):
+            one = scores[row]
+            scored[index] = one[: len(encoded[index].tokens)] if one.ndim == 2 else one
+    return [scored[index] for index in range(len(encoded))]
