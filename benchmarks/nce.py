@@ -64,7 +64,7 @@ from lmlab.plotting.canvas import (
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import (
     TrainingData,
-    accumulation_groups,
+    gradient_accumulation_groups,
     training_data,
 )
 from lmlab.training.run_folder import build_system
@@ -141,7 +141,9 @@ def train_one(
     optimizer = torch.optim.Adam(system.parameters(), lr=RATE)
     generator = torch.Generator().manual_seed(SEED)
     course, began = [], time.perf_counter()
-    for step, (batch,) in enumerate(accumulation_groups(data.train, epoch=0, position=0, size=1)):
+    for step, (batch,) in enumerate(
+        gradient_accumulation_groups(data.train, epoch=0, position=0, size=1)
+    ):
         if step % 50 == 0 or step == STEPS:
             system.eval()
             spread = normalisers(system, watched)

@@ -81,7 +81,7 @@ PUBLIC_NAMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names, each imported when it is first asked for."""
+    """Public names, imported lazily (PEP 562)."""
     if name not in PUBLIC_NAMES:
         raise AttributeError(f"module 'lmlab' has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""The laboratory in Python: the verbs of the command line, on objects.
+"""Python API: the commands of `lmlab` as functions.
 
 >>> import lmlab
 >>> result = lmlab.train("ngram", data="capitals", out="runs/capitals", quiet=True)
@@ -85,19 +85,19 @@ __all__ = [
 
 @wraps(train_system)
 def train(*arguments: Any, **options: Any) -> TrainingResult:
-    """`lmlab.training.train.train`, with a judge where weights are kept by translations."""
+    """`lmlab.training.train.train`, with BLEU as the scorer if checkpoints are selected by it."""
     return train_system(*arguments, **{"judge": ValidationBleu, **options})
 
 
 def load(run: Path | str, *, verify: bool = True) -> LanguageModel:
-    """The trained model of a run's folder, ready to score and to write.
+    """Load a trained model from a run's folder, ready to score and generate.
 
-    A folder in the Hub's format (config.json, model.safetensors, tokenizer.json) will do too: it
-    is read each time afresh and nothing is written; `transformers` reads the architectures that
-    lmlab does not know.
+    A folder in Hugging Face format (config.json, model.safetensors, tokenizer.json) works too: it
+    is converted on each load and nothing is written; `transformers` loads architectures that lmlab
+    does not know.
 
-    A run's files are compared with the hashes of its manifest.json, which detects damage, not
-    forgery; `verify=False` leaves that out. Weights that are not finite are refused in any case.
+    A run's files are checked against the hashes in manifest.json, which detects damage, not
+    forgery; `verify=False` skips that. Non-finite weights are always rejected.
 
     >>> lmlab.load("runs/ngram").card.family
     'counting'
@@ -107,8 +107,8 @@ def load(run: Path | str, *, verify: bool = True) -> LanguageModel:
 
 
 def load_answerer(run: Path | str) -> LanguageModel | FinetunedModel:
-    """The model of a run that questions are asked of: with `ask_stream`, whatever its task."""
-    # Imported late: most verbs need no task.
+    """Load a run for question answering: it has `ask_stream`, whatever its task."""
+    # Lazy import: most commands need no task.
     from lmlab.tasks.loading import is_task_run, load_task
 
     return load_task(run) if is_task_run(run) else load(run)
@@ -124,19 +124,20 @@ def wrap(
     count_end: bool = True,
     **symbols: str | int | None,
 ) -> LanguageModel:
-    """Anybody's torch module in the laboratory: scored, sampled, compared, inspected like a run.
+    """Wrap any torch module as a model: scored, sampled, compared, inspected like a run.
 
     `module` maps ids (B, T) to logits (B, T, V), as a tensor or as `.logits`, of the next token
-    (`causal`) or of what stands at a mask (`masked`). An attention_mask is handed to it where its
-    forward takes one; where padding changes its scores, texts of equal length are read together.
-    `tokenizer` is one of lmlab, tokenizers or transformers, or any object with encode, decode and
-    vocab_size. `symbols` are start, end, unknown, mask and pad by spelling or id, None for what
-    there is not; the tokeniser's own where they are not given. Where there is no start, the end
-    stands before a text (GPT-2). `count_end` says whether the end is predicted and counted,
-    `window` how many tokens the module reads at most, and `name` what tables call it.
+    (`causal`) or of masked tokens (`masked`). It gets an attention_mask if its forward takes one;
+    if padding changes its scores, texts are batched by equal length. `tokenizer` is one of lmlab,
+    tokenizers or transformers, or any object with encode, decode and vocab_size. `symbols` are the
+    special tokens start, end, unknown, mask and pad by spelling or id, None for missing ones;
+    default the tokeniser's own. Without a start token, the end token starts a text (GPT-2).
+    `count_end` says whether the end token is predicted and counted, `window` is the maximum input
+    length in tokens, and `name` the name in tables.
 
-    Padding, start and mask are never predicted, as in all of lmlab: the others share their mass.
-    The module stays the caller's own: it is not copied, and its mode comes back after each verb.
+    Padding, start and mask are never predicted, as everywhere in lmlab: probabilities are
+    renormalised over the other tokens. The module is not copied, and its training mode is restored
+    after each call.
 
     >>> from types import SimpleNamespace
     >>> letters = " abcdefghijklmnopqrstuvwxyz."
@@ -174,10 +175,10 @@ def compare(
     errors: str | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Comparison:
-    """Score trained models on one split and set them side by side, differences tested.
+    """Compare trained models on one split, with tests of their differences.
 
-    `data` is what they were trained on unless it is given. `out` also writes the comparison: a
-    report (.html), a table (.md, .tex) or its numbers (.json).
+    `data` defaults to their training corpus. `out` also writes the comparison: a report (.html), a
+    table (.md, .tex) or its numbers (.json).
 
     >>> found = lmlab.compare(["runs/window", "runs/ngram"], out="report.html")
     >>> [(row.name, row.kind, row.regret > 0) for row in found.rows]
@@ -203,7 +204,7 @@ def pairs(
 ) -> MinimalPairsComparison:
     """Accuracy of several models on the same minimal pairs, with intervals of their differences.
 
-    `progress` is called with the number of tokens as they are scored.
+    `progress` is called with the number of tokens scored so far.
 
     >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
     >>> _ = open("agreement.jsonl", "w").write(json.dumps(row))
@@ -231,12 +232,12 @@ def evaluate(
     errors: str | None = None,
     **options: Any,
 ) -> TranslationEvaluation:
-    """Translate a corpus of pairs with each run, and judge them by sacreBLEU on the same texts.
+    """Evaluate translations of a parallel corpus by sacreBLEU, all runs on the same texts.
 
-    `data` is what the runs were trained on, or fine-tuned on, unless given; options are those of
-    `evaluate_translators` (split, metrics, limit …) and of translating (method, beam …).
+    `data` defaults to the corpus the runs were trained or fine-tuned on; options are those of
+    `evaluate_translators` (split, metrics, limit …) and of decoding (method, beam …).
     """
-    # Imported late: no other verb needs it.
+    # Lazy import: no other command needs it.
     from lmlab.tasks.finetuning_pairs import evaluation_corpus
 
     if isinstance(runs, (str, Path)):
@@ -257,16 +258,16 @@ def inspect(
     out: Path | str | None = None,
     progress: Callable[[str], None] = lambda title: None,
 ) -> Inspection:
-    """Draw what goes on inside trained models, as SVG, PNG and a page; several side by side.
+    """Inspect trained models: figures as SVG, PNG and an HTML page; several models are compared.
 
-    `texts` are the sentences shown and `words` those whose neighbours are; some of the run's own
-    unless given. `out` is a folder, one run's own figures unless given.
+    `texts` are the sentences shown and `words` those whose neighbours are shown; both default to
+    the run's own. `out` is a folder, by default the figures folder of a single run.
 
     >>> found = lmlab.inspect(["runs/window"], texts=["the cat sleeps"], out="pictures")
     >>> [shot.name for shot in found.figures if shot.text]
     ['surprisal', 'view']
     """
-    # Imported late: pictures need matplotlib, and no other verb should wait for it.
+    # Lazy import: no other command should wait for matplotlib.
     from lmlab.inspection.inspect_model import inspect_models
 
     if isinstance(runs, (str, Path)):
@@ -287,16 +288,16 @@ def show_objective(
     settings: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
 ) -> ObjectiveFigure:
-    """Draw what an objective shows of one text and what it asks: a system of the zoo, or a run.
+    """Plot a training objective on one text: inputs, targets and attention mask.
 
-    A system of the zoo is built small over the words of the text, with `settings` of one's own;
-    `condition` is what the text is given. `out` also writes the picture, as .svg or .png.
+    A zoo system is built small over the words of the text, with `settings`; `condition` is what the
+    text is conditioned on (a source). `out` also writes the figure, as .svg or .png.
 
     >>> shown = lmlab.show_objective("bert", text="the cat sat on the mat", seed=0, out="bert.svg")
     >>> [matrix.name for matrix in shown.contents.matrices]
     ['who may see whom']
     """
-    # Imported late: pictures need matplotlib, and no other verb should wait for it.
+    # Lazy import: no other command should wait for matplotlib.
     from lmlab.objective_figures.objective_figure import check_figure_path
     from lmlab.objective_figures.objective_figure import show_objective as show
 
@@ -317,17 +318,16 @@ def doctor(
     data: str | Path | Corpus | None = None,
     out: Path | str | None = None,
 ) -> Examination:
-    """Is this normal? Look a run over, of any system, and say what a healthy one would not have.
+    """Diagnose a training run of any system: list what a healthy run would not have.
 
-    It looks at a training's course, so that a model from elsewhere has nothing for it. `data`
-    says where its corpus is, if it has moved; `out` is a folder for the picture of the curve beside
-    what it can be held against.
+    Needs a training history, so it does not apply to imported models. `data` gives the corpus's
+    location if it has moved; `out` is a folder for the loss figure with baselines.
 
     >>> found = lmlab.doctor("runs/ngram")
     >>> found.healthy, [level.name for level in found.levels]
     (True, ['uniform', 'unigram', 'bigram', 'trigram', 'entropy'])
     """
-    # Imported late: no other verb looks at so much.
+    # Lazy import: no other command needs as much.
     from lmlab.diagnosis.examination import examine_run
 
     if isinstance(run, LanguageModel) and not run.model.stored:
@@ -362,19 +362,19 @@ def ablate(
     jobs: int = 1,
     quiet: bool = False,
 ) -> Ablation:
-    """Train a system whole and with terms switched off, and tell what each is worth.
+    """Ablation study: train a system whole and with terms switched off, and compare the losses.
 
     `switches` are sets of numbers or names, "4;0,4,5" or [[4], [0, 4, 5]]; `each` takes every
-    switch by itself (so where nothing is asked for), `pairs` every two. What is off in `settings`
-    is off in every row. Losses are told after the epochs `at`, the last if none. Trainings are runs
-    in out/runs; those that are finished are not repeated, and one that was stopped goes on.
+    switch by itself (the default), `pairs` every two. What is off in `settings` is off in every
+    row. Losses are reported after the epochs `at`, default the last. Trainings are runs in
+    out/runs; finished ones are not repeated, and interrupted ones resume.
 
     >>> found = lmlab.ablate("gru-minimal", data="grammar", out="terms", switches="4;0,4",
     ...                      size="tiny", seeds=1, epochs=1, quiet=True)
     >>> sorted(row.terms for row in found.rows)
     ['0 gate-input, 4 candidate-hidden', '4 candidate-hidden', 'intact']
     """
-    # Imported late: pictures need matplotlib, and no other verb should wait for it.
+    # Lazy import: no other command should wait for matplotlib.
     from lmlab.experiments.ablation import plan_ablation
     from lmlab.experiments.ablation_runs import run_ablation
     from lmlab.experiments.ablation_tables import write_ablation_tables
@@ -414,10 +414,10 @@ def build_index(
     errors: str = "strict",
     **options: Any,
 ) -> StoredIndex:
-    """Write an index of documents into a folder, all of it or nothing, and open it.
+    """Build a retrieval index of documents in a folder, atomically, and open it.
 
     `documents` are a built-in set (capitals, wordnet), a file, a folder, or `Documents`. `encoder`
-    is a run or model with `Encode`, a folder in the Hub's format, or "bm25" for an index by words.
+    is a run or model with `Encode`, a folder in Hugging Face format, or "bm25" for a lexical index.
     `options` are those of `lmlab.retrieval.stored_index.build_index`: kind (flat, ivf, hnsw),
     recall, batch, seed, progress.
 
@@ -425,7 +425,7 @@ def build_index(
     >>> [hit.document.text for hit in index.search(["Peru"], k=1)[0]]
     ['the capital of Peru is Lima']
     """
-    # Imported late: no other verb needs it.
+    # Lazy import: no other command needs it.
     from lmlab.data.lines import check_errors
     from lmlab.interop.text_encoders import as_encoder
     from lmlab.retrieval.documents import load_documents
@@ -444,10 +444,10 @@ def open_index(
     encoder: str | Path | LanguageModel | RetrievalEncoder | None = None,
     verify: bool = True,
 ) -> StoredIndex:
-    """The index of a folder, to be searched by texts; vectors stay on the disk until looked at.
+    """Open a retrieval index; vectors are memory-mapped.
 
-    `encoder` is the one that it was built with, from where it was then unless given. Files are
-    compared with the hashes of manifest.json before their first use, unless `verify` is false.
+    `encoder` is the one it was built with, by default from its original location. Files are checked
+    against the hashes in manifest.json before first use, unless `verify` is false.
 
     >>> index = lmlab.open_index("indexes/capitals")
     >>> len(index), [hit.number for hit in index.search(["the capital of Peru"], k=1)[0]]

@@ -1,4 +1,4 @@
-"""A trained model as an object: scored, sampled, filled, asked; what `lmlab.load` gives."""
+"""`LanguageModel`: a trained model that scores, generates, fills and answers; see `lmlab.load`."""
 
 from __future__ import annotations
 
@@ -72,31 +72,29 @@ DECODING_OPTIONS = {
     "greedy": (),
     "beam": ("beam", "length_penalty"),
 }
-"""The ways to write a text, and which options each has a use for."""
+"""Decoding methods, and the options of each."""
 MCMC_METHODS = ("gibbs", "metropolis")
-"""The ways that are Markov chains, which have a verb of their own."""
+"""MCMC methods, which have a method of their own (`chains`)."""
 TOKENS_AT_ONCE = 2**16
-"""Tokens that are generated together at most, so that a million texts take no more memory than some
-hundred."""
+"""Most tokens generated in one batch, which bounds memory."""
 DEFAULT_BEAM_WIDTH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedText:
-    """A text that a model wrote."""
+    """A generated text."""
 
     text: str
     log_prob: float | None
-    """The model's own log-probability, in nats, of what follows the prefix; no temperature or
-    truncation in it. None where the system can't tell."""
+    """Log-probability in nats after the prefix, untempered and untruncated; None if unknown."""
     tokens: int
-    """Tokens written after the prefix, the end included where it came."""
+    """Tokens generated after the prefix, including the end token if generated."""
     finished: bool
-    """Whether the model ended it; if not, the greatest length cut it off."""
+    """Whether the model generated the end token; else the maximum length cut it off."""
 
 
 class LanguageModel:
-    """A trained model: what `lmlab.load(run)` and `lmlab.wrap(module, tokenizer)` give."""
+    """A trained model, from `lmlab.load(run)` or `lmlab.wrap(module, tokenizer)`."""
 
     def __init__(self, model: TrainedModel) -> None:
         self.model = model
@@ -106,7 +104,7 @@ class LanguageModel:
 
     @property
     def card(self) -> Card:
-        """The system's card: paper, source, kind, what it can do."""
+        """The system's card: paper, source, kind, capabilities."""
         return self.model.card
 
     @property
@@ -126,7 +124,7 @@ class LanguageModel:
 
     @property
     def tokenizer(self) -> Any:
-        """From text to ids and back."""
+        """The tokeniser: text to ids and back."""
         return self.model.tokenizer
 
     def scorer(self, **options: Any) -> Scorer:
@@ -134,7 +132,7 @@ class LanguageModel:
         return Scorer(self.model.system, self.model.tokenizer, self.model.layout, **options)
 
     def source_scorer(self, **options: Any) -> SourceScorer:
-        """The same for texts that are given sources; there are no windows."""
+        """A scorer of texts conditioned on sources, without windows."""
         check_takes_source(self.card)
         model = self.model
         return SourceScorer(
@@ -144,12 +142,12 @@ class LanguageModel:
     def score(
         self, texts: Sequence[str], sources: Sequence[str] | None = None, **options: Any
     ) -> list[Score]:
-        """The log-probability of each text, by token, in nats; options as of a `Scorer`.
+        """Log-probability of each text, by token, in nats; options as of a `Scorer`.
 
-        With `sources` that of each text given its own, log p(text | source), for systems that take
-        one (translators). `method` is another way to score: simple, raw, norm (or pll),
-        within-word (or pll-within-word), k-mask (with `positions`) for masked models, with
-        `head="none"` by token embeddings; exact, bound or energy.
+        With `sources`, log p(text | source) for systems conditioned on one (translators). `method`
+        selects another score: simple, raw, norm (or pll), within-word (or pll-within-word), k-mask
+        (with `positions`) for masked models, with `head="none"` by token embeddings; exact, bound
+        or energy.
 
         >>> model = lmlab.load("runs/ngram")
         >>> [score] = model.score(["the cat sleeps"])
@@ -171,7 +169,7 @@ class LanguageModel:
         per_token: bool = True,
         **options: Any,
     ) -> Iterator[Score]:
-        """Scores of any number of texts, one by one, in constant memory."""
+        """Scores of a stream of texts, one by one, in constant memory."""
         texts = checked_texts(texts)
         if sources is None:
             return self.scorer(**options).score(texts, per_token=per_token)
@@ -188,8 +186,8 @@ class LanguageModel:
     ) -> Iterator[ConditionalScore]:
         """log p(continuation | prefix) of each pair, one by one; see `conditional_scores`.
 
-        `separator` stands between the two where neither has a space there; None is a space, but
-        nothing for models of characters. `end` counts the end as well. `options` as of `score`.
+        `separator` joins the two if neither has a space there; None is a space, but empty for
+        character models. `end` also scores the end token. `options` as of `score`.
 
         >>> model = lmlab.load("runs/ngram")
         >>> [found] = model.score_given([("the cat", " sleeps")])
@@ -204,7 +202,7 @@ class LanguageModel:
     def summary(
         self, texts: Iterable[str], sources: Iterable[str] | None = None, **options: Any
     ) -> Summary:
-        """Perplexity, nats per token and bits per character of all the texts together.
+        """Perplexity, nats per token and bits per character over all texts.
 
         >>> summary = lmlab.load("runs/ngram").summary(["the cat sleeps", "a dog sees mary"])
         >>> summary.tokens, round(summary.nats_per_token, 6) == round(-summary.total / 9, 6)
@@ -217,7 +215,7 @@ class LanguageModel:
     ) -> MinimalPairsReport:
         """Accuracy on minimal pairs, JSON lines of `sentence_good` and `sentence_bad` (BLiMP).
 
-        `progress` is called with the number of tokens as they are scored.
+        `progress` is called with the number of tokens scored so far.
 
         >>> row = {"sentence_good": "the dog sleeps", "sentence_bad": "the dog sleep"}
         >>> _ = open("agreement.jsonl", "w").write(json.dumps(row))
@@ -227,7 +225,7 @@ class LanguageModel:
         return score_minimal_pair_files(self.scorer(progress=progress), files)
 
     def encode_prefix(self, text: str) -> EncodedPrefix:
-        """The ids that a prefix is fed as, and the words of it that the model does not know."""
+        """The input ids of a prefix, and its unknown words."""
         return encode_prefix(text, self.tokenizer)
 
     def sample(
@@ -245,10 +243,10 @@ class LanguageModel:
         max_length: int = 100,
         seed: int = 0,
     ) -> list[GeneratedText]:
-        """Write `n` texts: drawn (ancestral), the likeliest token each time (greedy), or searched.
+        """Generate `n` texts by ancestral sampling, greedy decoding or beam search.
 
-        `n` texts of a beam search are its n best. The same seed gives the same texts. `source` is
-        what they are given, where the system was trained to write beside one (a translator).
+        Beam search gives its n best. The same seed gives the same texts. `source` is what a
+        conditional model (a translator) is conditioned on.
 
         >>> model = lmlab.load("runs/ngram")
         >>> model.sample(3, seed=0) == model.sample(3, seed=0)
@@ -292,11 +290,11 @@ class LanguageModel:
         progress: Callable[[int, int], None] = lambda done, of: None,
         **options: Any,
     ) -> McmcResult:
-        """Texts by Markov chains (gibbs, metropolis), with what tells whether they have mixed.
+        """Sample texts by MCMC (gibbs, metropolis), with convergence diagnostics.
 
         `options` are those of `lmlab.sampling.mcmc.mcmc_config.McmcConfig`: method, start, text,
-        template, prefix, length, steps, masks, order, temperature, energy … `lm` is whose samples
-        a start from an lm takes; its own unless given. For systems with `Fill` or `Energy`.
+        template, prefix, length, steps, masks, order, temperature, energy … `lm` gives the samples
+        for start="lm", default this model. For systems with `Fill` or `Energy`.
 
         >>> _ = lmlab.train(
         ...     "hmm", data="grammar", out="runs/states", size="tiny", steps=2, quiet=True
@@ -307,7 +305,7 @@ class LanguageModel:
         >>> [text.text.startswith("the ") for text in found.texts], found.energy
         ([True, True], 'own')
         """
-        # Imported late: no other verb needs it.
+        # Lazy import: no other method needs it.
         from lmlab.sampling.mcmc.mcmc_config import McmcConfig
         from lmlab.sampling.mcmc.sampler import McmcSampler
 
@@ -327,7 +325,7 @@ class LanguageModel:
         return runner.run(progress)
 
     def fill(self, texts: Sequence[str], **options: Any) -> list[FilledText]:
-        """What stands where each text has `<mask>` or `[MASK]`; options as of `fill_stream`.
+        """Fill each `<mask>` or `[MASK]` of the texts; options as of `fill_stream`.
 
         >>> _ = lmlab.train(
         ...     "hmm", data="grammar", out="runs/hmm", size="tiny", steps=2, quiet=True
@@ -349,11 +347,11 @@ class LanguageModel:
         seed: int | None = None,
         **options: Any,
     ) -> Iterator[FilledText]:
-        """What stands in the gaps of any number of texts, one by one, in constant memory.
+        """Fill the masks of a stream of texts, one by one, in constant memory.
 
-        The likeliest tokens of each gap by itself, or of all together (`joint`); for systems with
-        `Infill` blanks of any length (`blanks`, or where the system has no `Fill`), drawn where a
-        seed is given. `among` are the only candidates. `options`: `top`, `beam`, `max_length`.
+        The most probable tokens of each mask alone, or of all masks jointly (`joint`); for systems
+        with `Infill`, blanks of any length (`blanks`, or if the system has no `Fill`), sampled if a
+        seed is given. `among` restricts the candidates. `options`: `top`, `beam`, `max_length`.
         """
         generator = None if seed is None else torch.Generator().manual_seed(check_seed(seed))
         model = self.model
@@ -365,7 +363,7 @@ class LanguageModel:
         )
 
     def translate(self, texts: Sequence[str], **options: Any) -> list[Translation]:
-        """Each text in the other language; options as of `lmlab translate`.
+        """Translate texts; options as of `lmlab translate`.
 
         >>> _ = open("pairs.tsv", "w").write("eins\\tone\\nzwei\\ttwo\\n" * 50)
         >>> _ = lmlab.train("seq2seq", data="pairs.tsv", out="runs/seq2seq", size="tiny",
@@ -379,7 +377,7 @@ class LanguageModel:
     def translate_stream(
         self, chunks: Iterable[Sequence[str]], **options: Any
     ) -> Iterator[Translation]:
-        """Texts that come some at a time, translated in their order."""
+        """Translate chunks of texts lazily, in order."""
         if not self.card.conditional:
             raise UserError(
                 f"{self.card.name} writes texts that are given nothing; translating needs a system "
@@ -392,19 +390,19 @@ class LanguageModel:
         return translator.translate(list(checked_texts(chunk)) for chunk in chunks)
 
     def link(self, texts: Sequence[str]) -> list[LinkedText]:
-        """The mentions of each text and the entities they are taken for, where it has `Link`."""
+        """Entity linking: the mentions of each text and their entities, for systems with `Link`."""
         check_texts(texts, "link")
         return list(self.link_stream(texts))
 
     def link_stream(self, texts: Iterable[str]) -> Iterator[LinkedText]:
-        """The same for any number of texts, one by one, in constant memory."""
-        # Imported late: no other verb needs it.
+        """The same for a stream of texts, one by one, in constant memory."""
+        # Lazy import: no other method needs it.
         from lmlab.scoring.entity_linking import link_entities
 
         return link_entities(self.system, self.tokenizer, self.model.layout, checked_texts(texts))
 
     def encode(self, texts: Sequence[str], **options: Any) -> list[TextEmbedding]:
-        """The vector of each text, or with `per_token` one for each token; see `encode_stream`.
+        """Embed texts: a vector per text, or per token with `per_token`; see `encode_stream`.
 
         >>> _ = lmlab.train(
         ...     "gpt", data="grammar", out="runs/vectors", size="tiny", steps=2, quiet=True
@@ -421,13 +419,13 @@ class LanguageModel:
         return list(self.encode_stream(texts, **options))
 
     def encode_stream(self, texts: Iterable[str], **options: Any) -> Iterator[TextEmbedding]:
-        """Vectors of any number of texts, one by one, in bounded memory.
+        """Embed a stream of texts, one by one, in bounded memory.
 
-        `options` are those of `lmlab.scoring.text_embeddings.TextEmbedder`: `per_token`; `layer`
-        (0 the embeddings, -1 the last layer; the system's own vectors by default); `pooling` (own,
-        mean, max, last, first). For all systems with hidden states.
+        `options` are those of `lmlab.scoring.text_embeddings.TextEmbedder`: `per_token`; `layer` (0
+        the embeddings, -1 the last layer; default the system's own vectors); `pooling` (own, mean,
+        max, last, first). For all systems with hidden states.
         """
-        # Imported late: no other verb needs it.
+        # Lazy import: no other method needs it.
         from lmlab.scoring.text_embeddings import TextEmbedder
 
         model = self.model
@@ -454,8 +452,8 @@ class LanguageModel:
         return list(self.detect_stream(texts))
 
     def detect_stream(self, texts: Iterable[str], **options: Any) -> Iterator[DetectedText]:
-        """The same for any number of texts, one by one, in bounded memory."""
-        # Imported late: no other verb needs it.
+        """The same for a stream of texts, one by one, in bounded memory."""
+        # Lazy import: no other method needs it.
         from lmlab.scoring.replaced_tokens_detection import detect_texts
 
         model = self.model
@@ -464,10 +462,11 @@ class LanguageModel:
         )
 
     def capture_internals(self, text: str, source: str | None = None) -> dict[str, Capture]:
-        """What goes on inside on a text, by name: each layer's attention, sublayers, hidden states.
+        """Activations on a text by name: each layer's attention, sublayer outputs, hidden states.
 
-        A `Capture` has values (a tensor, one row a batch), axes (what its dimensions mean) and a
-        sentence on how to read it. Masked models see the text whole; `source` is a translator's.
+        A `Capture` has values (a tensor with a batch of one), axes (the meaning of its dimensions)
+        and a sentence on how to read it. Masked models get the unmasked text; `source` is a
+        translator's.
 
         >>> _ = lmlab.train(
         ...     "gpt", data="grammar", out="runs/inside", size="tiny", steps=2, quiet=True
@@ -476,7 +475,7 @@ class LanguageModel:
         >>> found["layer 1 attention"].axes
         ('batch', 'head', 'time', 'source')
         """
-        # Imported late: it brings what draws pictures.
+        # Lazy import: it loads matplotlib.
         from lmlab.inspection.capture_collection import collect_text_captures
 
         return collect_text_captures(self.model, text, source)
@@ -490,13 +489,13 @@ class LanguageModel:
         facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
     ) -> list[AnsweredQuestion]:
-        """Each question answered, with what the answers rest on; for systems with `Ask`.
+        """Answer questions, with evidence; for systems with `Ask`.
 
-        `documents` to look up instead of the run's own: a built-in set, a file, a folder,
-        `Documents`, or an index, whose vectors serve where this model made them. For a memory of
-        facts (FaE) `knowledge` has other facts about the same entities, and `facts` are changed:
-        (subject, relation, object). `options`: `answers` (how many for each), and for systems that
-        write their answers `method` (RAG: thorough, fast, beam, greedy, sample), `beam`,
+        `documents` replace the run's own for retrieval: a built-in set, a file, a folder,
+        `Documents`, or an index, whose vectors are reused if this model made them. For a fact
+        memory (FaE), `knowledge` has other facts about the same entities, and `facts` are edits
+        (subject, relation, object). `options`: `answers` (number per question), and for systems
+        that generate answers `method` (RAG: thorough, fast, beam, greedy, sample), `beam`,
         `max_length`, `seed`.
 
         >>> _ = lmlab.train("rag-token", data="capitals-questions", out="runs/rag", size="tiny",
@@ -521,8 +520,8 @@ class LanguageModel:
         facts: Sequence[tuple[str, str, str]] = (),
         **options: Any,
     ) -> Iterator[AnsweredQuestion]:
-        """Questions that come some at a time, answered in their order."""
-        # Imported late: no other verb needs it.
+        """Answer chunks of questions lazily, in order."""
+        # Lazy import: no other method needs it.
         from lmlab.core.answers import Ask
         from lmlab.core.protocols import require
         from lmlab.sampling.question_answering import (
@@ -544,8 +543,7 @@ class LanguageModel:
     def _resolve_documents(
         self, documents: str | Path | Documents | StoredIndex
     ) -> tuple[Documents, torch.Tensor | None, DenseIndex | None]:
-        """The documents that are meant; where this very model made them, their vectors, and the
-        index of these where not each is looked at."""
+        """The documents; their vectors if this model made them; and their index if approximate."""
         from lmlab.interop.text_encoders import vectors_of_model
         from lmlab.retrieval.documents import BUILTIN_DOCUMENTS, Documents, load_documents
         from lmlab.retrieval.stored_index import (
@@ -567,7 +565,7 @@ class LanguageModel:
         return documents.documents, torch.tensor(vectors), index
 
     def _source_batch(self, source: str | None) -> Batch | None:
-        """What texts are given, of one row; a UserError where the model does not take it so."""
+        """The source as a batch of one row; a UserError if the model does not take one."""
         card, task = self.card, self.config.get("task", {})
         if source is not None:
             if not card.conditional:
@@ -592,7 +590,7 @@ class LanguageModel:
     ) -> Iterator[GeneratedSequence]:
         given: dict[str, Any] = {"prefix": prefix, "condition": condition}
         if method == "beam":
-            # The same width whatever n, or the best text would depend on how many are asked for.
+            # The same beam width for any n, or the best text would depend on n.
             width = options.pop("beam", DEFAULT_BEAM_WIDTH)
             beam = BeamConfig(width=width, best=n, max_length=most, **options)
             yield from beam_search(self.system, beam, **given)[0]
@@ -621,10 +619,10 @@ class LanguageModel:
 def shared_corpus(
     models: Sequence[TrainedModel], data: str | Path | None, errors: str | None
 ) -> Corpus:
-    """The corpus that is named, or the one that all models were trained on.
+    """The given corpus, or the one that all models were trained on.
 
-    A corpus that a model was trained on is divided as it was then, or its test split would hold
-    what the model has seen.
+    A model's training corpus is split as in training; otherwise its test split would contain
+    training texts.
     """
     if data is not None:
         trained = [model.config["corpus"] for model in models]
@@ -633,7 +631,7 @@ def shared_corpus(
             raise UserError(f"these runs divided {data} by different seeds, so no split is unseen.")
         return open_corpus(data, errors=errors or "strict", seed=seeds.pop() if seeds else 0)
     found = {model.config["corpus"]["fingerprint"]: model.config["corpus"] for model in models}
-    found.pop("", None)  # a model from elsewhere doesn't know its corpus, and fits any
+    found.pop("", None)  # an imported model does not know its corpus, and fits any
     if not found:
         raise UserError(
             "these models were not trained here; say by --data what to compare them on."

@@ -1,5 +1,4 @@
-"""Interfaces of backbones that do more than encode a sequence: two streams, a source, copying,
-latents, images."""
+"""Backbone interfaces: two-stream, encoder-decoder, copying, latent-variable and image models."""
 
 from __future__ import annotations
 
@@ -19,19 +18,19 @@ from lmlab.layers.pointer import CopyDistribution
 
 
 class TwoStreamBackbone(Backbone):
-    """A backbone with a stream of queries beside its content (XLNet)."""
+    """Two-stream backbone (XLNet): a content stream and a query stream."""
 
     def step(self, state: State, tokens: Tensor, segments: Tensor) -> State:
-        """The state after one more token of content in each row; both are (B,)."""
+        """The state after one more content token in each row; both are (B,)."""
         raise TypeError(f"{type(self).__name__} does not define step")
 
     def query_next(self, state: State, segments: Tensor) -> Tensor:
-        """(B, W) what a query at the next place, of a segment (B,), finds; the state stays."""
+        """(B, W) output of a query at the next position, of segment (B,); keeps the state."""
         raise TypeError(f"{type(self).__name__} does not define ask")
 
 
 class CopyState(State, Protocol):
-    """A state that knows what may be copied next."""
+    """A decoding state with a copy distribution for the next token."""
 
     @property
     def copy_distribution(self) -> CopyDistribution: ...
@@ -39,7 +38,7 @@ class CopyState(State, Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CopyHiddenStates(HiddenStates):
-    """Hidden states, and what each place would copy."""
+    """Hidden states, with the copy distribution of each position."""
 
     copy_distribution: CopyDistribution
 
@@ -49,36 +48,36 @@ class SentenceEncoder(nn.Module):
 
     width: int
     longest: int | None = None
-    """Most tokens that it can read, <s> not counted; None where there is no limit."""
+    """Maximum number of tokens, without <s>; None if unlimited."""
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class LatentDecoder(Backbone):
-    """A latent vector to hidden states, place after place; the latent travels in the state."""
+    """Latent decoder: a latent vector to hidden states; the state carries the latent."""
 
     latent: int
-    """L, the numbers of a latent."""
+    """L, the latent dimension."""
     longest: int | None = None
-    """Most tokens that it can write; None where there is no limit."""
+    """Maximum number of tokens it can generate; None if unlimited."""
 
     def state_from_latents(self, latents: Tensor) -> TensorState:
         """The state before the first token, for latents (B, L)."""
         raise TypeError(f"{type(self).__name__} does not define state_given")
 
     def initial_state(self, rows: int) -> TensorState:
-        """Where no latent is given it is zero."""
+        """Without a given latent it is zero."""
         like = next(self.parameters())
         return self.state_from_latents(like.new_zeros(rows, self.latent))
 
     def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
-        """Inner values worth a picture, from the latent of `state` where it is given."""
+        """Internal activations, from the latent of `state` where given."""
         return {}
 
 
 class AutoencoderBackbone(Backbone):
-    """A backbone that sees a sentence through one vector alone."""
+    """Autoencoder backbone: the hidden states depend on a sentence through one vector only."""
 
     encoder: SentenceEncoder
     decoder: LatentDecoder
@@ -89,24 +88,24 @@ class AutoencoderBackbone(Backbone):
 
 
 class EncoderDecoderBackbone(Backbone):
-    """A backbone that reads a source and writes beside it; its hidden states are the writer's."""
+    """Encoder-decoder backbone: encodes a source; the hidden states are the decoder's."""
 
     def run_encoder(self, view: View) -> Tensor:
-        """(B, S, W) what the encoder makes of a source."""
+        """(B, S, W) the encoder's hidden states of a source."""
         raise TypeError(f"{type(self).__name__} does not define read_source")
 
     def init_decoder(self, view: View) -> State:
-        """The decoder's state before its first input, for the source that a view shows."""
+        """The decoder's state before its first input, given the source of a view."""
         raise TypeError(f"{type(self).__name__} does not define begin")
 
 
 class ImageTextBackbone(EncoderDecoderBackbone):
-    """A backbone that reads the start symbol together with an image."""
+    """Image-text backbone: encodes the start token together with an image."""
 
     def encode_image(self, view: View) -> HiddenStates:
-        """(B, 1, W) the start symbol's hidden state beside an image, and the state after it."""
+        """(B, 1, W) the start token's hidden state given an image, and the state after it."""
         raise TypeError(f"{type(self).__name__} does not define opened")
 
     def image_text_view(self, view: View) -> View:
-        """Image and text in one row, as the stack reads them: <s>, the patches, the words."""
+        """Image and text in one row, the stack's input: <s>, the patches, the words."""
         raise TypeError(f"{type(self).__name__} does not define joined")

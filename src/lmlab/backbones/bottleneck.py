@@ -1,4 +1,4 @@
-"""Bottleneck: an encoder and a decoder with nothing between them but one vector."""
+"""Bottleneck autoencoder: an encoder and a decoder connected by one vector only."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lmlab.core.view import View
 
 
 class Bottleneck(AutoencoderBackbone):
-    """z = encoder(s), h = decoder(z): all that a prediction knows of the sentence is in z.
+    """Bottleneck autoencoder: z = encoder(s), h = decoder(z); predictions see s through z alone.
 
-    Where a state is given the decoder goes on from it, and the inputs are not read. Inputs (B, T),
+    Given a state, the decoder continues from it and the inputs are not encoded. Inputs (B, T),
     latents (B, L), hidden (B, T, W).
     """
 

@@ -1,4 +1,4 @@
-"""Encoder and decoder: a Transformer that writes one text while it looks at another."""
+"""Transformer encoder-decoder: the decoder attends to the encoded source by cross-attention."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from lmlab.layers.transformer_block import CrossAttentionSource
 
 
 class TransformerEncoderDecoder(EncoderDecoderBackbone):
-    """h = Decoder(target, Encoder(source)) (Vaswani et al. 2017).
+    """Transformer encoder-decoder: h = Decoder(target, Encoder(source)) (Vaswani et al. 2017).
 
-    The view is the encoder's, its `decoder` the decoder's own; hidden states are the decoder's,
-    (B, T of the decoder, W). Given a state, which `begin` makes of a source, the view is of further
-    inputs to the decoder.
+    The view is the encoder's, its `decoder` the decoder's own; hidden states are the decoder's, (B,
+    T of the decoder, W). Given a state, which `init_decoder` makes from a source, the view holds
+    further inputs to the decoder.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (
@@ -59,7 +59,7 @@ class TransformerEncoderDecoder(EncoderDecoderBackbone):
         return self.decoder.initial_state(len(view.inputs), self.encode(view))
 
     def encode(self, view: View, record: dict[str, Capture] | None = None) -> CrossAttentionSource:
-        """What the encoder makes of its view, as the decoder's layers look at it."""
+        """The encoder's output, as the source of the decoder's cross-attention."""
         values = self.encoder.read(view, record=record)
         looked_at = position_ids(view)
         asking = looked_at if view.decoder is None else position_ids(view.decoder)
@@ -71,7 +71,7 @@ class TransformerEncoderDecoder(EncoderDecoderBackbone):
         return CrossAttentionSource(values=values, scope=scope)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        """Inner values of both, under the names `encoder …` and `decoder …`."""
+        """Internals of both, under the names `encoder …` and `decoder …`."""
         assert view.decoder is not None
         first: dict[str, Capture] = {}
         second: dict[str, Capture] = {}

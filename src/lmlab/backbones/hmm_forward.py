@@ -1,4 +1,4 @@
-"""Filter: the hidden state is what a hidden Markov model knows of its state before each token."""
+"""Forward algorithm of an HMM: the predictive distribution of the state before each token."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lmlab.layers.hmm_parameters import (
 )
 
 DROPPED_STATE_LOG_PROB = -80.0
-"""Log-probability of a state that a batch before this one had dropped."""
+"""Log-probability of a state that state dropout removed in an earlier batch."""
 
 
 class HMMForward(Backbone):
-    """log p(z_{t+1} | s_≤t) by the forward recursion; the first input of a text tells nothing.
+    """Forward recursion: log p(z_{t+1} | s_≤t); the first input of a text is not evidence.
 
-    Inputs (B, T), values (B, T, K) log-weights. Its state is the prediction of the state that
-    emits the next input, and whether a text is under way: before its start symbol it is not.
+    Inputs (B, T), values (B, T, K) log-weights. Its state is the predictive distribution of the
+    state that emits the next input, and whether the text has started (its start token was seen).
     """
 
     output_kind: ClassVar[str] = "states"
@@ -49,7 +49,7 @@ class HMMForward(Backbone):
         assert isinstance(before, TensorState)
         tables = self.markov.tables()
         block = tables.block[view.inputs]
-        # What is never predicted (padding, the start symbol) tells nothing about the states.
+        # Tokens that are never predicted (padding, start token) are no evidence about the states.
         untold = self.markov.never_predicted[view.inputs]
         emitted = F.embedding(view.inputs, tables.emission).masked_fill(untold[..., None], 0.0)
         first = tables.start.expand(len(view.inputs), -1)
@@ -87,14 +87,14 @@ class HMMForward(Backbone):
 
 
 def _of_kept(predicted: Tensor, tables: HMMTables) -> Tensor:
-    """A prediction over all states as one over those that state dropout kept."""
+    """A distribution over all states, restricted to those that state dropout retained."""
     if tables.kept_states is None:
         return predicted
     return torch.log_softmax(predicted[:, tables.kept_states], dim=-1)
 
 
 def _of_all(predicted: Tensor, tables: HMMTables, states: int) -> Tensor:
-    """A prediction over kept states as one over all of them."""
+    """A distribution over retained states as one over all of them."""
     if tables.kept_states is None:
         return predicted
     spread = predicted.new_full((len(predicted), states), DROPPED_STATE_LOG_PROB)

@@ -1,4 +1,4 @@
-"""What backbones with a latent choice share: memory, stretches of text, the choice explained."""
+"""Base of backbones with a latent choice per position: token memory, chunking, posteriors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmlab.core.view import View
 
 
 class LatentChoiceBackbone(Backbone):
-    """A backbone whose places each make a choice that nobody sees, and that is summed out."""
+    """Backbone with a latent choice at each position, which is marginalised."""
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 
@@ -26,7 +26,7 @@ class LatentChoiceBackbone(Backbone):
         return TensorState({"tokens": torch.zeros(rows, 0, dtype=torch.int64, device=device)})
 
     def explain(self, posterior: Tensor) -> dict[str, Capture]:
-        """The posterior (B, T, M) over components or sources, told by what they stand for."""
+        """The posterior (B, T, M) over components or sources, as a labelled capture."""
         return {
             "posterior": Capture(
                 values=posterior,
@@ -39,26 +39,26 @@ class LatentChoiceBackbone(Backbone):
 
 @dataclass(frozen=True, eq=False)
 class TokenContext:
-    """The tokens that the places of a view may look at."""
+    """The tokens visible to the positions of a view."""
 
     ids: Tensor
-    """(B, S) those remembered, then the view's inputs: S = before + T."""
+    """(B, S) tokens from the state, then the view's inputs: S = `past_length` + T."""
     past_length: int
-    """How many of them are remembered; the first input is at place `before`, or later."""
+    """Number of tokens from the state; the first input has this position, or a later one."""
     state: TensorState
-    """The last of them, for what comes after the view."""
+    """The last tokens, for what follows the view."""
 
     @property
     def time(self) -> int:
-        """T, the inputs of the view."""
+        """T, the number of inputs of the view."""
         return self.ids.shape[1] - self.past_length
 
 
 def token_context(view: View, state: State | None, *, keep: int | None) -> TokenContext:
-    """The inputs behind what is remembered; at most `keep` tokens are carried on, all for None.
+    """The view's inputs after those of the state; the last `keep` are carried on, None for all.
 
-    A memory that is not full tells the place by its size, so nothing is counted beside it; once
-    it is full, what reads it treats all places alike.
+    Until the memory is full its size is the position, so no counter is needed; once it is full, all
+    positions are treated alike.
     """
     ids, before = view.inputs, 0
     if state is not None:
@@ -70,7 +70,7 @@ def token_context(view: View, state: State | None, *, keep: int | None) -> Token
 
 
 def split_view(view: View, longest: int) -> Iterator[View]:
-    """A left-to-right view in pieces of at most `longest` places, to be read one after another."""
+    """Split a causal view into chunks of at most `longest` positions, processed in sequence."""
     for first in range(0, view.inputs.shape[1], longest):
         here = slice(first, first + longest)
         yield replace(
@@ -84,7 +84,7 @@ def split_view(view: View, longest: int) -> Iterator[View]:
 
 
 def concatenate_predictions(parts: Sequence[Predictions]) -> Predictions:
-    """The predictions of stretches as those of the view they were cut from."""
+    """Concatenate the predictions of chunks into those of the whole view."""
     places = torch.cat([part.target_mask for part in parts], dim=1)
     spread = torch.cat([part.to_dense() for part in parts], dim=1)
     return Predictions(log_probs=spread[places], target_mask=places, state=parts[-1].state)

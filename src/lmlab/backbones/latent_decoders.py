@@ -1,4 +1,4 @@
-"""Decoders: from a latent vector to hidden states, place after place."""
+"""Latent decoders: a latent vector to hidden states (teacher-forced, free-running, parallel)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lmlab.layers.recurrent_cells import (
 
 
 class LatentToState(nn.Module):
-    """The state of a cell that a latent begins: its free numbers are A z + a, (B, L) to (B, W)."""
+    """Initial cell state from a latent: its free tensors are A z + a, (B, L) to (B, W)."""
 
     def __init__(self, cell: RecurrentCell, latent: int) -> None:
         super().__init__()
@@ -39,16 +39,16 @@ class LatentToState(nn.Module):
 def run_cell(
     cell: RecurrentCell, inputs: Tensor, before: TensorState
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """A cell over inputs (B, T, D) from a state on: its outputs (B, T, W), and the state after."""
+    """Run a cell over inputs (B, T, D) from a state: outputs (B, T, W), and the state after."""
     values, parts = cell(inputs, tuple(before[name] for name in cell.names))
     return values, dict(zip(cell.names, parts, strict=True))
 
 
 class TeacherForcedDecoder(LatentDecoder):
-    """A recurrent backbone that starts from a latent: h_0 = A z + a, h_t = cell(e(s_t), h_{t-1}).
+    """Teacher-forced RNN decoder of a latent: h_0 = A z + a, h_t = cell(e(s_t), h_{t-1}).
 
-    With `latent_every_step` the latent also joins each input, [e(s_t), z] (Bowman et al. 2016 try
-    both), and the cell is wider by L. Inputs (B, T), hidden (B, T, W).
+    With `latent_every_step` each input is [e(s_t), z] (Bowman et al. 2016 try both), and the cell's
+    input is wider by L. Inputs (B, T), hidden (B, T, W).
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
@@ -107,10 +107,10 @@ class TeacherForcedDecoder(LatentDecoder):
 
 
 class FreeRunningDecoder(LatentDecoder):
-    """A cell that hears nothing but the latent: h_0 = A z + a, h_t = cell(z, h_{t-1}).
+    """Free-running RNN decoder, fed the latent only: h_0 = A z + a, h_t = cell(z, h_{t-1}).
 
-    It is not told the words it wrote, so all of the sentence must be in the latent. Hidden
-    (B, T, W); the inputs of a view only say how many places there are.
+    It does not see the generated tokens, so the latent must hold the whole sentence. Hidden (B, T,
+    W); a view's inputs give only the number of positions.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask, NoContextMask)
@@ -136,9 +136,9 @@ class FreeRunningDecoder(LatentDecoder):
 
 
 class ParallelDecoder(LatentDecoder):
-    """A network from the latent to the hidden states of all places at once: h = f(z), (n, W).
+    """Non-autoregressive decoder: a network from the latent to all positions, h = f(z), (n, W).
 
-    With one linear layer this is the way back of 003's DLM55. Hidden (B, T, W).
+    With one linear layer it is a linear autoencoder's decoder. Hidden (B, T, W).
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask, NoContextMask)
@@ -172,7 +172,7 @@ class ParallelDecoder(LatentDecoder):
 
 
 class MappedLatentDecoder(LatentDecoder):
-    """A decoder whose latent is made from another one by a network: z = f(u)."""
+    """A decoder whose latent is a function of another latent: z = f(u)."""
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
 

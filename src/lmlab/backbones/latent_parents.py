@@ -1,4 +1,4 @@
-"""Latent parents: each token comes from one of the tokens before it, and nobody says which."""
+"""Latent parents: each token is generated from one earlier token, a latent choice."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from lmlab.core.view import View
 
 
 class ParentPrior(nn.Module):
-    """P(a | i): which of the tokens so far a place looks at, before it is known what came."""
+    """Prior P(a | i) over the parent a of the token predicted at position i."""
 
     max_distance: int | None
-    """How many tokens back it looks at most, the newest counted; None is no limit."""
+    """Maximum distance to a parent in tokens, the latest counted; None is no limit."""
 
     @property
     def memory_length(self) -> int | None:
-        """Tokens to remember for the next place."""
+        """Tokens to retain for the next position."""
         return None if self.max_distance is None else self.max_distance - 1
 
     def scores(self, place: Tensor, back: Tensor) -> Tensor:
-        """(T, S) unnormalised log-weights of the tokens `back` places (T, S) before the newest.
+        """(T, S) unnormalised log-weights of the tokens `back` positions (T, S) before the latest.
 
-        `place` (T, 1) counts from 0. What lies outside the reach or in the future is not asked,
-        and any finite number will do there.
+        `place` (T, 1) counts from 0. Entries beyond the maximum distance or in the future are
+        ignored, and may hold any finite number.
         """
         raise TypeError(f"{type(self).__name__} does not define scores")
 
     def forward(self, before: int, time: int, like: Tensor) -> Tensor:
-        """(T, S) log P(a | i) of T places over S = before + T tokens, -inf where it is zero."""
+        """(T, S) log P(a | i) of T positions over S = before + T tokens, -inf where it is zero."""
         place = torch.arange(before, before + time, device=like.device)[:, None]
         back = place - torch.arange(before + time, device=like.device)
         seen = back >= 0 if self.max_distance is None else (back >= 0) & (back < self.max_distance)
@@ -47,9 +47,9 @@ class ParentPrior(nn.Module):
 
 
 class UniformPrior(ParentPrior):
-    """All of the last `reach` tokens alike, or all tokens so far where it is None.
+    """Uniform over the last `reach` tokens, or over all tokens so far if None.
 
-    Without a reach the memory of a text that goes on grows with the text.
+    Without a limit the memory grows with the text.
     """
 
     def __init__(self, reach: int | None = 5) -> None:
@@ -61,22 +61,22 @@ class UniformPrior(ParentPrior):
 
 
 PRIOR_SCALE = 8.0
-"""What an entry of a learned prior counts. A step of Adam moves a number by the learning rate at
-most, and a prior has several nats to go before it looks at one token: so a unit is worth eight."""
+"""Scale of a learned prior's logits. An Adam step moves a parameter by at most the learning rate,
+and a prior must move several nats to select one token."""
 
 
 class LearnedPrior(ParentPrior):
-    """A learned table P(a | i) = softmax_a(8 t_{i,a}), uniform at the start (003, DLM5).
+    """Learned table P(a | i) = softmax_a(8 t_{i,a}), uniform at initialisation.
 
-    The first L places have a row each, of one weight for every token so far: L (L + 1) / 2
-    numbers. At later places the last row serves, shifted along, over the last L tokens. So every
-    length of text is defined and the memory is bounded.
+    The first L positions have a row each, of one weight for every token so far: L (L + 1) / 2
+    parameters. Later positions use the last row, shifted, over the last L tokens. So any length is
+    defined and the memory is bounded.
     """
 
     def __init__(self, length: int) -> None:
         super().__init__()
         self.max_distance = length
-        # The rows one after another, without the half of the square that is the future.
+        # The rows in sequence: the lower triangle, without future tokens.
         self.table = nn.Parameter(torch.zeros(length * (length + 1) // 2))
 
     def scores(self, place: Tensor, back: Tensor) -> Tensor:
@@ -87,9 +87,9 @@ class LearnedPrior(ParentPrior):
 
 
 class TypedTransitions(nn.Module):
-    """R matrices that turn a parent into what it predicts, the kind r latent with share π_r.
+    """R transition matrices from a parent to its prediction; the type r is latent, with prior π_r.
 
-    (003, DLM6 and DLM8.) Vectors (B, S, W) become (B, S · R, W), the kinds of a token together.
+    Vectors (B, S, W) become (B, S · R, W), the types of a token adjacent.
     """
 
     def __init__(self, width: int, types: int = 1) -> None:
@@ -101,7 +101,7 @@ class TypedTransitions(nn.Module):
 
     def log_shares(self) -> Tensor:
         """(R,) log π."""
-        if self.types == 1:  # a single share is 1 and can't be learned
+        if self.types == 1:  # a single type has prior 1, without parameters
             return self.turn.weight.new_zeros(1)
         return F.log_softmax(self.shares, dim=0)
 
@@ -111,12 +111,12 @@ class TypedTransitions(nn.Module):
 
 
 class LatentParents(LatentChoiceBackbone):
-    """h of source (a, r) is W_r e(s_a), with the weight P(a | i) π_r at place i.
+    """Latent parents: source (a, r) is W_r e(s_a), with weight P(a | i) π_r at position i.
 
-    (003, DLM2, DLM5, DLM6.) Without `transitions` the source is the token's own vector. The token
-    that place i predicts follows inputs 0 … i, and each of them may be its parent. Inputs (B, T),
-    sources (B, S · R, W) with S the tokens looked at; each is normalised by the emission once,
-    however many places look at it, so R of them a token cost what R bigrams do.
+    Without `transitions` the source is the token's embedding. Position i predicts the token after
+    inputs 0 … i, each of which may be its parent. Inputs (B, T), sources (B, S · R, W) with S the
+    visible tokens; the emission normalises each source once, however many positions use it, so R
+    types cost as much as R bigram models.
     """
 
     output_kind: ClassVar[str] = "sources"
@@ -138,7 +138,7 @@ class LatentParents(LatentChoiceBackbone):
 
     @property
     def types(self) -> int:
-        """R, sources of one token."""
+        """R, sources per token."""
         return 1 if self.transitions is None else self.transitions.types
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
@@ -188,7 +188,7 @@ class LatentParents(LatentChoiceBackbone):
 
 
 def capture_prior(prior: ParentPrior, view: View, like: Tensor) -> Capture:
-    """The prior over the view's places, or over all rows that are learned."""
+    """The prior over the view's positions, or over all learned rows."""
     time = view.inputs.shape[1]
     if isinstance(prior, LearnedPrior):
         assert prior.max_distance is not None

@@ -1,4 +1,4 @@
-"""Local chains: latent states of the last one or two tokens, and the step to the next."""
+"""Local latent-state chains: states inferred from the last one or two tokens, then a transition."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lmlab.emissions.mixture import MixtureStates
 from lmlab.layers.state_transition import StateTransition
 
 WORTH_SHARING = 256
-"""Tokens in a batch from which on each distinct one is computed once."""
+"""Number of tokens in a batch from which on each distinct one is computed once."""
 
 
 class TokenPosterior(nn.Module):
-    """P(z | s) ∝ P(z) P(s | z), with P(s | z) the emission's own and P(z) learned.
+    """State posterior P(z | s) ∝ P(z) P(s | z), with P(s | z) the emission's and P(z) learned.
 
-    A token that is never predicted, such as the start symbol, has no P(s | z): a learned
-    distribution stands for all of these. Tokens (N,) to log-probabilities (N, K).
+    Tokens that are never predicted, such as the start token, have no P(s | z): they share one
+    learned distribution. Tokens (N,) to log-probabilities (N, K).
     """
 
     def __init__(self, states: MixtureStates) -> None:
@@ -37,7 +37,7 @@ class TokenPosterior(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         unseen = self.states.never_predicted[tokens].isinf()
         any_token = (self.states.never_predicted == 0).nonzero()[0, 0]
-        # Any token that can be predicted stands in, so that no gradient meets an infinity.
+        # Substitute any token that can be predicted, so that no gradient is infinite.
         likelihood = self.states.log_prob(torch.where(unseen, any_token, tokens))
         return torch.log_softmax(
             torch.where(unseen[:, None], self.unpredictable_logits, self.prior + likelihood), dim=-1
@@ -45,11 +45,13 @@ class TokenPosterior(nn.Module):
 
 
 class LocalStates(Backbone):
-    """P(z_{i+1} | s_i) = Σ_z P(z_{i+1} | z_i = z)_{s_i} P(z_i = z | s_i) (003, DLM15 and DLM16).
+    """State prediction from the last token, then a transition.
 
-    Whether the step depends on the token is the transition's business. The states are those of the
-    emission, which is `GivenStates`. Inputs (B, T), values (B, T, K) log-weights; cost K² for each
-    distinct token of the batch, and the table of states once.
+        P(z_{i+1} | s_i) = Σ_z P(z_{i+1} | z_i = z)_{s_i} P(z_i = z | s_i)
+
+    The transition module decides whether it depends on the token. The states are those of the
+    emission, `WeightedStates`. Inputs (B, T), values (B, T, K) log-weights; cost K² for each
+    distinct token of the batch, and the emission table once.
     """
 
     output_kind: ClassVar[str] = "states"
@@ -69,7 +71,7 @@ class LocalStates(Backbone):
         return HiddenStates(values=following, state=state or self.initial_state(len(view.inputs)))
 
     def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, K) log P(z | s) of each token's own state, and of the state after it."""
+        """(B, T, K) log P(z | s) of each token's own state, and of the next state."""
         distinct, places = _distinct(tokens)
         here = self.posterior(distinct)
         following = self.transition(here, distinct)
@@ -102,11 +104,13 @@ class LocalStates(Backbone):
 
 
 class TwoTokenStates(LocalStates):
-    """P(z_{i+2}) = Σ_z P(z_{i+2} | z)_{s_{i+1}} norm_z[P(z | s_{i+1}) P(z | s_i)] (003, DLM17).
+    """State prediction from the last two tokens, as a product of experts.
 
-    P(z | s_{i+1}) is the token's own posterior and P(z | s_i) what `LocalStates` expects after the
-    token before it; their product has P(z) in it twice, as in the notes. The first token has
-    nothing before it. Inputs (B, T), values (B, T, K); cost K² a place.
+        P(z_{i+2}) = Σ_z P(z_{i+2} | z)_{s_{i+1}} norm_z[P(z | s_{i+1}) P(z | s_i)]
+
+    P(z | s_{i+1}) is the token's posterior and P(z | s_i) the prediction of `LocalStates` from the
+    token before; their product includes P(z) twice. The first token has no predecessor. Inputs (B,
+    T), values (B, T, K); cost K² per position.
     """
 
     def initial_state(self, rows: int) -> TensorState:
@@ -130,7 +134,7 @@ class TwoTokenStates(LocalStates):
 
 
 def _distinct(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens to compute (N,) and where each place of (B, T) finds its own among them."""
+    """Distinct tokens (N,), and the index of each position (B, T) into them."""
     if tokens.numel() < WORTH_SHARING:
         return tokens.flatten(), torch.arange(tokens.numel(), device=tokens.device).view_as(tokens)
     return torch.unique(tokens, return_inverse=True)

@@ -1,4 +1,4 @@
-"""A Transformer encoder with memories between its layers."""
+"""Transformer encoder with memory layers (entity or fact memories) between its layers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from lmlab.layers.input_embedding import InputEmbedding
 
 
 class MemoryTransformer(Transformer):
-    """h^l = memory_l(block_l(h^{l-1})) after the layers that have a memory; all places at once.
+    """Transformer encoder with memory layers: h^l = memory_l(block_l(h^{l-1})); no stepping.
 
-    `memories` by the number of the layer that they stand after, counted from 1; 0 is the embedding.
-    What each of them found is in `HiddenStates.recalled`, by the same number; mentions that one of
-    them detects itself are those of the memories after it. A memory stands behind a silent layer
-    too.
+    `memories` maps a layer's number, from 1, to the memory after it; 0 is the embedding. Their
+    outputs are in `HiddenStates.recalled` under the same number; mentions that one detects are used
+    by the memories after it. A memory after a disabled layer stays active.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask, NoContextMask, ExplicitMask)
@@ -58,7 +57,7 @@ class MemoryTransformer(Transformer):
         return self._recall(view, None)
 
     def hidden_at(self, view: View, places: Tensor) -> Tensor:
-        # Memories look at mentions, which stand anywhere: no layer can be made for some places.
+        # Memories use mentions anywhere in the text, so no layer can be restricted to positions.
         return Backbone.hidden_at(self, view, places)
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
@@ -85,7 +84,7 @@ class MemoryTransformer(Transformer):
     def _after(
         self, layer: int, values: Tensor, view: View, recalled: dict[int, dict[str, Tensor]]
     ) -> tuple[Tensor, View]:
-        """The hidden states with what is remembered there, and the view with what was looked up."""
+        """The hidden states after the layer's memory, and the view with detected mentions."""
         if str(layer) not in self.memories:
             return values, view
         found: MemoryOutput = self.memories[str(layer)](values, view)

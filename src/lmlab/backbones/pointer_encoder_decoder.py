@@ -1,4 +1,4 @@
-"""Encoder-decoders of which both ends are asked: what was read, and what is written."""
+"""Encoder-decoders with an output on both sides, and with a copy pointer (PALM)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lmlab.layers.pointer import CopyDistribution, Pointer
 
 
 class TwoOutputEncoderDecoder(TransformerEncoderDecoder):
-    """An encoder-decoder that gives its encoder's hidden states beside its decoder's.
+    """Encoder-decoder that also returns its encoder's hidden states.
 
-    For objectives that predict at both (PALM); the source is read once.
+    For objectives that predict on both sides (PALM); the source is encoded once.
     """
 
     def decoder_and_encoder_hidden(self, view: View) -> tuple[HiddenStates, Tensor]:
@@ -37,13 +37,13 @@ class PointerState:
 
     decoder_state: State
     read: Tensor
-    """(B, S, W) what the encoder made of the source."""
+    """(B, S, W) the encoded source."""
     source: Tensor
     """(B, S) its tokens."""
     copyable: Tensor
-    """(B, S) bool: those that may be copied."""
+    """(B, S) bool: tokens that may be copied."""
     copy_distribution: CopyDistribution
-    """What may be copied next; of no place before the first input."""
+    """The copy distribution of the next token; empty before the first input."""
 
     def select(self, rows: Tensor) -> PointerState:
         return PointerState(
@@ -64,10 +64,9 @@ class PointerState:
 
 
 class PointerEncoderDecoder(TwoOutputEncoderDecoder):
-    """The same with a pointer on top, which says what of the source is copied (Bi et al. 2020).
+    """Encoder-decoder with a copy pointer over the source (PALM, Bi et al. 2020).
 
-    Words can be copied, symbols (the ends of the source, masks) can't. Cost: one head of attention
-    more.
+    Words can be copied, special tokens cannot. Cost: one more attention head.
     """
 
     never_copied: Tensor

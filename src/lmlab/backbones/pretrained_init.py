@@ -1,4 +1,4 @@
-"""A Transformer that begins with the weights of a trained one, as pre-trained encoders do."""
+"""Initialise a Transformer from a pretrained encoder's weights."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lmlab.core.errors import UserError
 from lmlab.core.system import Assembly, System
 
 COMPARED_TYPES = (bool, int, float, str, tuple, frozenset, FunctionType, BuiltinFunctionType)
-"""Kinds of values by which two parts of one class differ."""
+"""Types of the settings compared between two modules of one class."""
 IGNORED_SETTINGS = frozenset({"training", "p", "dropout"})
-"""Such values that may differ: what is dropped is no part of what was learnt."""
+"""Settings that may differ: dropout is not part of the learned function."""
 
 
 @torch.no_grad()
 def copy_encoder_weights(own: Transformer, encoder: System) -> None:
-    """Copy the weights of the encoder's backbone, which must be built like `own` part by part.
+    """Copy the weights of the encoder's backbone, whose architecture must equal that of `own`.
 
-    Whatever the encoder looked at in its training, `own` looks as its own objective says: so one
-    that read from left to right will do too.
+    The attention mask may differ: `own` uses that of its objective, so a causal model can
+    initialise a bidirectional one.
     """
     given = encoder.backbone if isinstance(encoder, Assembly) else None
     if not isinstance(given, Transformer):
@@ -44,7 +44,7 @@ def copy_encoder_weights(own: Transformer, encoder: System) -> None:
 
 
 def _build(module: nn.Module) -> dict[str, Any]:
-    """How a network is built: the shapes of its parameters, its parts' classes and settings."""
+    """A module's architecture: parameter shapes, and the classes and settings of its parts."""
     found: dict[str, Any] = {k: tuple(p.shape) for k, p in module.named_parameters()}
     for path, part in module.named_modules():
         found[f"{path} itself".lstrip()] = type(part).__name__

@@ -1,4 +1,4 @@
-"""Backbone that sees the previous token alone."""
+"""Bigram backbone: the previous token only."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lmlab.core.view import View
 
 
 class PreviousToken(Backbone):
-    """h_i = e(s_{i-1}), the previous token's embedding itself; what follows does the rest.
+    """Bigram context: h_i = e(s_{i-1}), the embedding of the previous token.
 
-    Inputs (B, T), values (B, T, W). There is nothing to remember from step to step.
+    Inputs (B, T), values (B, T, W). Stateless.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)

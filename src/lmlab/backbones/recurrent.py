@@ -1,4 +1,4 @@
-"""Recurrent backbone: embeddings, one or more layers of any cell, dropout between them."""
+"""Recurrent neural network (RNN) backbone: embeddings, stacked cells of any kind, dropout."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from lmlab.layers.recurrent_cells import RecurrentCell
 
 
 class Recurrent(Backbone):
-    """h_t = cell(e(s_t), h_{t-1}), stacked; dropout on the embeddings and on every layer's output.
+    """Stacked RNN: h_t = cell(e(s_t), h_{t-1}), with dropout on embeddings and layer outputs.
 
-    Dropout falls on what passes between layers, not on what passes through time (Zaremba et al.
-    2014). `output` is what the last layer's output goes through instead of dropout, where the
-    emission has a dropout of its own. Inputs (B, T), hidden (B, T, W); cost O(T) steps one after
-    another.
+    Dropout is applied between layers, not through time (Zaremba et al. 2014). `output` replaces
+    dropout on the last layer's output, where the emission has its own. Inputs (B, T), hidden (B, T,
+    W); cost O(T) sequential steps.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
@@ -48,7 +47,7 @@ class Recurrent(Backbone):
         )
 
     def free_state_widths(self) -> dict[str, int]:
-        """The tensors of a state that a start is free to choose, each with its width."""
+        """The tensors of an initial state that can be set, with their widths."""
         return {
             f"{layer}.{name}": cell.width
             for layer, cell in self._layers()
@@ -56,7 +55,7 @@ class Recurrent(Backbone):
         }
 
     def state_from_free(self, free: Mapping[str, Tensor]) -> TensorState:
-        """The state that free numbers begin, a tensor (rows, W) for each of `free_state_widths`."""
+        """The state given by a tensor (rows, W) for each of `free_state_widths`."""
         tensors: dict[str, Tensor] = {}
         for layer, cell in self._layers():
             begun = cell.state_from_free(
@@ -86,7 +85,7 @@ class Recurrent(Backbone):
         return found, TensorState(after)
 
     def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
-        """Every layer's gates over time, going on from `state` where it is given."""
+        """Every layer's gates over time, continuing from `state` where given."""
         before = self.initial_state(len(view.inputs)) if state is None else state
         assert isinstance(before, TensorState)
         captures: dict[str, Capture] = {}

@@ -1,4 +1,4 @@
-"""Renewal: a token follows from one before it, or the text starts afresh."""
+"""Renewal: a token is generated from an earlier token, or the text restarts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from lmlab.core.view import View
 
 
 class Renewal(LatentChoiceBackbone):
-    """λ Q + (1 - λ) Σ_a P(a | i) W(· | s_a): one source q that is no token, beside the parents.
+    """Mixture of latent parents and a restart: λ Q + (1 - λ) Σ_a P(a | i) W(· | s_a).
 
-    (003, DLM7: λ = 1/2 and the token before as the only parent.) Q = softmax(e · q) depends on
-    nothing, so that it is what the text starts again with. `learned` lets λ move from 1/2.
-    Sources (B, 1 + S · R, W), q first; the cost is that of the parents.
+    Q = softmax(e · q) is the restart distribution, independent of context. λ is 1/2, or learned
+    from there with `learned`. Sources (B, 1 + S · R, W), q first; the cost is that of the parents.
     """
 
     output_kind: ClassVar[str] = "sources"

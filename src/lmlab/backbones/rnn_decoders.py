@@ -1,4 +1,4 @@
-"""Recurrent writers: a text token by token beside a source that was read, in three forms."""
+"""RNN decoders: plain, with Bahdanau attention, and with Luong attention."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lmlab.layers.rnn_attention import DotAttention
 
 
 class RNNDecoder(nn.Module):
-    """Stacked cells that begin at the reader's last states (Sutskever et al. 2014).
+    """Stacked cells initialised with the encoder's last states (Sutskever et al. 2014).
 
-    With `everywhere` the reader's last output also joins every input (Cho et al. 2014), which the
-    first cell must be wide enough for. Tokens (B, T) and a state to hidden (B, T, W).
+    With `everywhere` the encoder's last output is also part of every input (Cho et al. 2014), which
+    widens the first cell's input. Tokens (B, T) and a state to hidden (B, T, W).
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class RNNDecoder(nn.Module):
         self.width = cells[-1].width
 
     def begin(self, values: Tensor, lengths: Tensor, last: Sequence[CellState]) -> TensorState:
-        """The state before the first token, given what was read (B, S, W) and the last states."""
+        """The state before the first token, given the encoded source (B, S, W) and last states."""
         tensors = {
             name: part
             for (layer, cell), state in zip(self._layers(), last, strict=True)
@@ -49,11 +49,11 @@ class RNNDecoder(nn.Module):
         return TensorState(tensors)
 
     def free_state_widths(self) -> dict[str, int]:
-        """The cells' own tensors in a state, each with its width."""
+        """The cells' own tensors in a state, with their widths."""
         return {name: cell.width for layer, cell in self._layers() for name in _names(layer, cell)}
 
     def forward(self, tokens: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
-        """Hidden states of some more tokens, and the state after them."""
+        """Hidden states of further tokens, and the state after them."""
         inputs = self.dropout(self.embedding(tokens))
         if self.context_every_step:
             summary = state["summary"][:, None].expand(-1, tokens.shape[1], -1)
@@ -62,7 +62,7 @@ class RNNDecoder(nn.Module):
         return self.dropout(values), after
 
     def _run(self, inputs: Tensor, state: TensorState) -> tuple[Tensor, TensorState]:
-        """The cells over inputs (B, T, D); other tensors of the state stay."""
+        """The cells over inputs (B, T, D); other tensors of the state are unchanged."""
         tensors = dict(state.tensors)
         values = inputs
         for layer, cell in self._layers():
@@ -79,9 +79,9 @@ class RNNDecoder(nn.Module):
 
 
 class AttentionDecoder(RNNDecoder):
-    """A writer that glances at the whole source; what it is asked of is h and the context c,
+    """RNN decoder with attention over the source: output o_t = tanh(A [h_t, c_t] + b).
 
-    o_t = tanh(A [h_t, c_t] + b). The source, its keys and what stands behind it are in the state.
+    The state holds the encoded source, its keys and its padding mask.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class AttentionDecoder(RNNDecoder):
     def decode_with_attention(
         self, tokens: Tensor, state: TensorState
     ) -> tuple[Tensor, Tensor, TensorState]:
-        """Hidden (B, T, W), the weights of the glances (B, T, S), and the state after them."""
+        """Hidden (B, T, W), attention weights (B, T, S), and the state after them."""
         raise TypeError(f"{type(self).__name__} does not define looking")
 
     def _attend(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
@@ -130,9 +130,9 @@ class AttentionDecoder(RNNDecoder):
 
 
 class BahdanauDecoder(AttentionDecoder):
-    """002's: h_{t-1} asks, and the context joins the input, h_t = cell([e(s_{t-1}), c_t], h_{t-1}).
+    """Bahdanau attention: the query is h_{t-1}; h_t = cell([e(s_{t-1}), c_t], h_{t-1}).
 
-    p_i = softmax_i(score(h_{t-1}, k_i)) (Bahdanau et al. 2015). One step after another.
+    p_i = softmax_i(score(h_{t-1}, k_i)) (Bahdanau et al. 2015). Sequential over steps.
     """
 
     def decode_with_attention(
@@ -152,11 +152,10 @@ class BahdanauDecoder(AttentionDecoder):
 
 
 class LuongDecoder(AttentionDecoder):
-    """Luong's: h_t = cell(e(s_{t-1}), h_{t-1}) asks, and the context meets it after the cell.
+    """Luong attention: query h_t = cell(e(s_{t-1}), h_{t-1}), context added after the cell.
 
-    With `input_feeding` o_{t-1} joins the input too, so that it knows where it has looked (input
-    feeding, Luong et al. 2015), and steps go one after another; without, all glances are made at
-    once.
+    With `input_feeding`, o_{t-1} is part of the input, so that the decoder knows its past attention
+    (Luong et al. 2015), and steps are sequential; without, attention is computed for all at once.
     """
 
     def __init__(

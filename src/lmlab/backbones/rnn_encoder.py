@@ -1,4 +1,4 @@
-"""A recurrent reader of sources: forwards, from the end, or both ways."""
+"""RNN encoder of sources: forward, reversed or bidirectional."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmlab.layers.recurrent_cells import (
 
 
 class RNNEncoder(nn.Module):
-    """Stacked cells over a source: what each place is once it has been read, and the last states.
+    """Stacked cells over a source: hidden states of all positions, and the last states.
 
-    `reversed_` reads from the end to the beginning (Sutskever et al. 2014). With `backwards`, one
-    more cell for each layer, every layer reads both ways and its two halves stand side by side
-    (Schuster and Paliwal 1997). Tokens (B, S) to (B, S, W) and, for each layer, a state of W.
+    `reversed_` encodes from the end (Sutskever et al. 2014). With `backwards`, one more cell per
+    layer, every layer is bidirectional and concatenates its two halves (Schuster and Paliwal 1997).
+    Tokens (B, S) to (B, S, W) and, for each layer, a state of W.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RNNEncoder(nn.Module):
 
 
 def reverse_padded(values: Tensor, lengths: Tensor) -> Tensor:
-    """Each row (B, T, W) from its last place to its first; what stands behind it stays there."""
+    """Reverse each row (B, T, W) up to its length; padding stays in place."""
     place = torch.arange(values.shape[1], device=values.device)
     mirrored = lengths[:, None] - 1 - place
     index = torch.where(mirrored >= 0, mirrored, place)

@@ -1,4 +1,4 @@
-"""Two recurrent networks: one reads a source, the other writes beside it."""
+"""RNN encoder-decoder (seq2seq): a recurrent encoder and a recurrent decoder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lmlab.core.view import View
 
 
 class RNNEncoderDecoder(EncoderDecoderBackbone):
-    """h = Writer(target, Reader(source)) (Sutskever et al. 2014; Cho et al. 2014).
+    """RNN seq2seq: h = Decoder(target, Encoder(source)) (Sutskever et al. 2014; Cho et al. 2014).
 
-    The view is the reader's, its `decoder` the writer's own; hidden states are the writer's. Given
-    a state, which `begin` makes of a source, the view is of further inputs to the writer.
+    The view is the encoder's, its `decoder` the decoder's own; hidden states are the decoder's.
+    Given a state, which `init_decoder` makes from a source, the view holds further decoder inputs.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
@@ -55,11 +55,11 @@ class RNNEncoderDecoder(EncoderDecoderBackbone):
         return self.decoder.begin(values, view.lengths, last)
 
     def free_state_widths(self) -> dict[str, int]:
-        """Tensors of the writer's first state that a latent variable may move, with widths."""
+        """Tensors of the decoder's initial state that a latent variable may shift, with widths."""
         return self.decoder.free_state_widths()
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        """Where in the source the writer looks, where it looks at all."""
+        """The decoder's attention over the source, if it has any."""
         if not isinstance(self.decoder, AttentionDecoder) or view.decoder is None:
             return {}
         _, weights, _ = self.decoder.decode_with_attention(

@@ -1,4 +1,4 @@
-"""The segment-recurrent Transformer: a text in segments, each with a memory of those before it."""
+"""Segment-recurrent Transformer (Transformer-XL): segments with a memory of earlier ones."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from lmlab.layers.kv_cache import KVCache
 from lmlab.layers.transformer_block import BlockCache
 
 MAX_STALE_POSITIONS = 32
-"""Places too many that a state of stepping may hold: to drop each at once is to copy the rest."""
+"""Expired positions that a stepping state may hold before they are dropped in one copy."""
 
 
 class SegmentRecurrentTransformer(Backbone):
-    """Each layer reads the places of a segment and, before them, a memory (Dai et al. 2019).
+    """Transformer-XL: layers attend to the segment and a memory before it (Dai et al. 2019).
 
         h^n_τ+1 = Layer(query = h^n-1_τ+1, keys and values = [SG(h^n-1_τ), h^n-1_τ+1])
 
-    A view is read in segments of `segment` places. What is remembered of a text are the hidden
-    states below each layer at its last places; no gradient goes into them (SG), but it does into
-    the maps that make keys and values of them. Who sees what depends on the mode of the module:
+    A view is processed in segments of `segment` positions. The memory holds the inputs of each
+    layer at the last positions; no gradient flows into them (SG), but it does into their key and
+    value projections. The attention mask depends on the mode of the module:
 
-    - in training a place sees the places of its segment up to its own and the whole memory, which
-      is of the last `memory` places before the segment;
-    - in evaluation it sees itself and, in each layer, the `eval_memory_length` places before it,
-      wherever segments begin (`same_length` in the authors' code). So what a text scores does not
-      depend on how it is cut: at once, block after block and token by token are the same. A text
-      of at most eval_memory_length + 1 places is seen whole; of a longer one a prediction knows at
-      most layers · eval_memory_length places back, by way of the hidden states between.
+    - in training a position attends to its segment, causally, and to the whole memory, which holds
+      the last `memory` positions before the segment;
+    - in evaluation it attends to itself and, in each layer, the `eval_memory_length` positions
+      before it, across segment boundaries (`same_length` in the authors' code). So scores do not
+      depend on the segmentation: at once, in blocks or token by token are the same. A text of at
+      most eval_memory_length + 1 positions is attended to in full; in a longer one the receptive
+      field is layers · eval_memory_length positions.
 
-    Inputs (B, T), hidden (B, T, W); cost O(T (S + M) W + T W² (1 + M / S)) a layer, for segments of
-    S and a memory of M. The state after a text is the memory. To step, from `initial_state`, keys
-    and values are kept instead, of a bounded number of places: a token costs the same everywhere.
+    Inputs (B, T), hidden (B, T, W); cost O(T (S + M) W + T W² (1 + M / S)) per layer, for segments
+    of S and a memory of M. The state after a text is the memory. Stepping from `initial_state`
+    caches keys and values of a bounded number of positions: the cost per token is constant.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
@@ -68,11 +68,11 @@ class SegmentRecurrentTransformer(Backbone):
         self.eval_memory_length = eval_memory_length
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        """Hidden states of a view that goes on from a memory, or from a state of stepping."""
+        """Hidden states of a view that continues from a memory, or from a stepping state."""
         if isinstance(state, TransformerState):
             return self._step(view, state)
         assert state is None or isinstance(state, TensorState)
-        # In evaluation any size gives the same; with smaller ones the memory is read more often.
+        # In evaluation any size gives the same; smaller ones project the memory more often.
         size = self.segment if self.training else max(self.segment, self.eval_memory_length)
         memory, read = state, []
         for part in split_segments(view, size):
@@ -99,13 +99,13 @@ class SegmentRecurrentTransformer(Backbone):
         return self.stack.finish(values), self._remember(view, below, memory)
 
     def _embedded(self, inputs: Tensor) -> Tensor:
-        """(B, T, W) what goes into the first layer, which does not know where it stands."""
+        """(B, T, W) input of the first layer, without absolute positions."""
         places = torch.arange(inputs.shape[1], device=inputs.device)[None]
         values: Tensor = self.embedding(inputs, places)
         return values
 
     def _scope(self, view: View, memory: TensorState | None) -> AttentionContext:
-        """The segment's places are 0, 1, 2 …, those of the memory count back from there."""
+        """The segment's positions are 0, 1, 2 …; those of the memory are negative."""
         places = torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
         keys, known = places, torch.ones_like(places, dtype=torch.bool)
         if memory is not None:
@@ -122,10 +122,10 @@ class SegmentRecurrentTransformer(Backbone):
     def _remember(
         self, view: View, below: dict[str, Tensor], before: TensorState | None
     ) -> TensorState:
-        """The last real places of each row, as many as the mode remembers.
+        """The last non-padding positions of each row, up to the memory length of the mode.
 
-        `positions` counts back from the next place: -1 is the last one; 0 marks what is not there,
-        in rows that have had fewer places than others.
+        `positions` counts back from the next position: -1 is the last one; 0 marks empty entries,
+        in rows with fewer positions than others.
         """
         rows, time = view.inputs.shape
         place = torch.arange(time, device=view.inputs.device)
@@ -138,7 +138,7 @@ class SegmentRecurrentTransformer(Backbone):
         real = positions < 0
         most = self.memory if self.training else self.eval_memory_length
         count = min(most, int(real.sum(1).max()))
-        # What is not there first, what is behind it in its order; the last of it is kept.
+        # Empty entries first, the others after them in order; the last ones are retained.
         kept = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
         row = torch.arange(rows, device=kept.device)[:, None]
         layers = {name: each[row, kept] for name, each in below.items()}
@@ -153,7 +153,7 @@ class SegmentRecurrentTransformer(Backbone):
         return TransformerState(layers, nothing, nothing.bool())
 
     def _step(self, view: View, state: TransformerState) -> HiddenStates:
-        """New places (B, new), all of them real, by the sight of evaluation in either mode."""
+        """New positions (B, new), without padding, under the evaluation mask in either mode."""
         if state.positions.shape[1] >= self.eval_memory_length + MAX_STALE_POSITIONS:
             state = _shortened(state, self.eval_memory_length)
         places = _next_places(view, state)
@@ -176,7 +176,7 @@ class SegmentRecurrentTransformer(Backbone):
 
 
 def split_segments(view: View, size: int) -> Iterator[View]:
-    """The places of a view, `size` after `size`; rows that have ended are all padding."""
+    """Split a view into segments of `size`; rows that have ended are all padding."""
     for first in range(0, view.inputs.shape[1], size):
         inputs = view.inputs[:, first : first + size]
         lengths = (view.lengths - first).clamp(0, inputs.shape[1])
@@ -188,7 +188,7 @@ def _name(layer: int) -> str:
 
 
 def _shorter(reach: int | None, view: View) -> int | None:
-    """The places before it that a place may see, as far as the view lets it; None for all."""
+    """How far back a position may attend, limited by the view's mask; None for no limit."""
     assert isinstance(view.attention_mask, CausalMask)
     if view.attention_mask.window is None:
         return reach
@@ -197,7 +197,7 @@ def _shorter(reach: int | None, view: View) -> int | None:
 
 
 def _looking_back(queries: Tensor, keys: Tensor, known: Tensor, reach: int | None) -> Tensor:
-    """(B or 1, 1, Tq, Tk) whether each key is known and stands 0 to `reach` places back."""
+    """(B or 1, 1, Tq, Tk) whether each key is non-empty and 0 to `reach` positions back."""
     distance = queries[:, :, None] - keys[:, None, :]
     seen = (distance >= 0) & known[:, None]
     if reach is not None:
@@ -206,7 +206,7 @@ def _looking_back(queries: Tensor, keys: Tensor, known: Tensor, reach: int | Non
 
 
 def _next_places(view: View, state: TransformerState) -> Tensor:
-    """(B, new) the positions after the last one that is remembered; distances alone count."""
+    """(B, new) the positions after the last one in the state; only distances matter."""
     rows, new = view.inputs.shape
     following = torch.arange(new, device=view.inputs.device).expand(rows, -1)
     if not state.positions.shape[1]:
@@ -215,7 +215,7 @@ def _next_places(view: View, state: TransformerState) -> Tensor:
 
 
 def _shortened(state: TransformerState, memory: int) -> TransformerState:
-    """The last `memory` places alone."""
+    """The state truncated to the last `memory` positions."""
     first = state.positions.shape[1] - memory
     layers = tuple(
         BlockCache(

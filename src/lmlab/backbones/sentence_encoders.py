@@ -1,4 +1,4 @@
-"""Encoders: a sentence to one vector, by a cell that reads it or by layers over all its places."""
+"""Sentence encoders: a sentence to one vector, by an RNN or by a network over all positions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmlab.layers.recurrent_cells import (
 
 
 class ReverseRNNEncoder(SentenceEncoder):
-    """The last output of a cell that reads from the end of the sentence to its beginning.
+    """Reverse RNN encoder: the last output of a cell that runs from the end to the start.
 
-    So the words that a decoder writes first are those read last (Sutskever et al. 2014). It starts
-    from zeros, or from learned numbers where the cell could not leave zero. Tokens (B, T) to
-    (B, W), T steps; padding is never read before a token.
+    So the words decoded first are those encoded last (Sutskever et al. 2014). The initial state is
+    zero, or learned where the cell could not leave zero. Tokens (B, T) to (B, W), T steps; padding
+    never precedes a token.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ReverseRNNEncoder(SentenceEncoder):
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         place = torch.arange(tokens.shape[1], device=tokens.device)
         last = (lengths - 1).clamp(min=0)[:, None]
-        # Row by row back to front; what lies behind the front is padding, read after the rest.
+        # Each row reversed; padding comes after it.
         backwards = tokens.gather(1, (last - place).clamp(min=0))
         values = self.dropout(self.embedding(backwards))
         outputs, _ = self.cell(values, self._start(len(tokens), values))
@@ -51,10 +51,10 @@ class ReverseRNNEncoder(SentenceEncoder):
 
 
 class FlattenedEncoder(SentenceEncoder):
-    """A network over the embeddings of all places side by side: z = f([e(s_1), …, e(s_n)]).
+    """Network over the concatenated embeddings: z = f([e(s_1), …, e(s_n)]).
 
-    Behind the sentence are zeros, so that there are always `places` of them; `network` reads
-    places · D numbers. With one linear layer this is 003's DLM55. Tokens (B, T) to (B, W).
+    Sentences are padded with zeros to `places` positions; the input of `network` has places · D
+    units. With one linear layer it is a linear autoencoder's encoder. Tokens (B, T) to (B, W).
     """
 
     longest: int
@@ -80,7 +80,7 @@ class FlattenedEncoder(SentenceEncoder):
 
 
 class ProjectedEncoder(SentenceEncoder):
-    """An encoder followed by a network, as by the layer that makes a latent of its vector."""
+    """An encoder followed by a network, such as the projection to the latent."""
 
     def __init__(self, encoder: SentenceEncoder, network: nn.Module, *, width: int) -> None:
         super().__init__()

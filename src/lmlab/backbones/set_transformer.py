@@ -1,4 +1,4 @@
-"""The Set Transformer backbone: places that know of each other by inducing points alone."""
+"""Set Transformer backbone: positions interact through inducing points only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from lmlab.layers.input_embedding import InputEmbedding
 
 
 class SetTransformer(Backbone):
-    """h = ISAB(… ISAB(e)) (Lee et al. 2019); `norm` stands after the last layer, where given.
+    """Set Transformer: h = ISAB(… ISAB(e)) (Lee et al. 2019), then `norm` if given.
 
-    Where the embedding tells no positions, permuting the inputs permutes the hidden states and
-    nothing else. Inputs (B, T), hidden (B, T, W); cost O(T · M · W + (T + M) · W²) a layer of M
-    inducing points.
+    Without positional embeddings it is permutation-equivariant. Inputs (B, T), hidden (B, T, W);
+    cost O(T · M · W + (T + M) · W²) per layer of M inducing points.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
@@ -48,7 +47,7 @@ class SetTransformer(Backbone):
         return HiddenStates(values=self.read(view))
 
     def read(self, view: View, *, record: dict[str, Capture] | None = None) -> Tensor:
-        """(B, T, W) all places at once; inner values go into `record` where it is given."""
+        """(B, T, W) hidden states of all positions; internals go into `record` where given."""
         positions = position_ids(view)
         values: Tensor = self.embedding(view.inputs, positions, view.segments)
         real = torch.arange(values.shape[1], device=values.device) < view.lengths[:, None]
@@ -60,14 +59,16 @@ class SetTransformer(Backbone):
         return values if self.norm is None else self.norm(values)
 
     def layer_mask(self, length: int) -> LayerMask:
-        """The points look at all words, and a word at itself and at them; as one they stand here,
-        for all of them do alike."""
+        """Inducing points attend to all words, a word to itself and to the points.
+
+        All points are alike, so one stands for them here.
+        """
         allowed = torch.eye(length + 1, dtype=torch.bool)
         allowed[:, length] = allowed[length] = True
         return LayerMask(allowed=allowed, auxiliary_nodes=(f"{self.points} points",))
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        """How points divide their attention over places, and places theirs over points."""
+        """Attention of inducing points over positions, and of positions over points."""
         record: dict[str, Capture] = {}
         self.read(view, record=record)
         return record

@@ -1,4 +1,4 @@
-"""Slots: places of a window that choose for themselves which earlier token to hold."""
+"""Slots: window positions that attend to earlier tokens instead of fixed distances."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from lmlab.inference import linear_chain
 
 
 class Slots(LatentChoiceBackbone):
-    """h_i = Σ_m W_m E[e(s_{j_m})], slot m holding token j with P ∝ P_m(j | i) exp(u_m·e(s_j)).
+    """N attention heads over earlier tokens in place of a fixed window, by mean field.
 
-    (003, DLM30.) Mean field: the choices are independent, and the window rule reads the expected
-    vectors instead of mixing over all S^N choices. The priors are one for each slot. Inputs (B, T),
-    values (B, T, W); N attentions over the S tokens looked at, and one normaliser a place.
+        h_i = Σ_m W_m E[e(s_{j_m})],  P(j_m = j) ∝ P_m(j | i) exp(u_m · e(s_j))
+
+    Mean field: the choices are independent, and the window uses the expected vectors instead of a
+    mixture over all S^N choices. One prior per slot. Inputs (B, T), values (B, T, W); N attentions
+    over S visible tokens, and one normaliser per position.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Slots(LatentChoiceBackbone):
         return HiddenStates(values=values, state=recalled.state)
 
     def marginals(self, log_choices: Tensor) -> Tensor:
-        """(B, N, T, S) probability that slot m of a place holds each token, from log-weights."""
+        """(B, N, T, S) probability that slot m of a position holds each token, from log-weights."""
         return F.softmax(log_choices, dim=-1)
 
     def _recall(self, view: View, state: State | None) -> tuple[TokenContext, Tensor]:
@@ -63,7 +65,7 @@ class Slots(LatentChoiceBackbone):
         return recalled, self.dropout(self.embedding(recalled.ids))
 
     def _log_choices(self, recalled: TokenContext, vectors: Tensor) -> Tensor:
-        """(B, N, T, S) log P_m(j | i) + u_m · e(s_j), not normalised."""
+        """(B, N, T, S) log P_m(j | i) + u_m · e(s_j), unnormalised."""
         before, time = recalled.past_length, recalled.time
         priors = torch.stack([prior(before, time, vectors) for prior in self.priors])
         return priors + self.token_scores(vectors).transpose(1, 2)[:, :, None]
@@ -89,12 +91,11 @@ class Slots(LatentChoiceBackbone):
 
 
 class ChainedSlots(Slots):
-    """`Slots` whose choices form a chain: P(j_1 … j_N) ∝ Π_m φ_m(j_m) Π_m ψ(j_{m+1} - j_m).
+    """`Slots` with a linear-chain CRF over choices: P ∝ Π_m φ_m(j_m) Π_m ψ(j_{m+1} - j_m).
 
-    (003, DLM31.) φ_m is what a slot of `Slots` goes by, and ψ a learned weight for each move from
-    one slot's token to the next slot's, moves of more than `moves` places counted as that many. The
-    marginals are exact by forward-backward, N S² a place; the window rule reads the expected
-    vectors. With ψ = 1 it is `Slots`.
+    φ_m is the weight of slot m in `Slots`, and ψ a learned weight for the distance between the
+    tokens of adjacent slots, clipped at `moves`. The marginals are exact by forward-backward, N S²
+    per position; the window uses the expected vectors. With ψ = 1 it is `Slots`.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class ChainedSlots(Slots):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(embedding, priors, dropout=dropout)
-        # From `moves` places back to `moves` places ahead, 0 in the middle.
+        # From `moves` positions back to `moves` positions ahead, 0 in the middle.
         self.log_moves = nn.Parameter(torch.zeros(2 * moves + 1))
 
     def log_transitions(self, count: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The Star-Transformer backbone: words on a ring around one relay, at a cost linear in length."""
+"""Star-Transformer backbone: a ring of words around one relay node, linear in length."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from lmlab.layers.star_attention import (
 
 
 class StarLayer(nn.Module):
-    """h ← norm(relu(ring(h, e, s))), then s ← norm(relu(relay(s, h))) with the new words.
+    """Star-Transformer layer: ring update of the words, then the relay update.
 
-    A layer without a relay of its own leaves it as it is: the last one's would be read by no word.
+        h ← norm(relu(ring(h, e, s))),  s ← norm(relu(relay(s, h))) with the new words
+
+    A layer without its own relay update leaves it unchanged: no word would use the last one's.
     """
 
     def __init__(
@@ -63,10 +65,10 @@ class StarLayer(nn.Module):
 
 
 class StarTransformer(Backbone):
-    """h⁰ = e, s⁰ = mean(e), and layers that update words and relay in turn (Guo et al. 2019).
+    """Star-Transformer (Guo et al. 2019): h⁰ = e, s⁰ = mean(e); layers update words, then relay.
 
-    Any two words are two steps apart, over the relay, and neighbours one. Inputs (B, T), hidden
-    (B, T, W); cost O(T · W²) a layer.
+    Any two words are two steps apart, via the relay, and neighbours one. Inputs (B, T), hidden (B,
+    T, W); cost O(T · W²) per layer.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
@@ -84,7 +86,7 @@ class StarTransformer(Backbone):
         return HiddenStates(values=self.read(view))
 
     def read(self, view: View, *, record: dict[str, Capture] | None = None) -> Tensor:
-        """(B, T, W) all places at once; inner values go into `record` where it is given."""
+        """(B, T, W) hidden states of all positions; internals go into `record` where given."""
         positions, lengths = position_ids(view), view.lengths
         inputs = self.embedding(view.inputs, positions, view.segments)
         real = torch.arange(inputs.shape[1], device=lengths.device) < lengths[:, None]
@@ -106,7 +108,7 @@ class StarTransformer(Backbone):
         return values
 
     def layer_mask(self, length: int) -> LayerMask:
-        """A word looks at itself, its neighbours on the ring and the relay; the relay at all."""
+        """A word attends to itself, its ring neighbours and the relay; the relay to all."""
         near = ring_slots(torch.tensor([length]), length, self.reach)[0, :, : 2 * self.reach + 1]
         allowed = torch.zeros(length + 1, length + 1, dtype=torch.bool)
         allowed[:length].scatter_(1, near, True)
@@ -114,7 +116,7 @@ class StarTransformer(Backbone):
         return LayerMask(allowed=allowed, auxiliary_nodes=("the relay",))
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        """How words divide their attention in each layer, and the relay its own."""
+        """Attention of words and of the relay in each layer."""
         record: dict[str, Capture] = {}
         self.read(view, record=record)
         return record

@@ -1,4 +1,4 @@
-"""A text as one vector: a backbone, what is taken of its hidden states, and a projection."""
+"""Pooled text encoder: a backbone, pooling of its hidden states, and a projection."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TextPooling = Literal["first", "mean"]
 
 
 class PooledTextEncoder(nn.Module):
-    """Embed(x) = W h_0, h = backbone(<s> x </s>) (Guu et al. 2020); or W times the mean of all h.
+    """Text embedding: W h_0, h = backbone(<s> x </s>) (Guu et al. 2020); or W times the mean of h.
 
     Rows (B, T) to (B, width). Without a width of its own there is no W (Karpukhin et al. 2020).
-    With a `length` L > 0 of vectors, v becomes L v / ‖v‖ (Reimers and Gurevych 2019), and the inner
-    product of two L² times their cosine.
+    With `length` L > 0, v becomes L v / ‖v‖ (Reimers and Gurevych 2019), and the inner product of
+    two vectors L² times their cosine.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PooledTextEncoder(nn.Module):
         self.projection = nn.Linear(backbone.width, width, bias=False) if width else None
         self.width = width or backbone.width
         if self.projection is not None:
-            # An inner product of two such vectors starts near ±1, where a softmax still learns.
+            # Inner products of two such vectors start near ±1, where the softmax is not saturated.
             nn.init.normal_(self.projection.weight, std=backbone.width**-0.5 * width**-0.25)
 
     def forward(self, batch: Batch) -> Tensor:

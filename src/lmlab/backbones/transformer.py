@@ -1,4 +1,4 @@
-"""The Transformer backbone: one stack of layers under any visibility, with a cache for stepping."""
+"""Transformer backbone: a stack of self-attention layers under any mask, with a KV cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lmlab.layers.unique_inputs import UniqueInputs
 
 @dataclass(frozen=True, eq=False)
 class TransformerState:
-    """What a Transformer remembers of its inputs so far; all rows have as many of them."""
+    """KV cache of a Transformer; all rows have the same number of inputs."""
 
     layers: tuple[BlockCache, ...]
     positions: Tensor
@@ -42,7 +42,7 @@ class TransformerState:
     non_padding: Tensor
     """(B, T) bool: false where the inputs so far were padding."""
     source: Tensor | None = None
-    """(B, S) bool: the real places of the source, where there is one."""
+    """(B, S) bool: false at padding of the source, if there is one."""
 
     def select(self, rows: Tensor) -> TransformerState:
         return TransformerState(
@@ -58,11 +58,11 @@ class TransformerState:
 
 
 class TransformerStack(nn.Module):
-    """Blocks on each other; `times` over, where layers share their parameters (ALBERT).
+    """Stack of Transformer blocks, repeated `times` times with shared parameters (ALBERT).
 
-    `bias` is added to the scores of all layers; `norm` stands after the last one. Layers count from
-    1: those in `disabled_layers` are passed by, and of those in `disabled_heads` (layer, head) a
-    head's output counts as zero, heads counted from 1 as well.
+    `bias` is added to the attention scores of all layers; `norm` follows the last one. Layers and
+    heads count from 1: layers in `disabled_layers` are skipped, and heads in `disabled_heads`
+    (layer, head) output zero.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class TransformerStack(nn.Module):
 
     @property
     def depth(self) -> int:
-        """How many layers there are, the silent ones counted."""
+        """Number of layers, disabled ones included."""
         return len(self.blocks) * self.times
 
     def layers(self) -> Iterator[tuple[int, TransformerBlock]]:
-        """The number of each layer that is not silent, and its block."""
+        """The number and block of each layer that is not disabled."""
         for layer in range(self.depth):
             block = self.blocks[layer % len(self.blocks)]
             assert isinstance(block, TransformerBlock)
@@ -99,7 +99,7 @@ class TransformerStack(nn.Module):
     def forward(
         self, values: Tensor, scope: AttentionContext, *, source: CrossAttentionSource | None = None
     ) -> Tensor:
-        """(B, T, W) what comes out of the last layer."""
+        """(B, T, W) the output of the last layer."""
         scope = self.biased(scope)
         for layer, block in self.layers():
             inside = self.layer_context(scope, layer)
@@ -115,9 +115,9 @@ class TransformerStack(nn.Module):
         *,
         same: UniqueInputs | None = None,
     ) -> Tensor:
-        """(B, M, W) the same at some places alone: the last layer need not know of any other.
+        """(B, M, W) the output at some positions; the last layer computes only these.
 
-        Where many values are the `same`, they are (1, U, W), and so the first layer begins.
+        With `same`, `values` are the unique inputs (1, U, W), projected once by the first layer.
         """
         scope, projected = self.biased(scope), None
         *below, (last, top) = self.layers()
@@ -138,7 +138,7 @@ class TransformerStack(nn.Module):
         positions: Tensor,
         source_scope: AttentionContext | None = None,
     ) -> tuple[Tensor, tuple[BlockCache, ...]]:
-        """The same for new places, and what is remembered after them."""
+        """The output for new positions, and the updated caches."""
         scope, after = self.biased(scope), []
         for cache, (layer, block) in zip(before, self.layers(), strict=True):
             inside = self.layer_context(scope, layer)
@@ -147,13 +147,13 @@ class TransformerStack(nn.Module):
         return self.finish(values), tuple(after)
 
     def biased(self, scope: AttentionContext) -> AttentionContext:
-        """With the bias of all layers in the mask."""
+        """The context with the position bias added to the mask."""
         if self.bias is None:
             return scope
         return scope.with_bias(self.bias(scope.query_positions, scope.key_positions))
 
     def layer_context(self, scope: AttentionContext, layer: int) -> AttentionContext:
-        """The scope of one layer, by its number."""
+        """The attention context of one layer, by its number."""
         silent = {head - 1 for each, head in self.disabled_heads if each == layer}
         return scope.for_layer(f"layer {layer}", frozenset(silent))
 
@@ -162,16 +162,16 @@ class TransformerStack(nn.Module):
 
 
 def capture_hidden(scope: AttentionContext, values: Tensor) -> None:
-    """Keep a layer's output, if anybody asked."""
+    """Record a layer's output, if requested."""
     reading = "The vector of each place after the layer, unit by unit."
     scope.capture("hidden", values, ("batch", "time", "unit"), reading)
 
 
 class Transformer(Backbone):
-    """h = Stack(e(s) + positions) (Vaswani et al. 2017): an encoder or a decoder by its visibility.
+    """Transformer (Vaswani et al. 2017): h = Stack(e(s) + positions), causal or not by its mask.
 
-    Inputs (B, T), hidden (B, T, W); cost O(T² W + T W²) a layer. Given a state it takes further
-    inputs, which see all that came before them and each other by the view's visibility.
+    Inputs (B, T), hidden (B, T, W); cost O(T² W + T W²) per layer. Given a state it takes further
+    inputs, which attend to all past inputs and to each other by the view's attention mask.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (
@@ -217,7 +217,7 @@ class Transformer(Backbone):
         source: CrossAttentionSource | None = None,
         record: dict[str, Capture] | None = None,
     ) -> Tensor:
-        """(B, T, W) all places at once; inner values go into `record` where it is given."""
+        """(B, T, W) hidden states of all positions; internals go into `record` where given."""
         scope = full_attention_context(view, record)
         apart = self.training or source is not None or record is not None
         alike = None if apart else build_prefix_index(view)
@@ -236,7 +236,7 @@ class Transformer(Backbone):
         return hidden
 
     def _encode_unique_prefixes(self, view: View, scope: AttentionContext) -> Tensor:
-        """(1, U, W) the same for the different beginnings of the rows, each read once."""
+        """(1, U, W) hidden states of the distinct prefixes of the rows, each computed once."""
         assert scope.shared_prefixes is not None
         positions = position_ids(view).expand(view.inputs.shape)
         values = self.embedding(
@@ -246,15 +246,15 @@ class Transformer(Backbone):
         return hidden
 
     def hidden_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, W) hidden states at `places` (B, T), the only ones that the last layer is made for.
+        """(N, W) hidden states at `places` (B, T); the last layer computes only these.
 
-        And what is the same in many rows, as in copies of a text that hide one place each, goes
-        once through what comes before places look at each other.
+        Inputs that are equal in many rows, as in copies of a text with one mask each, are embedded
+        and projected once.
         """
         if not bool(places.any()) or not any(True for _ in self.stack.layers()):
             return super().hidden_at(view, places)
         positions, asked = position_ids(view), PositionSubset.from_mask(places)
-        # Not in training: what is dropped must differ.
+        # Not in training: dropout must differ.
         same = (
             None
             if self.training
@@ -287,7 +287,7 @@ class Transformer(Backbone):
 
     @staticmethod
     def _next_positions(view: View, state: TransformerState) -> Tensor:
-        """(B, new) those of the view, or the ones after the last."""
+        """(B, new) those of the view, or the next ones."""
         if view.positions is not None:
             return view.positions
         first = state.positions.shape[1]
@@ -302,7 +302,7 @@ class Transformer(Backbone):
 
 
 def position_ids(view: View) -> Tensor:
-    """(B or 1, T) the view's positions, 0, 1, 2 … where it tells none."""
+    """(B or 1, T) the view's positions; by default 0, 1, 2 …."""
     if view.positions is not None:
         return view.positions
     return torch.arange(view.inputs.shape[1], device=view.inputs.device)[None]
@@ -311,7 +311,7 @@ def position_ids(view: View) -> Tensor:
 def full_attention_context(
     view: View, record: dict[str, Capture] | None = None
 ) -> AttentionContext:
-    """What all places of a view may look at."""
+    """The attention context of all positions of a view."""
     positions = position_ids(view)
     mask, causal = attention_mask_tensor(view.attention_mask, view.lengths, view.inputs.shape[1])
     return AttentionContext(
@@ -326,7 +326,7 @@ def full_attention_context(
 
 
 def _stepping_mask(view: View, state: TransformerState, seen: Tensor) -> Tensor | None:
-    """(B, 1, new, past + new): all of the past that is real, and the new by the visibility."""
+    """(B, 1, new, past + new): past inputs without padding, and new ones by the view's mask."""
     rows, new = view.inputs.shape[:2]
     if new == 1 and bool(seen.all()):
         return None

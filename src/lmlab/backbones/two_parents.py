@@ -1,4 +1,4 @@
-"""Two latent parents that add up."""
+"""Two additive latent parents: each token is generated from a pair of earlier tokens."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lmlab.layers.pair_normalisers import pairs_within
 
 
 class TwoLatentParents(LatentChoiceBackbone):
-    """h of source (a, b) is W_1 e(s_a) + W_2 e(s_b), with weight P_1(a | i) P_2(b | i) at place i.
+    """Two latent parents: source (a, b) is W_1 e(s_a) + W_2 e(s_b), weight P_1(a | i) P_2(b | i).
 
-    (003, DLM14.) Both parents may be the same token. A pair is a source that all places share that
-    see both its tokens: of the n² pairs of a place's last n tokens only the 2n - 1 with the newest
-    in them are new, and only these are normalised. Inputs (B, T), sources (B, P, W) with P at most
-    (2n - 1) S; without a reach all S² pairs.
+    Both parents may be the same token. A pair is a source shared by all positions that see both
+    tokens: of the n² pairs of a position's last n tokens only the 2n - 1 with the latest are new,
+    and only these are normalised. Inputs (B, T), sources (B, P, W) with P at most (2n - 1) S;
+    without a maximum distance all S² pairs.
     """
 
     output_kind: ClassVar[str] = "sources"
@@ -52,7 +52,7 @@ class TwoLatentParents(LatentChoiceBackbone):
         self.turn_second = nn.Linear(self.width, self.width, bias=False)
 
     def pairs(self, count: int) -> tuple[Tensor, Tensor]:
-        """(P,), (P,) the tokens a and b of every pair of S that some place can see."""
+        """(P,), (P,) the tokens a and b of every pair of S that some position can see."""
         return pairs_within(self.first.max_distance, count, self.embedding.weight.device)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
@@ -69,7 +69,7 @@ class TwoLatentParents(LatentChoiceBackbone):
         )
 
     def combine(self, first: Tensor, second: Tensor) -> Tensor:
-        """(B, P, W) of all pairs, from what each token (B, S, W) is as either parent."""
+        """(B, P, W) of all pairs, from each token (B, S, W) as first and as second parent."""
         a, b = self.pairs(first.shape[1])
         return first[:, a] + second[:, b]
 
@@ -98,10 +98,9 @@ class TwoLatentParents(LatentChoiceBackbone):
 
 
 class FactoredParents(TwoLatentParents):
-    """`TwoLatentParents` for `PairSoftmax`, which adds the halves up itself and normalises them
-    faster.
+    """`TwoLatentParents` for `PairSoftmax`, which adds the halves and normalises them faster.
 
-    Values (B, S, 2 W): what each token is as the first parent, and what it is as the second.
+    Values (B, S, 2 W): each token as the first parent, and as the second.
     """
 
     def combine(self, first: Tensor, second: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The two-stream Transformer: content, and beside it queries that know where but not what."""
+"""Two-stream Transformer (XLNet): a content stream, and a query stream without its own token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmlab.layers.transformer_block import BlockCache, TransformerBlock
 
 
 class QueryVector(nn.Module):
-    """The one learned vector that every query starts as: it knows nothing yet (XLNet's w)."""
+    """The learned initial vector of every query (XLNet's w)."""
 
     def __init__(self, width: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -46,15 +46,15 @@ class QueryVector(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class TwoStreamCache:
-    """What is remembered while a text is written: content alone, all rows of one length."""
+    """Cache for decoding: the content stream only, all rows of one length."""
 
     layers: tuple[BlockCache, ...]
     positions: Tensor
-    """(B, n) of the places that are remembered."""
+    """(B, n) positions of the cached entries."""
     segments: Tensor
     """(B, n)"""
     count: int = 0
-    """Places so far, which is the position of the next."""
+    """Positions so far, which is the next position."""
 
     def select(self, rows: Tensor) -> TwoStreamCache:
         layers = tuple(layer.select(rows) for layer in self.layers)
@@ -65,20 +65,20 @@ class TwoStreamCache:
 
 
 class TwoStreamTransformer(TwoStreamBackbone):
-    """Content h and queries g through the same layers (Yang et al. 2019, XLNet).
+    """Two-stream attention (XLNet, Yang et al. 2019): content h and queries g share all layers.
 
         h_i ← Layer(query = h_i, keys and values = h_j that `attention_mask` shows to i)
         g_i ← Layer(query = g_i, keys and values = h_j that `query_attention_mask` shows to i)
 
-    Where the view has a `query_attention_mask`, hidden states are those of the queries at the
-    targets; else those of the content, as in fine-tuning. Queries start as `start`, or, where it is
-    None, as the inputs at their places, which then hide the token (MPNet). `memory` is how many
-    places of the text before are remembered for text that goes on: their hidden states below each
-    layer, which all places see; None carries nothing. Inputs (B, T), hidden (B, T, W); cost O((T +
-    M) T W + (T + M) W²) a layer, for M queries.
+    If the view has a `query_attention_mask`, hidden states are those of the queries at the targets;
+    else those of the content, as in fine-tuning. Queries start as `start`, or, if None, as the
+    masked inputs at their positions (MPNet). `memory` is the number of positions of the preceding
+    text retained as in Transformer-XL: inputs of each layer, visible to all positions; None carries
+    nothing. Inputs (B, T), hidden (B, T, W); cost O((T + M) T W + (T + M) W²) per layer, for M
+    queries.
 
-    To step, `step` adds content and `ask` looks from a query at the next place. After every
-    `stretch` places it forgets all but the memory, as text that is read in such stretches does.
+    In decoding, `step` adds content and `query_next` queries the next position. After every
+    `segment_length` positions all but the memory is dropped, as in segment-wise encoding.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (
@@ -107,7 +107,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         self.segment_length = stretch
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        """Hidden states of a view; `state` is the memory of the text before, if there is any."""
+        """Hidden states of a view; `state` is the memory of the preceding text, if any."""
         assert state is None or isinstance(state, TensorState)
         return self._read(view, state)
 
@@ -123,7 +123,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         values = self.embedding(view.inputs, position_ids(view), view.segments)
         time = values.shape[1]
         if asked is not None:
-            # Both streams look at the same keys, so they go through a layer side by side.
+            # Both streams attend to the same keys, so they pass through a layer concatenated.
             values = torch.cat([values, self._first(values, asked)], 1)
         if record is not None:
             scope = scope.with_captures(record)
@@ -132,7 +132,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         return HiddenStates(values=found, state=self._remember(view, below, memory))
 
     def _first(self, content: Tensor, asked: PositionSubset) -> Tensor:
-        """(B, M, W) what the queries start as."""
+        """(B, M, W) initial queries."""
         if self.start is None:
             return asked.gather(content)
         vectors: Tensor = self.start(*asked.positions.shape)
@@ -153,12 +153,12 @@ class TwoStreamTransformer(TwoStreamBackbone):
             capture_hidden(inside, values)
         return self.stack.finish(values), below
 
-    # Who sees what ------------------------------------------------------------------------------
+    # Attention mask -----------------------------------------------------------------------------
 
     def _scope(
         self, view: View, asked: PositionSubset | None, memory: TensorState | None
     ) -> AttentionContext:
-        """Content and, behind it, queries look at the memory and, behind it, the content."""
+        """Queries: content, then query stream. Keys: memory, then content."""
         places = position_ids(view)
         mask, queries, keys = _mask(view, asked, memory), places, places
         query_segments = key_segments = view.segments
@@ -173,7 +173,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
             past = memory["positions"]
             keys = torch.cat([past, keys.expand(len(past), -1)], 1)
             if key_segments is not None:
-                # The published code counts all that is remembered as the first segment.
+                # The published code assigns the whole memory to the first segment.
                 key_segments = torch.cat([torch.zeros_like(past), key_segments], 1)
         return AttentionContext(
             mask=mask,
@@ -183,14 +183,14 @@ class TwoStreamTransformer(TwoStreamBackbone):
             key_segments=key_segments,
         )
 
-    # Text that goes on --------------------------------------------------------------------------
+    # Segment recurrence -------------------------------------------------------------------------
 
     def _remember(
         self, view: View, below: dict[str, Tensor], before: TensorState | None
     ) -> TensorState | None:
-        """The last `memory` places before the last one, which the next stretch begins with.
+        """The last `memory` positions before the last one, with which the next segment begins.
 
-        `positions` counts back from there: -1 is the place just before; 0 marks what is not there.
+        `positions` counts back from there: -1 is the position before it; 0 marks empty entries.
         """
         if self.memory is None:
             return None
@@ -202,7 +202,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
             past = before["positions"]
             positions = torch.cat([past.where(past == 0, past - step), positions], 1)
             below = {name: torch.cat([before[name], new], 1) for name, new in below.items()}
-        # The real places of each row in their order, at its end, and the last of them kept.
+        # The non-empty positions of each row in order, at its end; the last of them are retained.
         real = positions < 0
         count = min(self.memory, int(real.sum(1).max()))
         kept = real.long().argsort(dim=1, stable=True)[:, real.shape[1] - count :]
@@ -221,7 +221,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         return TwoStreamCache(layers, nothing, nothing)
 
     def step(self, state: State, tokens: Tensor, segments: Tensor) -> TwoStreamCache:
-        """The state after one more token of content in each row; both are (B,)."""
+        """The state after one more content token in each row; both are (B,)."""
         assert isinstance(state, TwoStreamCache)
         if self.segment_length and state.count and state.count % self.segment_length == 0:
             state = _shortened(state, self.memory or 0)
@@ -239,7 +239,7 @@ class TwoStreamTransformer(TwoStreamBackbone):
         return TwoStreamCache(layers, positions, kinds, state.count + 1)
 
     def query_next(self, state: State, segments: Tensor) -> Tensor:
-        """(B, W) the query at the next place, which is of the given segment (B,)."""
+        """(B, W) the query at the next position, of the given segment (B,)."""
         assert isinstance(state, TwoStreamCache)
         assert self.start is not None, "queries that start as inputs have none at the next place"
         here = torch.full_like(segments, state.count)[:, None]
@@ -270,7 +270,7 @@ def _name(layer: int) -> str:
 
 
 def _mask(view: View, asked: PositionSubset | None, memory: TensorState | None) -> Tensor | None:
-    """(B, 1, T + M, past + T); None where everything may be seen."""
+    """(B, 1, T + M, past + T); None where everything is visible."""
     time = view.inputs.shape[1]
     if asked is None and memory is None and not isinstance(view.attention_mask, CausalMask):
         return attention_mask_tensor(view.attention_mask, view.lengths, time)[0]
@@ -286,7 +286,7 @@ def _mask(view: View, asked: PositionSubset | None, memory: TensorState | None) 
 
 
 def _shortened(state: TwoStreamCache, memory: int) -> TwoStreamCache:
-    """The last places alone, as a memory: of the first segment, like the text before."""
+    """The last positions as a memory, assigned to the first segment."""
     first = max(0, state.positions.shape[1] - memory)
     layers = tuple(
         BlockCache(
@@ -304,7 +304,7 @@ def _shortened(state: TwoStreamCache, memory: int) -> TwoStreamCache:
 def _look(
     block: TransformerBlock, values: Tensor, scope: AttentionContext, cache: BlockCache
 ) -> Tensor:
-    """(B, 1, W) one layer of a query that reads what is remembered and leaves nothing there."""
+    """(B, 1, W) one layer of a query that attends to the cache and leaves it unchanged."""
     around = block.self_attention_residual
     output = block.attention.attend_to_cache(
         around.sublayer_input(values), scope, cache.self_attention_cache
@@ -315,7 +315,7 @@ def _look(
 
 
 def _by_stream(record: dict[str, Capture], time: int, asked: PositionSubset) -> dict[str, Capture]:
-    """Captures over both streams taken apart; the queries' are zero where nothing is asked."""
+    """Captures split by stream; the query stream's are zero where there is no target."""
     found = {}
     for name, capture in record.items():
         axis = capture.axes.index("time")

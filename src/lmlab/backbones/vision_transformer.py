@@ -1,4 +1,4 @@
-"""The Vision Transformer backbone: patches of an image as words, and words after them."""
+"""Vision Transformer (ViT) backbone: image patches as tokens, followed by text."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lmlab.core.view import View
 
 
 class VisionTransformer(ImageTextBackbone):
-    """h = Transformer([e(<s>); E x_1 … E x_P; e(s_1) …]) (Dosovitskiy et al. 2021).
+    """ViT: h = Transformer([e(<s>); E x_1 … E x_P; e(s_1) …]) (Dosovitskiy et al. 2021).
 
-    <s> is the class token: it and the patches see each other, and the first word is predicted from
-    it. Further words, where a text has more than a label, see all that stands before them. The view
-    is the image's, its inputs vectors (B, P, D); its `decoder` is the text's, inputs (B, T), and
-    hidden states are those of the text, (B, T, W).
+    <s> is the class token: it and the patches attend to each other, and it predicts the first word.
+    Further words, if a text has more than a label, attend to all before them. The view is the
+    image's, its inputs vectors (B, P, D); its `decoder` is the text's, inputs (B, T), and hidden
+    states are those of the text, (B, T, W).
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
@@ -49,7 +49,7 @@ class VisionTransformer(ImageTextBackbone):
             )
             return further
         values = self.transformer.read(self.image_text_view(view))
-        # The first place of the text stands before the patches, the others after them.
+        # The first position of the text is before the patches, the others after them.
         return HiddenStates(
             values=torch.cat([values[:, :1], values[:, 1 + view.inputs.shape[1] :]], 1)
         )

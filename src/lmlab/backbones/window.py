@@ -1,4 +1,4 @@
-"""Backbones that look at the last few tokens, or at none."""
+"""Fixed-window backbones: n-gram context, linear window, and no context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmlab.core.vocabulary import NO_TOKEN
 
 
 class NgramContext(Backbone):
-    """The last n - 1 token ids themselves, the newest last: what a count table looks up.
+    """N-gram context: the last n - 1 token ids, the latest last, for table lookup.
 
     Inputs (B, T), values (B, T, n - 1) int64; `NO_TOKEN` before the first input.
     """
@@ -42,9 +42,9 @@ class NgramContext(Backbone):
 
 
 class LinearWindow(Backbone):
-    """h_i = Σ_{j=1..n} W_j e(s_{i-j}): a sum over the last n tokens, one matrix for each distance.
+    """Linear window (log-bilinear LM): h_i = Σ_{j=1..n} W_j e(s_{i-j}), a matrix per distance.
 
-    (003, DLM1.) Tokens before the first one count as zero. Inputs (B, T), values (B, T, W).
+    Mnih and Hinton 2007. Tokens before the first are zero. Inputs (B, T), values (B, T, W).
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)
@@ -56,7 +56,7 @@ class LinearWindow(Backbone):
         self.width = embedding.embedding_dim
         self.context = NgramContext(size)
         self.dropout = nn.Dropout(dropout)
-        # Row block j of the matrix is W for the token n - j places back: oldest first.
+        # Block j of the matrix is W for the token n - j positions back: oldest first.
         self.mix = nn.Linear(size * self.width, self.width, bias=False)
 
     def initial_state(self, rows: int) -> TensorState:
@@ -71,7 +71,7 @@ class LinearWindow(Backbone):
 
 
 class NoContext(Backbone):
-    """Sees nothing: the emission alone is the model. Values (B, T, 0)."""
+    """No context: the emission alone is the model. Values (B, T, 0)."""
 
     output_kind: ClassVar[str] = "nothing"
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask,)

@@ -1,4 +1,4 @@
-"""Windows with a latent choice: which of K windows, or in which order the words are read."""
+"""Window mixtures: a latent choice among K linear windows, or among word orders."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lmlab.core.view import View
 
 
 class WindowMixture(LatentChoiceBackbone):
-    """h of component k is Σ_{j=1..n} W_{k,j} e(s_{i-j}), with the learned weight π_k.
+    """Mixture of K windows: component k is Σ_{j=1..n} W_{k,j} e(s_{i-j}), with learned weight π_k.
 
-    (003, DLM4.) Tokens before the first one count as zero. Inputs (B, T), components (B, T, K, W):
-    K normalisers a place, because no two components say the same.
+    Tokens before the first one count as zero. Inputs (B, T), components (B, T, K, W): K normalisers
+    per position, as all components differ.
     """
 
     output_kind: ClassVar[str] = "components"
@@ -38,7 +38,7 @@ class WindowMixture(LatentChoiceBackbone):
         self.count = count
         self.width = embedding.embedding_dim
         self.dropout = nn.Dropout(dropout)
-        # Row block j of a window is W for the token n - j places back: oldest first.
+        # Block j of a window is W for the token n - j positions back: oldest first.
         self.mix = nn.Linear(size * self.width, count * self.width, bias=False)
         self.shares = nn.Parameter(torch.zeros(count))
 
@@ -66,12 +66,12 @@ class WindowMixture(LatentChoiceBackbone):
 
 
 class PermutedWindow(LatentChoiceBackbone):
-    """h of ordering π is Σ_{j=1..n} W_j e(s_{i-π(j)}), with the learned weight P(π).
+    """Mixture over word orders: component π is Σ_{j=1..n} W_j e(s_{i-π(j)}), with learned P(π).
 
-    (003, DLM3.) The first ordering is that of the text, the others follow in lexicographic order.
-    Tokens before the first one count as zero. Every W_j e(s) is computed once for each token and
-    shared by all orderings and places; the n! normalisers a place can't be, and are the cost.
-    Inputs (B, T), components (B, T, n!, W).
+    The identity comes first, the others in lexicographic order. Tokens before the first one count
+    as zero. Every W_j e(s) is computed once per token and shared by all permutations and positions;
+    the n! normalisers per position cannot be shared, and are the cost. Inputs (B, T), components
+    (B, T, n!, W).
     """
 
     output_kind: ClassVar[str] = "components"
@@ -83,18 +83,18 @@ class PermutedWindow(LatentChoiceBackbone):
         self.size = size
         self.width = embedding.embedding_dim
         self.dropout = nn.Dropout(dropout)
-        # Output block j is W for what is read as the token j + 1 places back.
+        # Output block j is W for the token in the role j + 1 positions back.
         self.turn = nn.Linear(self.width, size * self.width, bias=False)
         orders = torch.tensor(list(permutations(range(size))))
         self.orders = nn.Parameter(torch.zeros(len(orders)))
-        # (n!, n, n): ordering, what a token is read as, where it stands, the oldest first.
+        # (n!, n, n): permutation, role of a token, actual position, the oldest first.
         self.register_buffer("picks", F.one_hot(size - 1 - orders, size).float(), persistent=False)
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
         recalled = token_context(view, state, keep=self.size - 1)
         vectors = self.dropout(_from_full_window(self.embedding(recalled.ids), recalled, self.size))
         turned = self.turn(vectors).unflatten(-1, (self.size, self.width))
-        windows = turned.unfold(1, self.size, 1)  # (B, T, n read as, W, n standing)
+        windows = turned.unfold(1, self.size, 1)  # (B, T, n roles, W, n positions)
         values = torch.einsum("btjws,pjs->btpw", windows, self.picks)
         weights = F.log_softmax(self.orders, dim=0)
         return HiddenStates(
@@ -116,5 +116,5 @@ class PermutedWindow(LatentChoiceBackbone):
 
 
 def _from_full_window(vectors: Tensor, recalled: TokenContext, size: int) -> Tensor:
-    """(B, n - 1 + T, W): zeros before the first token, so that every place has a window of n."""
+    """(B, n - 1 + T, W): zeros before the first token, so that every position has a window of n."""
     return F.pad(vectors, (0, 0, size - 1 - recalled.past_length, 0))

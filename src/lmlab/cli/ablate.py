@@ -50,11 +50,11 @@ def ablate(
     jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a system whole and with terms switched off, over several seeds: what is each worth?
+    """Ablate a system: train it whole and with terms switched off, over several seeds.
 
-    Stopped at any moment, the same command goes on where it was.
+    Interrupted at any time, the same command resumes.
     """
-    find_system(system)  # a wrong name is told before the second that torch takes to import
+    find_system(system)  # report a wrong name before the slow import of torch
     given, told = parse_settings(settings or []), _epochs(at)
 
     from lmlab.api import ablate as ablate_system

@@ -1,4 +1,4 @@
-"""Arguments as people write them: several values after one `--text` or `--set`."""
+"""Command-line arguments: models and data, and several values after one `--text` or `--set`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lmlab.core.limits import check_limit
 
 
 def is_model(argument: str) -> bool:
-    """Whether an argument is the folder of a run, or of a checkpoint of the Hub."""
+    """Whether an argument is the folder of a run or of a Hub checkpoint."""
     return (Path(argument) / "config.json").is_file()
 
 
 def split_models_and_data(
     arguments: Sequence[str], corpora: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Arguments divided: models (runs and Hub folders) first, then files and folders of data.
+    """Split arguments into models (runs and Hub folders), which come first, and data files.
 
-    `corpora` are names that stand for data as well; so does a name with a colon, where there are
-    any (`parallel:FILE,FILE`).
+    `corpora` are names that count as data as well; if there are any, so does a name with a colon
+    (`parallel:FILE,FILE`).
     """
     models: list[str] = []
     data: list[str] = []
@@ -53,7 +53,7 @@ def _exists(argument: str) -> bool:
 
 
 def _missing(argument: str, corpora: Sequence[str], *, first: bool) -> UserError:
-    """The error for a path that does not exist, with the nearest names; the first is a model's."""
+    """The error for a missing path, with similar names; the first argument must be a model."""
     path = Path(argument)
     try:
         beside = [each.name for each in path.parent.iterdir()]
@@ -69,7 +69,7 @@ def _missing(argument: str, corpora: Sequence[str], *, first: bool) -> UserError
 def split_models_and_corpus(
     arguments: Sequence[str], option: str | None, verb: str
 ) -> tuple[list[str], str | None]:
-    """Models, and the corpus that is named after them or by --data; None where none is."""
+    """Models, and the corpus named after them or by --data; None without one."""
     from lmlab.data.builtin_corpora import builtin_descriptions
 
     models, data = split_models_and_data(arguments, tuple(builtin_descriptions()))
@@ -81,9 +81,9 @@ def split_models_and_corpus(
 
 
 TAKE_TEXTS = ("score", "fill", "ask", "link", "detect", "encode", "translate", "predict", "cloze")
-"""Verbs that take [FILE | - | TEXT...], --text and --file."""
+"""Commands that take [FILE | - | TEXT...], --text and --file."""
 MULTI_VALUE_OPTIONS: dict[tuple[str, str], Callable[[str], bool]] = {
-    # A file's name is what follows the texts, not one more of them.
+    # A file name after the texts is not one of them.
     **{(verb, "--text"): lambda value: value != "-" and not is_file(value) for verb in TAKE_TEXTS},
     ("inspect", "--text"): lambda value: not is_model(value),
     **{
@@ -91,11 +91,11 @@ MULTI_VALUE_OPTIONS: dict[tuple[str, str], Callable[[str], bool]] = {
         for verb in ("train", "finetune", "ablate", "show-objective")
     },
 }
-"""Options that go on to the next arguments, and which of those still belong to them."""
+"""Options that take several arguments, and which arguments still belong to them."""
 
 
 def is_file(name: str) -> bool:
-    """Whether a file has this name; a text may be too long for one, or have a null in it."""
+    """Whether a file of this name exists; a text may be too long for a name or contain NUL."""
     try:
         return Path(name).is_file()
     except (OSError, ValueError):
@@ -103,9 +103,9 @@ def is_file(name: str) -> bool:
 
 
 def repeat_options(arguments: Sequence[str]) -> list[str]:
-    """`--set a=1 b=2` as `--set a=1 --set b=2`, which is what the parser understands."""
+    """Rewrite `--set a=1 b=2` as `--set a=1 --set b=2`, as the parser requires."""
     given: list[str] = []
-    while len(arguments) > 1 and arguments[0] == "--limit":  # before the verb
+    while len(arguments) > 1 and arguments[0] == "--limit":  # before the command
         given += arguments[:2]
         arguments = arguments[2:]
     verb = arguments[0] if arguments else ""
@@ -121,7 +121,7 @@ def repeat_options(arguments: Sequence[str]) -> list[str]:
             else:
                 option = None
         elif argument.startswith("-") and argument != "-":
-            # Before the run has been named, what follows a text may be the run.
+            # Before the run is named, what follows a text may be the run.
             option = argument if (verb, argument) in MULTI_VALUE_OPTIONS and places > 1 else None
             waiting = (verb, argument) in MULTI_VALUE_OPTIONS
         else:
@@ -132,7 +132,7 @@ def repeat_options(arguments: Sequence[str]) -> list[str]:
 
 
 def parse_positions(written: str) -> tuple[int, ...]:
-    """1,3-5 as 1, 3, 4, 5: places of tokens, each once."""
+    """Parse 1,3-5 as 1, 3, 4, 5: token positions without duplicates."""
     found: list[int] = []
     for part in written.split(","):
         start, dash, end = (each.strip() for each in part.partition("-"))

@@ -15,7 +15,7 @@ ArpaFileArgument = Annotated[
 
 
 def export_arpa(run: RunArgument, file: ArpaFileArgument, no_verify: NoVerify = False) -> None:
-    """Write an n-gram run as an ARPA file, which KenLM, SRILM and others read."""
+    """Export an n-gram run as an ARPA file, which KenLM, SRILM and others read."""
     from lmlab.interop import arpa_runs
 
     arpa_runs.export_arpa(run, file)
@@ -26,7 +26,7 @@ def import_arpa(
     file: ArpaFileArgument,
     out: Annotated[str, typer.Option(metavar="RUN", help="The folder of the new run.")],
 ) -> None:
-    """Make a run from an ARPA file, to be scored, sampled and compared like any other."""
+    """Import an ARPA file as a run, to be scored, sampled and compared like any other."""
     from lmlab.interop import arpa_runs
 
     model = arpa_runs.import_arpa(file, out)

@@ -1,4 +1,4 @@
-"""`lmlab ask RUN QUESTION...`."""
+"""`lmlab ask RUN QUESTION...`: question answering with evidence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lmlab.sampling.question_answering import AnsweredQuestion
 
 CHUNK_SIZE = 64
-"""Questions of a file that are read ahead, to be gathered by length."""
+"""Questions read ahead, to be batched by length."""
 
 
 def ask(
@@ -105,7 +105,7 @@ def ask(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Answer questions, with their probability and, if asked, what the answers rest on."""
+    """Answer questions, with probabilities and optionally the evidence."""
     if documents is not None and index is not None:
         raise UserError("give --documents or --index, not both.")
 
@@ -127,7 +127,7 @@ def ask(
 
 
 def _chunks(given: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
-    """Questions some at a time; all lines wait in `lines` for their answers, empty ones too."""
+    """Questions in chunks; all lines, empty ones too, wait in `lines` for their answers."""
     for chunk in given.chunks(CHUNK_SIZE):
         lines.extend(chunk)
         if questions := [require_single_text(line, given.name) for line in chunk if line.text]:
@@ -153,7 +153,7 @@ def _answers(
 
 
 def _opened(index: str, model: LanguageModel) -> StoredIndex:
-    """An index; whoever waits is told where its vectors are not those of the model."""
+    """Open an index; warn if its vectors were made by another model."""
     from lmlab.interop.text_encoders import vectors_of_model
     from lmlab.retrieval.stored_index import open_index
 
@@ -183,9 +183,9 @@ def _fact(written: str) -> tuple[str, str, str]:
 
 
 def print_answers(found: Iterable[AnsweredQuestion | None], *, evidence: bool) -> None:
-    """Each answer with its probability, NO_ANSWER for an empty one; None is an empty line.
+    """Print each answer with its probability, NO_ANSWER if empty, an empty line for None.
 
-    There is a line between questions where there is more than one line to each.
+    Questions are separated by an empty line if they take more than one line each.
     """
     for number, asked in enumerate(found):
         if number and asked is not None and (evidence or len(asked.answers) > 1):
@@ -201,11 +201,11 @@ def print_answers(found: Iterable[AnsweredQuestion | None], *, evidence: bool) -
             print(NO_ANSWER)
         if evidence and asked.answers:
             print_evidence(asked.answers[0])
-        sys.stdout.flush()  # whoever waits at the other end of a pipe has waited long enough
+        sys.stdout.flush()  # do not keep the reader of a pipe waiting
 
 
 def print_evidence(answer: Answer) -> None:
-    """What the best answer rests on."""
+    """Print the evidence of the best answer."""
     rows = [(f"{each.probability:.4f}", each.name, each.text) for each in answer.evidence]
     if rows:
         print_table(("probability", "looked up", "it says"), rows)

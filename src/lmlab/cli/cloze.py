@@ -1,4 +1,4 @@
-"""`lmlab cloze RUN [FILE | - | TEXT...] [--data CORPUS]`."""
+"""`lmlab cloze RUN [FILE | - | TEXT...] [--data CORPUS]`: accuracy of predicting a masked token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cloze(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Hide a token of each text and ask for it: how often the likeliest one is right."""
+    """Measure cloze accuracy: mask one token per text and predict it."""
     from lmlab.api import load
     from lmlab.language_model import shared_corpus
     from lmlab.scoring.cloze import METHOD_DESCRIPTIONS

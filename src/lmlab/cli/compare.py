@@ -34,7 +34,7 @@ def compare(
     errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
-    """Set trained models side by side on one split: a table that says what each number is."""
+    """Compare trained models on one split: losses with their kind, intervals and tests."""
     runs, data = split_models_and_corpus(arguments, data, "compare")
 
     from lmlab.api import compare as compare_runs

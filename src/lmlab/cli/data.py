@@ -22,9 +22,9 @@ FILE_FORMS = {
     "parallel:FILE,FILE": "Pairs for translating: sources a line, and their translations in the "
     "same lines of the other file; split as a file is.",
 }
-"""Forms that are no plain file or folder."""
+"""Corpus specs other than a plain file or folder."""
 MAX_BAR_WIDTH = 30
-"""Characters of the longest bar of a histogram."""
+"""Width of the longest histogram bar, in characters."""
 
 
 def list_corpora(as_json: JsonOption = False) -> None:
@@ -54,7 +54,7 @@ def describe(
     ] = None,
     errors: ErrorsOption = "strict",
 ) -> None:
-    """Describe a corpus: sizes, unknown words, duplicates, lengths, entropy where it is known."""
+    """Describe a corpus: sizes, unknown words, duplicates, lengths, entropy if known."""
     from lmlab.data.corpus import open_corpus
     from lmlab.data.corpus_summary import summarise_corpus as describe_corpus
 
@@ -66,7 +66,7 @@ def describe(
 
 
 def print_description(found: CorpusSummary) -> None:
-    """A corpus in numbers, for people."""
+    """Print the statistics of a corpus."""
     about = "" if found.duplicates_exact else " (duplicates estimated from a sample)"
     print(f"{found.name}: {found.description}{about}")
     print(f"layout: {_layout(found)}")
@@ -106,7 +106,7 @@ def _row(name: str, split: SplitSummary) -> tuple[str, ...]:
 
 
 def print_histogram(split: SplitSummary) -> None:
-    """Examples by their number of tokens, as bars of text."""
+    """Print a histogram of example lengths in tokens."""
     most = max((bar.examples for bar in split.histogram), default=1) or 1
     for bar in split.histogram:
         span = str(bar.low) if bar.low == bar.high else f"{bar.low}-{bar.high}"

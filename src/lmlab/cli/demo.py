@@ -1,4 +1,4 @@
-"""`lmlab demo`: five small systems on two languages with a known truth, and a report."""
+"""`lmlab demo`: five small systems on two languages with known entropy, and a report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPORT_FILE = Path("report.html")
 
 @dataclass(frozen=True, kw_only=True)
 class DemoRun:
-    """One training of the demonstration."""
+    """One training run of the demo."""
 
     corpus: str
     system: str
@@ -34,9 +34,9 @@ GRADIENT_SETTINGS = {
     "schedule": "cosine",
     "dropout": 0.1,
 }
-"""Small batches and a high rate: the most that a minute of one core gives."""
+"""Small batches and a high learning rate, to fit a minute on one core."""
 EPOCHS = {"capitals": 12, "grammar": 8}
-"""The capitals have to be learned by heart, which takes longer."""
+"""The capitals must be memorised, which takes longer."""
 DEMO_RUNS = tuple(
     DemoRun(corpus=corpus, system=system, settings=settings)
     for corpus, epochs in EPOCHS.items()
@@ -51,19 +51,19 @@ DEMO_RUNS = tuple(
 
 
 def demo() -> None:
-    """Train five small systems on two built-in corpora and write report.html: some minutes."""
+    """Train five small systems on two built-in corpora and write report.html (some minutes)."""
     path = run_demo(DEMO_RUNS)
     print(f"The report is at {path.resolve()}; open it in a browser.")
 
 
 def run_demo(plan: Sequence[DemoRun], *, runs: Path = RUNS_FOLDER, out: Path = REPORT_FILE) -> Path:
-    """Train what is planned into `runs`, replacing what a demonstration left there; the report."""
+    """Train the plan into `runs`, replacing earlier demo runs; return the report's path."""
     import torch
 
     from lmlab.reports.html_report import write_report
     from lmlab.training.train import train
 
-    torch.set_num_threads(1)  # for matrices this small a second thread costs more than it gives
+    torch.set_num_threads(1)  # for such small matrices a second thread costs more than it gives
     for exhibit in plan:
         folder = runs / exhibit.corpus / exhibit.system
         clear_demo_run(folder)
@@ -77,7 +77,7 @@ def run_demo(plan: Sequence[DemoRun], *, runs: Path = RUNS_FOLDER, out: Path = R
 
 
 def clear_demo_run(folder: Path) -> None:
-    """Remove the run of an earlier demonstration; anything else in its place is left alone."""
+    """Remove the run of an earlier demo; leave anything else alone."""
     if not folder.exists():
         return
     if not (folder / "config.json").is_file():

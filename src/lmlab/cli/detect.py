@@ -76,7 +76,7 @@ def _record(line: Example, detected: DetectedText | None) -> dict[str, object]:
 
 
 def _print_detected(found: Iterable[DetectedText | None], threshold: float) -> None:
-    """Each text with a table of its tokens; None is an empty line."""
+    """Print each text with a table of its tokens, an empty line for None."""
     for number, each in enumerate(found):
         print("\n" * (number > 0), end="", flush=True)
         if each is None:
@@ -88,14 +88,14 @@ def _print_detected(found: Iterable[DetectedText | None], threshold: float) -> N
 
 
 def _print_marked(detected: DetectedText, threshold: float) -> None:
-    """The text with its replaced tokens in colour on a terminal, in [brackets] elsewhere."""
+    """Print the text with replaced tokens in colour on a terminal, in [brackets] elsewhere."""
     from rich.text import Text as RichText
 
     colour = sys.stdout.isatty()
     marked, end = RichText(), 0
     for token in detected.replaced(threshold):
         if token.start < end or token.start == token.end:
-            continue  # pieces of one character: the first stands for it
+            continue  # several pieces of one character: the first stands for it
         marked.append(printable(detected.text[end : token.start]))
         words = printable(detected.text[token.start : token.end])
         marked.append(words if colour else f"[{words}]", style=REPLACED_STYLE)

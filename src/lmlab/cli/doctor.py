@@ -31,10 +31,10 @@ def doctor(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Is this normal? Each finding with its number, why it matters and what to try.
+    """Diagnose a training run: each finding with its number, why it matters and what to try.
 
-    Exit codes: 0 examined; 1 with --strict where there is a finding; 2 no examination (an error).
-    A check that was not made is no finding: the last line counts them.
+    Exit codes: 0 examined; 1 with --strict if there is a finding; 2 error. A check that was not run
+    is no finding; the last line counts them.
     """
     from lmlab.api import doctor as examine
     from lmlab.diagnosis.text_report import report_lines
@@ -54,7 +54,7 @@ def doctor(
 
 
 def _write_figure(found: Examination, run: str, out: str | None) -> list[Path]:
-    """The figure's files; none and a warning where the run's own folder can't be written to."""
+    """Write the figure and return its files; none, with a warning, if the run is read-only."""
     from lmlab.core.atomic_files import check_inside
     from lmlab.diagnosis.loss_figure import write_loss_figure
 

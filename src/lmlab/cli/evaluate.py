@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lmlab.sampling.translation_evaluation import TranslationEvaluation
 
 MAX_SHOWN = 5
-"""Texts that a warning names at most."""
+"""Most texts named in a warning."""
 
 
 def evaluate(
@@ -74,7 +74,7 @@ def evaluate(
     errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
-    """Judge translations by sacreBLEU, with intervals and a paired test between runs."""
+    """Evaluate translations by BLEU and chrF (sacreBLEU), with intervals and paired tests."""
     runs, data = split_models_and_corpus(arguments, data, "evaluate")
 
     from lmlab.api import evaluate as evaluate_runs
@@ -125,7 +125,7 @@ def evaluate(
 
 
 def print_evaluation(found: TranslationEvaluation) -> None:
-    """A row for each system and metric, and the signatures that belong to them."""
+    """Print a row per system and metric, and the sacreBLEU signatures."""
     print(f"{found.corpus}, {found.split} split: {found.scores[0].texts:,} texts, {found.method}")
     rows = [
         (
@@ -143,7 +143,7 @@ def print_evaluation(found: TranslationEvaluation) -> None:
 
 
 def truncation_warnings(found: TranslationEvaluation) -> list[str]:
-    """For each run that could not read all of its sources how many, and which."""
+    """For each run that truncated sources: how many, and which."""
     sentences = []
     for name, numbers in found.cut.items():
         if numbers:
@@ -157,7 +157,7 @@ def truncation_warnings(found: TranslationEvaluation) -> list[str]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make sure that a folder can be written to, before an hour of work has nowhere to go."""
+    """Create a folder and check that it is writable, before the work starts."""
     from lmlab.core.atomic_files import telling_disk_errors
 
     with telling_disk_errors(folder):
@@ -173,5 +173,5 @@ def write_translations(found: TranslationEvaluation, folder: Path) -> None:
     with lock_output(folder, wait=60):
         for name, texts in found.translations.items():
             lines = "".join(text.replace("\n", " ") + "\n" for text in texts)
-            # A run may be known by its path.
+            # A run may be named by its path.
             write_text(folder / f"{name.strip('/').replace('/', '-')}.txt", lines)

@@ -1,4 +1,4 @@
-"""`lmlab export-hf RUN FOLDER`."""
+"""`lmlab export-hf RUN FOLDER`: Hugging Face export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def export_hf(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A new folder.")],
     no_verify: NoVerify = False,
 ) -> None:
-    """Write a run in the Hub's format, which transformers loads."""
+    """Export a run in Hugging Face format, which transformers loads."""
     from lmlab.interop.hf import checkpoint_export
 
     family = checkpoint_export.export_hf(run, folder)

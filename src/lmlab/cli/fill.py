@@ -1,4 +1,4 @@
-"""`lmlab fill RUN TEXT...`."""
+"""`lmlab fill RUN TEXT...`: mask filling and infilling."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fill(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Fill in what is missing: the likeliest tokens at each mask, or blanks of any length."""
+    """Fill masks: the most probable tokens at each mask, or blanks of any length."""
     if joint and blanks:
         raise UserError("blanks are always filled jointly; leave out --joint.")
 
@@ -103,7 +103,7 @@ def _record(line: Example, filled: FilledText | None) -> dict[str, object]:
 
 
 def print_filled(found: Iterable[FilledText | None]) -> None:
-    """Each text, and below it a table of what may stand in its gaps; None is an empty line."""
+    """Print each text with a table of its fillings, an empty line for None."""
     told: set[str] = set()
     for number, each in enumerate(found):
         if each is None:
@@ -120,7 +120,7 @@ def print_filled(found: Iterable[FilledText | None]) -> None:
 
 
 def _print_gaps(filled: FilledText) -> None:
-    """Pieces have a column where texts do not show all of them: what begins a word, say."""
+    """Print the candidates per mask; pieces get a column if texts do not show them fully."""
     options = [(number, each) for number, gap in enumerate(filled.masks, 1) for each in gap.options]
     marked = any(option.pieces != (option.text,) for _, option in options)
     shared = any(option.share is not None for _, option in options)

@@ -1,4 +1,4 @@
-"""`lmlab find TEXT`: search by name or idea; the whole card where a system is named."""
+"""`lmlab find TEXT`: search by name or idea; a system's name shows its full card."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find(
     limit: Annotated[int, typer.Option(min=1, help="Show this many results at most.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
-    """Search systems, verbs, settings, classes, docs and terms; show one system in full by name."""
+    """Search systems, commands, settings, classes, docs and terms; show one system by name."""
     query = " ".join(text)
     card = _named(query)
     if card is not None and not as_json:
@@ -45,7 +45,7 @@ def find(
 
 
 def print_hits(hits: Sequence[SearchHit]) -> None:
-    """A line for each result: what it is, its name, what it says, and the file that has it."""
+    """Print a line per result: kind, name, summary and file."""
     rows = [(hit.kind, hit.name, hit.excerpt, hit.where) for hit in hits]
     print_table(("kind", "name", "what it is", "where"), rows)
     if any(hit.kind == "system" for hit in hits):
@@ -53,7 +53,7 @@ def print_hits(hits: Sequence[SearchHit]) -> None:
 
 
 def no_match_error(query: str) -> UserError:
-    """The error where nothing matches, with the nearest names of systems and settings."""
+    """The error if nothing matches, with similar names of systems and settings."""
     names = [name for card in catalogue().values() for name in (card.name, *card.aliases)]
     close = nearest_names(query, names)
     hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "try other words."
@@ -61,13 +61,13 @@ def no_match_error(query: str) -> UserError:
 
 
 def _named(asked: str) -> Card | None:
-    """The system that has exactly this name or alias."""
+    """The system with exactly this name or alias."""
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
     return find_system(asked) if asked.lower().replace("_", "-") in known else None
 
 
 def print_card(card: Card) -> None:
-    """Formula, paper, source, what it can do, and its settings with their values by size."""
+    """Print a card: formula, paper, source, capabilities, and settings by size."""
     from lmlab.training.recipes import GENERAL_RECIPES
     from lmlab.training.setting_records import system_settings
 

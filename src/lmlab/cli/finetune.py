@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lmlab.tasks.finetuned_model import FinetunedModel, TaskAnswer
 
 CHUNK_ROWS = 256
-"""Rows that are answered together, so that answers come while a long file is read."""
+"""Rows predicted per batch, so that results stream while a long file is read."""
 
 TaskOption = Annotated[
     str,
@@ -102,9 +102,9 @@ def finetune(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Put a trained run to a task: its features under a new head, or all its parameters.
+    """Fine-tune a trained run on a task: only a new head (--frozen), or all parameters.
 
-    A run that was put to a task before is begun with as it is, but for its head.
+    A run that was fine-tuned before starts from its weights with a new head.
     """
     given = parse_settings(settings or [])
 
@@ -189,10 +189,9 @@ def predict(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Ask a fine-tuned run: an answer for each row or text; an empty line stays one.
+    """Predict with a fine-tuned run: an answer for each row or text; empty lines stay.
 
-    Where it reads long texts by blocks, those that were kept stand under the answer with the
-    judge's scores.
+    A run trained with --long memrecall also prints the selected blocks and their relevance scores.
     """
     from lmlab.tasks.loading import load_task
 
@@ -222,7 +221,7 @@ def predict(
 def _answered(
     model: FinetunedModel, lines: list[NumberedRow], answers: list[TaskAnswer]
 ) -> Iterator[tuple[int, TaskRow | None, TaskAnswer | None]]:
-    """Number, row and answer of each line; no answer where there is no row.
+    """Number, row and answer of each line; no answer for a line without a row.
 
     The answers are also appended to `answers`, for metrics and figures over all of them.
     """
@@ -237,7 +236,7 @@ def _answered(
 
 
 def unknown_words_warning(model: FinetunedModel, rows: list[TaskRow]) -> str | None:
-    """A sentence where more than a few per cent of the words in rows are unknown."""
+    """A warning if more than a few per cent of the rows' words are unknown."""
     from lmlab.tasks.task_rows import count_unknown_words
 
     return count_unknown_words(rows, model.task, model.tokenizer).warning()
@@ -280,7 +279,7 @@ def prompt(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Do a task by few-shot prompting: examples in the text itself, nothing is trained."""
+    """Few-shot prompting: do a task from examples in the prompt, without training."""
     from lmlab.api import load
     from lmlab.tasks.few_shot import predict_few_shot
     from lmlab.tasks.task_registry import find_task
@@ -308,7 +307,7 @@ def prompt(
 
 
 def print_metrics(measured: Any, where: str, *, file: Any = None) -> None:
-    """A line for each measure with its 95 % interval, and the warnings on standard error."""
+    """Print each metric with its 95 % interval, and warnings on standard error."""
     for name, value in measured.metrics.items():
         ends = measured.intervals.get(name)
         sure = "" if ends is None else f"  95 % {ends[0]:.3f} to {ends[1]:.3f}"
@@ -317,6 +316,6 @@ def print_metrics(measured: Any, where: str, *, file: Any = None) -> None:
 
 
 def print_metric_warnings(measured: Any) -> None:
-    """What a user should know of the measures, on standard error."""
+    """Print the metrics' warnings on standard error."""
     for sentence in measured.warnings:
         print(f"warning: {sentence}", file=sys.stderr)

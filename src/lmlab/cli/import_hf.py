@@ -1,4 +1,4 @@
-"""`lmlab import-hf FOLDER_OR_NAME --out RUN`."""
+"""`lmlab import-hf FOLDER_OR_NAME --out RUN`: Hugging Face import."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def import_hf(
         str | None, typer.Option(metavar="TYPE", help="The model type that it must be of.")
     ] = None,
 ) -> None:
-    """Make a run of a checkpoint in the Hub's format, to be used like any other."""
+    """Import a Hugging Face checkpoint as a run."""
     from lmlab.interop.hf import checkpoint_import
 
     model = checkpoint_import.import_hf(source, out, family=family)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     )
 
 MAX_SHOWN_CHARACTERS = 120
-"""Characters of a document that are printed."""
+"""Most characters of a document printed."""
 DEFAULT_HITS = 5
-"""Documents that are found where nobody says how many."""
+"""Default number of documents retrieved."""
 
 IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="The folder of an index.")]
 
@@ -66,7 +66,7 @@ def build(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Make an index of documents, to be searched by questions."""
+    """Build a retrieval index of documents."""
     from lmlab.api import build_index
     from lmlab.data.lines import ReadingReport, check_errors
     from lmlab.retrieval.documents import load_documents
@@ -120,7 +120,7 @@ def search(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Find the documents of an index that fit a text best."""
+    """Search an index for the documents nearest to a text."""
     from lmlab.api import open_index
 
     given = read_text_arguments(arguments or [], text or [], file, errors)
@@ -148,7 +148,7 @@ def search(
 
 
 def info(index: IndexArgument, as_json: JsonOption = False, no_verify: NoVerify = False) -> None:
-    """Tell what is in an index, and what it was built with."""
+    """Describe an index: its contents and how it was built."""
     from lmlab.retrieval.stored_index import open_index
 
     _print_description(open_index(index).about, index, as_json=as_json)
@@ -180,7 +180,7 @@ def _print_hits(hits: list[DocumentHit]) -> None:
 
 
 def shorten_text(text: str, most: int) -> str:
-    """A text in one line of at most so many characters."""
+    """A text on one line, cut to `most` characters."""
     line = " ".join(text.split())
     if len(line) <= most:
         return line
@@ -209,13 +209,13 @@ def _print_description(about: IndexDescription, path: str, *, as_json: bool) -> 
 
 
 def format_size(count: int) -> str:
-    """So many bytes, in the larger of two units that gives a number to look at."""
+    """A size in bytes as a readable number with its unit."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count / 2**10:,.1f} KiB"
 
 
 @contextmanager
 def index_progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error where somebody looks; gives what is told how far things are."""
+    """A progress bar on standard error if it is a terminal; yields the update function."""
     if not sys.stderr.isatty():
         yield lambda what, done, of: None
         return

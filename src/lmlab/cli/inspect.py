@@ -1,4 +1,4 @@
-"""`lmlab inspect RUN... [--text T ...] [--words a,b,c] [--out DIR]`."""
+"""`lmlab inspect RUN... [--text T ...] [--words a,b,c] [--out DIR]`: interpretability figures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inspect(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Draw what goes on inside trained models: SVG, PNG and a page that says how to read each."""
+    """Inspect trained models: attention, activations, gradients and more, as SVG, PNG and HTML."""
     runs, data = split_models_and_data(arguments)
     if data:
         raise UserError(f"inspect takes runs alone, and {data[0]} is none; remove it.")

@@ -1,4 +1,4 @@
-"""`lmlab link RUN TEXT...`."""
+"""`lmlab link RUN TEXT...`: entity linking."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lmlab.scoring.entity_linking import LinkedText
 
 MAX_CELL_LENGTH = 60
-"""Characters of a description in a table."""
+"""Most characters of a description in a table."""
 
 
 def link(
@@ -50,7 +50,7 @@ def link(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Tell which entities the words of a text name, by a run with knowledge (knowbert)."""
+    """Link entities: find the mentions of a text and their entities, by a run with knowledge."""
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give one to write pictures into.")
 
@@ -81,7 +81,7 @@ def _record(line: Example, linked: LinkedText | None) -> dict[str, object]:
 
 
 def _print_linked(found: Iterable[LinkedText | None]) -> None:
-    """Each text and a table of its mentions; None is an empty line."""
+    """Print each text with a table of its mentions, an empty line for None."""
     for number, each in enumerate(found):
         print("\n" * (number > 0) + ("" if each is None else one_line(each.text)))
         if each is not None:

@@ -1,6 +1,6 @@
-"""The console script `lmlab`: its verbs, and every mistake told in one sentence.
+"""The console script `lmlab`: its commands, and user errors as one sentence.
 
-Nothing here imports torch, so that `lmlab --help` is quick; each verb imports what it needs.
+Nothing here imports torch, so that `lmlab --help` is quick; each command imports what it needs.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from lmlab.core.limits import set_limits
 from lmlab.core.manifest import set_verification
 
 USER_ERROR_CODE = 2
-"""Exit code of everything that the user can mend."""
+"""Exit code of user errors."""
 INTERRUPTED_CODE = 130
 
 
 class Verbs(TyperGroup):
-    """The verbs in the order they are listed; a wrong name gets the nearest right ones."""
+    """The commands in listing order; a wrong name gets suggestions."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None:
@@ -128,7 +128,7 @@ def start(
         ),
     ] = None,
 ) -> None:
-    """Train, score, sample, diagnose and compare language models on one honest yardstick."""
+    """Train, score, sample, diagnose and compare language models under the same conventions."""
     set_limits(limits or [])
     if version:
         typer.echo(f"lmlab {lmlab.__version__}")
@@ -137,10 +137,10 @@ def start(
 
 
 def run() -> None:
-    """What the console script calls."""
+    """Entry point of the console script."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # Texts are UTF-8 whatever the terminal's locale says, and no output may fail on one.
+            # UTF-8 whatever the terminal's locale, and no output may fail to encode.
             stream.reconfigure(encoding="utf-8", errors="replace")
     warnings.formatwarning = warning_sentence
     sys.exit(main(sys.argv[1:]))
@@ -153,14 +153,14 @@ def warning_sentence(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A warning of ours as a sentence; of others with the place in the code that gave it."""
+    """lmlab's warnings as a sentence; others with their code location."""
     if issubclass(category, LmlabWarning):
         return escape_control_characters(f"lmlab: {message}\n")
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command and give its exit code; a mistake is one sentence on standard error."""
+    """Run one command and return its exit code; a user error is one sentence on standard error."""
     keep_raw(False)
     set_verification(True)
     try:
@@ -180,21 +180,22 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:
         if is_out_of_memory(error):
             return _mistake(memory_sentence(error))
-        # The parser's own errors; their class has moved between versions of typer, this has not.
+        # The parser's own errors, caught by attribute: their class has moved between typer
+        # versions.
         if not hasattr(error, "format_message"):
             raise
         return _mistake(usage_error_sentence(error, arguments))
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocation of torch's failed, which is a plain RuntimeError on the CPU."""
+    """Whether a torch allocation failed, which is a plain RuntimeError on the CPU."""
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in str(error) or "out of memory" in str(error)
     )
 
 
 def memory_sentence(error: BaseException) -> str:
-    """What to do where memory ran out."""
+    """Advice when memory runs out."""
     reason = " ".join(str(error).split())[:160]
     told = f" ({reason})" if reason else ""
     return f"there is not enough memory{told}; use smaller sizes, batches or inputs."
@@ -202,7 +203,7 @@ def memory_sentence(error: BaseException) -> str:
 
 def _disk_mistake(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
-        # Whoever read our output has closed it: nothing is wrong, and nobody to tell.
+        # The reader of our output has closed the pipe: no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     where = f"{error.filename}: " if error.filename else ""

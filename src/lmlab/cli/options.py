@@ -1,4 +1,4 @@
-"""Options that several verbs share, so that they read and behave alike."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 

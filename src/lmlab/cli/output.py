@@ -1,7 +1,7 @@
-"""Results on standard output; progress and remarks on standard error.
+"""Console output: results on standard output, progress and remarks on standard error.
 
-Control characters of texts are printed as visible escapes by everything here, unless `--raw` is
-given. Modules of the command line take `print` from here.
+Control characters in texts are printed as visible escapes unless `--raw` is given. Modules of the
+command line import `print` from here.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from lmlab.data.lines import ReadingReport
 
 MAX_COLUMNS = 240
-"""Columns where nobody looks at a screen: a table in a file is not folded."""
+"""Table width if the output is no terminal: not folded."""
 NO_ANSWER = "(no answer)"
-"""Printed where an answer is empty or there is none; JSON has "" or an empty list."""
+"""Printed for an empty or missing answer; JSON has "" or an empty list."""
 _RAW: ContextVar[bool] = ContextVar("raw", default=False)
 
 
 def keep_raw(raw: bool) -> bool:
-    """Print texts as they are from now on (`--raw`), or with control characters made visible."""
+    """Set whether texts are printed raw (`--raw`) or with control characters escaped."""
     _RAW.set(raw)
     return raw
 
 
 def printable(text: str) -> str:
-    """A text as it is printed for people: control characters visible unless `--raw` is given."""
+    """A text with control characters escaped, unless `--raw` is given."""
     return text if _RAW.get() else escape_control_characters(text)
 
 
@@ -52,22 +52,22 @@ def one_line(text: str) -> str:
 def print(
     *values: object, file: TextIO | None = None, end: str = "\n", flush: bool = False
 ) -> None:
-    """The builtin `print`, with control characters of what is printed made visible."""
+    """The builtin `print`, with control characters escaped."""
     builtins.print(printable(" ".join(map(str, values))), file=file, end=end, flush=flush)
 
 
 def warn(sentence: str) -> None:
-    """A warning on standard error."""
+    """Print a warning on standard error."""
     print(f"warning: {sentence}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document; a number that JSON has no word for (an infinity) becomes null."""
+    """Print one JSON document; infinities and nan become null."""
     builtins.print(_written(value, indent=2))
 
 
 def print_json_list(items: Iterable[Any]) -> None:
-    """One JSON document, a list, written item by item: it never stands in memory."""
+    """Print a JSON list item by item, in constant memory."""
     separator = "[\n"
     for item in items:
         sys.stdout.write(separator + _written(item))
@@ -76,22 +76,22 @@ def print_json_list(items: Iterable[Any]) -> None:
 
 
 def print_json_lines(items: Iterable[Any]) -> None:
-    """A JSON object a line, each as soon as it comes."""
+    """Print JSON lines, each as soon as it is available."""
     for item in items:
         builtins.print(_written(item), flush=True)
 
 
 def _written(value: Any, indent: int | None = None) -> str:
-    """JSON text; hidden characters that JSON allows in strings are escaped too: equal values."""
+    """JSON text; invisible characters that JSON allows in strings are escaped too."""
     try:
         text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
-    except ValueError:  # only now is it worth looking at every number
+    except ValueError:  # replace non-finite numbers only if there are any
         text = json.dumps(finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
     return escape_control_characters_in_json(text)
 
 
 def finite(value: Any) -> Any:
-    """The value with None for every number that is infinite or none at all."""
+    """The value with None for every infinity or nan."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -102,7 +102,7 @@ def finite(value: Any) -> Any:
 
 
 def console(*, stderr: bool = False, markup: bool = False) -> Console:
-    """Where tables and text are written; markup in texts is not read unless asked for."""
+    """A console for tables and text; markup in texts is ignored unless requested."""
     from rich.console import Console
 
     class SafeConsole(Console):
@@ -116,9 +116,9 @@ def console(*, stderr: bool = False, markup: bool = False) -> Console:
 
 
 def show_table(table: Table) -> None:
-    """A table with its columns as wide as they need: on a narrow screen no figure may vanish.
+    """Print a table without truncating columns, even on a narrow screen.
 
-    Where it does not fit it goes without its frame, and after that beyond the edge.
+    If it does not fit, it is printed without a frame, then beyond the edge.
     """
     from rich import box
 
@@ -133,14 +133,14 @@ def show_table(table: Table) -> None:
 
 
 def _width(table: Table, screen: Console) -> int:
-    """Columns of the screen that a table takes where nothing is cut short."""
+    """Width of a table if nothing is truncated."""
     from rich.measure import Measurement
 
     return Measurement.get(screen, screen.options.update(max_width=10_000), table).maximum
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table without lines, which can be read by people and cut by tools."""
+    """Print a table without borders, readable by people and tools."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -160,11 +160,10 @@ def text_progress_bar(
     unit: str = "tokens",
     results_follow: bool = False,
 ) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error; gives what is called with the number of units done.
+    """A progress bar on standard error; yields a function to call with the units done.
 
-    It follows the bytes in `report` of `size` in all. Silent where standard error is no terminal,
-    and where results run down the same screen meanwhile, which show progress themselves;
-    `results_follow` says that they come only when the bar is gone.
+    It follows the bytes in `report` out of `size`. Silent if standard error is no terminal, or if
+    results scroll on the same screen meanwhile; `results_follow` says that they come after the bar.
     """
     if not sys.stderr.isatty() or (sys.stdout.isatty() and not results_follow):
         yield lambda done: None
@@ -178,7 +177,7 @@ def text_progress_bar(
         TimeElapsedColumn(),
         console=console(stderr=True),
         transient=True,
-        # Or rich would take what belongs on standard output and write it around the bar.
+        # Otherwise rich would capture standard output and print it around the bar.
         redirect_stdout=False,
         redirect_stderr=False,
     )
@@ -199,7 +198,7 @@ Item = TypeVar("Item")
 
 
 def with_progress(items: Iterable[Item], done: Callable[[int], None]) -> Iterator[Item]:
-    """The items as they come, each counted as one unit done."""
+    """Pass items on, counting each as one unit done."""
     for item in items:
         done(1)
         yield item

@@ -1,4 +1,4 @@
-"""`lmlab pairs RUN... FILE...`."""
+"""`lmlab pairs RUN... FILE...`: accuracy on minimal pairs (BLiMP)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pairs(
     raw: RawOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Judge minimal pairs: how often is the good sentence more probable than the bad one?"""
+    """Evaluate minimal pairs: how often is the good sentence more probable than the bad one?"""
     runs, files = split_models_and_data(arguments)
     if not files:
         raise UserError(
@@ -68,7 +68,7 @@ def pairs(
 
 
 def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
-    """Say on standard error which models do not know many of the words, each sentence once."""
+    """Warn about models that do not know many of the words, each sentence once."""
     from lmlab.data.unknown_words import UnknownWords
     from lmlab.scoring.minimal_pairs import read_minimal_pairs
 
@@ -83,7 +83,7 @@ def warn_unknown(models: list[LanguageModel], files: list[str]) -> None:
 
 
 def print_comparison(found: MinimalPairsComparison) -> None:
-    """Accuracy of all pairs, by file, phenomenon and paradigm, of each model in one table."""
+    """Print accuracy by file, phenomenon and paradigm, of all models in one table."""
     from lmlab.scoring.formatting import describe_convention
     from lmlab.scoring.minimal_pairs import accuracies_by_group
 

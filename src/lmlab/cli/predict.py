@@ -1,4 +1,4 @@
-"""Rows that a fine-tuned run answers: JSON objects, one a line, or texts, one a line."""
+"""Input rows for prediction: JSON objects or texts, one per line."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 TaskRow = dict[str, Any]
 NumberedRow = tuple[int, TaskRow | None]
-"""A line's number and its row; None of a line without text."""
+"""A line number and its row; None for a line without text."""
 
 
 def read_input_rows(
     task: Task, file: str | None, texts: list[str], errors: str
 ) -> list[NumberedRow]:
-    """The rows of a file, of standard input (also where nothing is given) or of `--text`.
+    """The rows of a file, of `--text`, or of standard input (the default).
 
-    A file holds JSON objects if its first line with text begins with `{`, else texts.
+    A file holds JSON objects if its first non-empty line begins with `{`, else texts.
     """
     if file is None and not texts:
         file = "-"

@@ -1,4 +1,4 @@
-"""`lmlab sample RUN`."""
+"""`lmlab sample RUN`: text generation by sampling, greedy or beam search, or MCMC."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as `lmlab.cli.main` knows it."""
+"""Exit code after Ctrl-C, as in `lmlab.cli.main`."""
 
 
 def parse_length_range(written: str) -> tuple[int, int]:
-    """5-12 as (5, 12)."""
+    """Parse 5-12 as (5, 12)."""
     least, most = (parse_integer(part.strip()) for part in written.partition("-")[::2])
     if least is None or most is None:
         raise UserError(f"--lengths takes the least and the most, such as 5-12; {written!r} came.")
@@ -39,7 +39,7 @@ def parse_length_range(written: str) -> tuple[int, int]:
 
 
 def sample_by_mcmc(model: LanguageModel, as_json: bool, **options: Any) -> int:
-    """Run the chains under a bar, tell of them on standard error, and print their texts."""
+    """Run MCMC with a progress bar, print diagnostics on standard error, then the texts."""
     picture: Path | None = options.pop("draw", None)
     if picture is not None:
         from lmlab.inspection.mcmc_traces import (
@@ -62,7 +62,7 @@ def sample_by_mcmc(model: LanguageModel, as_json: bool, **options: Any) -> int:
 
 
 def print_mcmc_summary(found: McmcResult) -> None:
-    """A line of figures, and the warnings, on standard error."""
+    """Print MCMC diagnostics and warnings on standard error."""
     mixing = found.diagnostics
     read = "no energy was read after the burn-in"
     if not math.isnan(mixing.energy_mean):
@@ -80,7 +80,7 @@ def print_mcmc_summary(found: McmcResult) -> None:
 
 
 def _mixed(mixing: ConvergenceDiagnostics) -> str:
-    """R-hat and effective size, or that they are unknown."""
+    """R-hat and effective sample size, or that they are unknown."""
     if math.isnan(mixing.r_hat) or math.isnan(mixing.effective_sample_size):
         return f"R-hat unknown after {mixing.recorded} readings"
     size = f"effective size {mixing.effective_sample_size:.0f} of {mixing.recorded} readings"
@@ -89,8 +89,7 @@ def _mixed(mixing: ConvergenceDiagnostics) -> str:
 
 @contextmanager
 def mcmc_progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error while chains run; gives what is told of each step. Silent where
-    nobody looks."""
+    """An MCMC progress bar on standard error if it is a terminal; yields the step callback."""
     if not sys.stderr.isatty():
         yield lambda done, of: None
         return
@@ -272,7 +271,7 @@ def sample(
     raw: RawOption = False,
     no_verify: NoVerify = False,
 ) -> int:
-    """Write texts with a trained model, a text a line; by Markov chains if it fills in or has E."""
+    """Generate texts, one per line; masked and energy models are sampled by MCMC."""
     decoding = {
         "source": source,
         "top_k": top_k,
@@ -327,12 +326,12 @@ def sample(
 
 
 def given_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that the user has said something about."""
+    """The options that the user has set."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def refuse_options(method: str, options: dict[str, Any]) -> None:
-    """An error for an option that the method has no use for."""
+    """Raise an error for an option that does not apply to the method."""
     for name in given_options(options):
         raise UserError(
             f"the method {method} has no use for --{name.replace('_', '-')}; leave it out."

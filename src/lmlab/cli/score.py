@@ -1,4 +1,4 @@
-"""`lmlab score RUN [FILE | - | TEXT...]`."""
+"""`lmlab score RUN [FILE | - | TEXT...]`: log-probabilities, surprisal and pseudo-likelihood."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def score(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Score texts: log-probability in nats, its kind, and the conventions behind it."""
+    """Score texts: log-probability in nats, its kind and conventions."""
     if csv and (as_json or per_token or mean):
         raise UserError("--csv is a table by word; leave out --json, --per-token and --mean.")
     continuing = given is not None or conditional
@@ -150,7 +150,7 @@ def score(
     texts.count_unknown_words(model.tokenizer, model.model.effective_source_tokenizer)
     with text_progress_bar(f"scoring {texts.name}", texts.report, texts.size) as progress:
         by_token = per_token or per_word or csv or as_json
-        # Texts given one by one belong to no stream: each starts by itself.
+        # Texts of the command line form no stream: each starts anew.
         scores = score_texts(
             model, texts, per_token=by_token, carry=file is not None, progress=progress, **options
         )
@@ -171,7 +171,7 @@ def score(
 
 
 def _record(score: Score, per_word: bool) -> dict[str, Any]:
-    """What JSON tells of a score: as `Score.as_dict`, without the copying that makes that slow."""
+    """JSON record of a score: as `Score.as_dict`, without its slow copying."""
     record = dict(vars(score))
     record["convention"] = vars(score.convention)
     record["per_token"] = [vars(token) for token in score.per_token]
@@ -184,7 +184,7 @@ def _record(score: Score, per_word: bool) -> dict[str, Any]:
 
 
 def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) -> None:
-    """A line for each text, its tokens or words below it, and the sum of all in the last line."""
+    """Print a line per text, its tokens or words below it, and the total last."""
     from lmlab.core.score import summarise
     from lmlab.scoring.formatting import (
         describe_summary,
@@ -217,20 +217,20 @@ def _print_inside(score: Score, *, per_token: bool, per_word: bool) -> None:
 
 
 def print_word_scores(score: Score) -> None:
-    """The words of a text with their log-probabilities."""
+    """Print the words of a text with their log-probabilities."""
     from lmlab.scoring.word_surprisal import word_scores
 
     print_token_scores([(w.word, w.start, w.end, w.log_prob) for w in word_scores(score)])
 
 
 def print_token_scores(parts: list[tuple[str, int, int, float]]) -> None:
-    """Pieces of a text, each with its characters and its log-probability in nats."""
+    """Print tokens with their character offsets and log-probabilities in nats."""
     for piece, start, end, log_prob in parts:
         print(f"\t{log_prob:.4f}\t{start}-{end}\t{piece}")
 
 
 def add_sources(texts: TextInput, given: list[str], sources: list[str]) -> None:
-    """Give each text of the command line the source with its number."""
+    """Assign the sources to the texts of the command line, by number."""
     if not given:
         raise UserError(
             "--source goes with --text; in a FILE a source stands before its text, with a tab "
@@ -245,7 +245,7 @@ def add_sources(texts: TextInput, given: list[str], sources: list[str]) -> None:
 def score_texts(
     model: LanguageModel, texts: TextInput, *, per_token: bool, carry: bool, **options: Any
 ) -> Iterator[Score]:
-    """The scores of texts with their lines, each given its source where the first has one."""
+    """Scores of texts with their line numbers, conditioned on sources if the first has one."""
     if texts.name == STDIN and model.model.layout.kind == "pairs":
         texts.reader = map(parse_columns, texts.reader)
 
@@ -263,7 +263,7 @@ def score_texts(
 
 
 def parse_columns(line: Example) -> Example:
-    """A source, a tab and a text as an example; a line without text stays so."""
+    """Parse a line of source, tab and text; a line without text stays empty."""
     source, _, text = (part.strip() for part in line.text.partition("\t"))
     if line.text and not text:
         raise UserError(
@@ -276,7 +276,7 @@ def parse_columns(line: Example) -> Example:
 def read_continuations(
     file: str | None, texts: list[str], prefix: str | None, errors: str
 ) -> TextInput:
-    """Texts that are each given a prefix: one for all, or that of their line in a file."""
+    """Texts with a prefix each: one for all, or that of their line in a file."""
     found = read_texts(file, texts, errors, instead="--text")
     if prefix is not None:
         found.reader = (
@@ -304,7 +304,7 @@ def _with_prefix(line: Example, file: str) -> Example:
 def score_continuations(
     model: LanguageModel, texts: TextInput, **options: Any
 ) -> Iterator[tuple[int | None, ConditionalScore]]:
-    """Line and score of each continuation."""
+    """Line number and score of each continuation."""
 
     def scored(examples: Iterator[Example]) -> Iterator[ConditionalScore]:
         pairs = ((example.condition or "", example.text) for example in examples)
@@ -322,7 +322,7 @@ def print_continuations(
     per_token: bool,
     mean: bool,
 ) -> None:
-    """A line for each continuation, or one JSON document."""
+    """Print a line per continuation, or one JSON document."""
     if as_json:
         print_json_list(
             {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores

@@ -39,7 +39,7 @@ def settings(
 
 
 def print_settings(records: Sequence[SettingRecord]) -> None:
-    """A table for the settings of each part: the system's by size, then the training's."""
+    """Print a table per part: the system's settings by size, then the training's."""
     parts = dict.fromkeys(record.part for record in records)
     for number, part in enumerate(parts):
         group = [record for record in records if record.part == part]
@@ -49,7 +49,7 @@ def print_settings(records: Sequence[SettingRecord]) -> None:
 
 
 def print_group(records: Sequence[SettingRecord]) -> None:
-    """A line for each setting: name, type, default or value at each size, what it does."""
+    """Print a line per setting: name, type, default or value per size, help."""
     from lmlab.training.setting_records import format_value
 
     sizes = tuple(records[0].sizes)
@@ -62,7 +62,7 @@ def print_group(records: Sequence[SettingRecord]) -> None:
 
 
 def help_line(record: SettingRecord) -> str:
-    """The help of a setting, with the choices that it does not name itself and its range."""
+    """The help of a setting, with its range and the choices it does not name itself."""
     unnamed = [choice for choice in record.choices if choice not in record.help.lower()]
     choices = f"One of {', '.join(record.choices)}." if unnamed else ""
     bounds = f"({record.bounds})" if record.bounds else ""

@@ -49,7 +49,7 @@ def show_objective(
     ] = None,
     no_verify: NoVerify = False,
 ) -> None:
-    """Draw what an objective shows of a text and what it asks: hidden, fed, target, sight."""
+    """Plot a training objective on one text: masked and input tokens, targets, attention mask."""
     from lmlab.api import show_objective as show
     from lmlab.cli.train import parse_settings
 

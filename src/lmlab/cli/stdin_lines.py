@@ -1,4 +1,4 @@
-"""Lines of a pipe or of standard input, handed on as soon as they are there."""
+"""Lines of standard input or a pipe, passed on as soon as they arrive."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lmlab.core.limits import limit, limit_exceeded_error
 from lmlab.data.lines import BYTE_ORDER_MARK, ReadingReport
 
 MAX_CHUNK_LINES = 256
-"""Lines that are handed on together at most."""
+"""Most lines passed on together."""
 BLOCK_BYTES = 65536
 
 
 def read_stdin_lines(
     stream: Any, name: str, report: ReadingReport, errors: str
 ) -> Iterator[list[tuple[int, str]]]:
-    """Number and text of the lines of a binary stream, some at a time, UTF-8 checked.
+    """Chunks of line numbers and texts of a binary stream, decoded as UTF-8.
 
-    No more is waited for than is there: a line is handed on before the next one comes.
+    Never waits for more than is available: a line is passed on before the next arrives.
     """
     for raw in _raw_lines(stream, name):
         lines = []
@@ -35,7 +35,7 @@ def read_stdin_lines(
 
 
 def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
-    """Lines as they come: all that are there, and no more than are gathered at once."""
+    """Chunks of raw lines: all that are available, up to the limit."""
     begun: list[bytes] = []
     lines: list[bytes] = []
     most = limit("line")
@@ -43,7 +43,7 @@ def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
         first, *others = block.split(b"\n")
         begun.append(first)
         if others:
-            # Joined once for each line, so that one of any length takes linear time.
+            # Joined once per line, so that long lines take linear time.
             lines += [b"".join(begun), *others[:-1]]
             begun = [others[-1]]
         elif sum(map(len, begun)) > most:
@@ -59,7 +59,7 @@ def _raw_lines(stream: Any, name: str) -> Iterator[list[bytes]]:
 
 
 def _has_more(stream: Any) -> bool:
-    """Whether the stream can be read without waiting; yes where that can't be known."""
+    """Whether the stream can be read without blocking; true if unknown."""
     try:
         return bool(select.select([stream.fileno()], [], [], 0)[0])
     except (UnsupportedOperation, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`lmlab systems`: the catalogue."""
+"""`lmlab systems`: list the model zoo."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JSON_FIELDS = (
 
 
 def systems(as_json: JsonOption = False) -> None:
-    """List every system: a model with its paper, ready to be trained."""
+    """List all systems of the zoo, with their papers."""
     cards = list(catalogue().values())
     if as_json:
         print_json([card_record(card) for card in cards])
@@ -34,13 +34,13 @@ def systems(as_json: JsonOption = False) -> None:
 
 
 def card_record(card: Card) -> dict[str, Any]:
-    """What `--json` tells of a system."""
+    """JSON record of a system."""
     whole = asdict(card)
     return {name: whole[name] for name in JSON_FIELDS}
 
 
 def print_cards(cards: list[Card]) -> None:
-    """A line for each system, those of a family together."""
+    """Print a line per system, grouped by family."""
     rows = [
         (card.name, card.family, card.kind, card.summary)
         for card in sorted(cards, key=lambda card: (card.family, card.name))

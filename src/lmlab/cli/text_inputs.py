@@ -1,8 +1,7 @@
-"""Texts that a verb works on: a FILE of any format, `-` for standard input, or texts themselves.
+"""Text inputs of a command: a FILE of any format, `-` for standard input, or texts.
 
-Every line has its number, also where lines before it are empty. Verbs that print a line for each
-line of a file take `lines`; verbs that print a table take `examples`, and `warn_empty_lines` says
-what has no row.
+Lines are numbered, empty ones included. Commands that print a line for each input line use `lines`;
+commands that print a table use `examples`, and `warn_empty_lines` counts lines without a row.
 """
 
 from __future__ import annotations
@@ -50,31 +49,31 @@ Result = TypeVar("Result")
 
 @dataclass(kw_only=True)
 class TextInput:
-    """The lines of one input, read as they are asked for."""
+    """The lines of one input, read lazily."""
 
     name: str
     reader: Iterator[Example]
-    """Gives every line with its number; one without text is `Example("", line=n)`."""
+    """Yields every line with its number; one without text is `Example("", line=n)`."""
     unit: str = "line"
-    """What is numbered: the lines of a file, or texts of the command line."""
+    """What is numbered: lines of a file, or texts of the command line."""
     size: int | None = None
-    """Bytes in all, where that is known."""
+    """Total bytes, if known."""
     report: ReadingReport = field(default_factory=ReadingReport)
-    """How far the reader is, and what it met."""
+    """The reader's progress and problems."""
     has_more: Callable[[], bool] = lambda: True
-    """Whether the next line can be read without waiting for whoever writes into a pipe."""
+    """Whether the next line can be read without blocking."""
     count: int = 0
-    """Lines handed out so far."""
+    """Lines yielded so far."""
     empty: int = 0
-    """Those of them that have no text."""
+    """Lines without text so far."""
     references: int = 0
-    """Lines whose second column was left out."""
+    """Lines whose second column was dropped."""
     unknown: tuple[UnknownWords, ...] = ()
-    """Counts the unknown words of the texts, and of what they are given, once `watch` is called."""
+    """Unknown word counters of texts and sources, set by `count_unknown_words`."""
 
     @property
     def lines(self) -> Iterator[Example]:
-        """Every line, those without text too; a UserError where there is none."""
+        """Every line, empty ones included; a UserError if there is none."""
         for line in self.reader:
             self.count += 1
             self.empty += not line.text
@@ -86,7 +85,7 @@ class TextInput:
             raise UserError(f"{self.name} holds no text; give at least one line.")
 
     def chunks(self, size: int = MAX_CHUNK_LINES) -> Iterator[list[Example]]:
-        """The lines some at a time; from a pipe no more are waited for than are there."""
+        """The lines in chunks; never waits for a pipe to fill a chunk."""
         chunk: list[Example] = []
         for line in self.lines:
             chunk.append(line)
@@ -98,7 +97,7 @@ class TextInput:
 
     @property
     def examples(self) -> Iterator[Example]:
-        """The lines that have text, with what each is given; a UserError where there is none."""
+        """The lines with text, and their conditions; a UserError if there is none."""
         for line in self.lines:
             if line.text:
                 yield line
@@ -110,23 +109,23 @@ class TextInput:
 
     @property
     def texts(self) -> Iterator[str]:
-        """The texts of `examples` alone; a UserError where they are pairs."""
+        """The texts of `examples`; a UserError for pairs."""
         return (require_single_text(example, self.name) for example in self.examples)
 
     def count_unknown_words(self, tokenizer: Any, source_tokenizer: Any = None) -> None:
-        """Count unknown words from now on: of the texts, and of their sources."""
+        """Start counting unknown words of texts and sources."""
         self.unknown = tuple(
             UnknownWords(each or tokenizer) for each in (tokenizer, source_tokenizer)
         )
 
     def warn_unknown_words(self) -> None:
-        """Warn on standard error where more than a few per cent of the words are unknown."""
+        """Warn if more than a few per cent of the words are unknown."""
         for counter in self.unknown:
             if sentence := counter.warning():
                 warn(sentence)
 
     def warn_empty_lines(self) -> None:
-        """Say on standard error how many lines have no row in a table."""
+        """Warn on standard error about lines without a row in a table."""
         if self.empty:
             print(
                 f"{self.name}: {self.empty:,} of {_counted(self.count, self.unit)} "
@@ -136,7 +135,7 @@ class TextInput:
             )
 
     def warn_references(self) -> None:
-        """Say on standard error that only the first column was read, where there were two."""
+        """Warn on standard error that only the first of two columns was read."""
         if self.references:
             print(
                 f"{self.name}: the first column is the source; the second, of "
@@ -150,7 +149,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def require_single_text(example: Example, name: str) -> str:
-    """The text of an example that is given nothing; a UserError for a pair."""
+    """The text of an example without a condition; a UserError for a pair."""
     if example.condition is not None:
         raise UserError(f"{name} holds pairs; give a file with a text a line.")
     return example.text
@@ -159,9 +158,9 @@ def require_single_text(example: Example, name: str) -> str:
 def process_lines(
     lines: Iterable[Example], process: Callable[[Iterator[Example]], Iterable[Result]]
 ) -> Iterator[tuple[Example, Result | None]]:
-    """Each line with its result, in order; None for a line without text, which is not processed.
+    """Each line with its result, in order; None for a line without text, which is skipped.
 
-    `process` gives one result for each example, in order, and may read ahead.
+    `process` yields one result per example, in order, and may read ahead.
     """
     waiting: deque[Example] = deque()
 
@@ -177,7 +176,7 @@ def process_lines(
 def align_results(
     results: Iterable[Result], waiting: deque[Example]
 ) -> Iterator[tuple[Example, Result | None]]:
-    """Results, each with the next waiting line that has text; None with those before it."""
+    """Pair each result with the next waiting line with text; None for the lines before it."""
     for result in results:
         while not waiting[0].text:
             yield waiting.popleft(), None
@@ -197,9 +196,9 @@ def read_texts(
 ) -> TextInput:
     """The texts of `FILE`, `-` or the command line; exactly one of these.
 
-    `instead` is the command's option that takes a text, where it has one, to name in advice. With
-    `sources` a pair (two columns, or source and target in JSON) counts as its source alone. With
-    `plain` the lines of a file are not parsed, whatever its name.
+    `instead` is the command's option for a text, named in advice. With `sources` a pair (two
+    columns, or source and target in JSON) counts as its source. With `plain` the lines of a file
+    are not parsed, whatever its name.
     """
     check_errors(errors)
     if (file is None) == (not given):
@@ -219,7 +218,7 @@ def read_texts(
 def read_text_arguments(
     arguments: Sequence[str], given: Sequence[str], file: str | None, errors: str
 ) -> TextInput:
-    """The same from what `file_or_texts` takes, where a single word is a text."""
+    """The same from the arguments of `file_or_texts`; a single word is a text."""
     file, texts = file_or_texts(arguments, given, file, word_is_file=False)
     return read_texts(file, texts, errors, instead="--text")
 
@@ -233,9 +232,9 @@ def file_or_texts(
 ) -> tuple[str | None, list[str]]:
     """A file, or texts: from the arguments [FILE | - | TEXT...], `--text` and `--file`.
 
-    One argument that is a file, or looks like its name, is that file; else arguments are texts.
-    With `word_is_file` a single ASCII word without a space is a file's name as well, so that a
-    mistyped one is not scored as a text. Nothing at all where nothing was given.
+    A single argument that is a file, or looks like a file name, is that file; else arguments are
+    texts. With `word_is_file` a single ASCII word is a file name as well, so that a mistyped name
+    is not scored as a text. (None, []) if nothing was given.
     """
     if sum((bool(arguments), bool(given), file is not None)) > 1:
         raise UserError(ONE_OF)
@@ -261,7 +260,7 @@ def _names_file(argument: str) -> bool:
 
 
 def texts_from_options(given: Sequence[str], name: str = "the command line") -> TextInput:
-    """Texts of the command line, numbered in their order."""
+    """Texts of the command line, numbered in order."""
     lines = (
         Example(text if text.strip() else "", line=number) for number, text in enumerate(given, 1)
     )
@@ -278,7 +277,7 @@ def _existing(path: Path, instead: str | None) -> Path:
 
 
 def _from_file(path: Path, errors: str, *, sources: bool, plain: bool) -> TextInput:
-    if not path.is_file():  # a named pipe, /dev/fd/63: it can be read only once
+    if not path.is_file():  # a named pipe, /dev/fd/63: can be read only once
         return _from_stream(path.open("rb"), str(path), errors, sources)
     from lmlab.data.load_corpus import reader_for
 
@@ -295,8 +294,8 @@ def _from_file(path: Path, errors: str, *, sources: bool, plain: bool) -> TextIn
 
 
 def _all_lines(reader: ExampleReader, report: ReadingReport) -> Iterator[Example]:
-    """What a reader gives, with the lines between that it skips as examples without text."""
-    if isinstance(reader, Fasta):  # a sequence has several lines: none is between two of them
+    """A reader's examples, with the lines it skips as examples without text."""
+    if isinstance(reader, Fasta):  # a sequence spans several lines: none is skipped between two
         yield from reader.read(report)
         return
     done = 0
@@ -309,7 +308,7 @@ def _all_lines(reader: ExampleReader, report: ReadingReport) -> Iterator[Example
 
 
 def _from_stream(stream: Any, name: str, errors: str, sources: bool) -> TextInput:
-    """The lines of a pipe; with `sources` a tab at an end is kept: it says which side is empty."""
+    """The lines of a pipe; `sources` keeps a tab at either end, marking an empty side."""
     report = ReadingReport()
     around = " \r\n" if sources else None
     waiting: deque[tuple[int, str]] = deque()
@@ -325,7 +324,7 @@ def _from_stream(stream: Any, name: str, errors: str, sources: bool) -> TextInpu
 
 
 def _only_sources(texts: TextInput) -> None:
-    """Let the texts be the sources of pairs; how many references are left out is counted."""
+    """Replace pairs by their sources; count the dropped references."""
 
     def sources(lines: Iterator[Example]) -> Iterator[Example]:
         for line in lines:
@@ -337,7 +336,7 @@ def _only_sources(texts: TextInput) -> None:
 
 
 def _columns(line: Example, name: str) -> tuple[str, str | None]:
-    """Source and reference of a line, which need not have the second."""
+    """Source and reference of a line; the reference is optional."""
     if line.condition is not None:
         return line.condition, line.text
     columns = [column.strip() for column in line.text.split("\t")]

@@ -88,8 +88,8 @@ def train(
     errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
-    """Train a system on a corpus; the run's folder holds all that it takes to use and repeat it."""
-    find_system(system)  # a wrong name is told before the second that torch takes to import
+    """Train a system on a corpus; the run's folder holds all that is needed to use or repeat it."""
+    find_system(system)  # report a wrong name before the slow import of torch
     given = parse_settings(settings or []) | ({"compile": "true"} if compile else {})
 
     from lmlab.api import train as train_system
@@ -116,7 +116,7 @@ def train(
         errors=errors,
     )
     if result.reason == "interrupted":
-        sys.exit(130)  # the training has said so itself, and where to go on
+        sys.exit(130)  # the training loop has already printed how to resume
     if os.environ.get("RANK", "0") == "0":
         from lmlab.reports.run_figures import write_run_figures
 
@@ -126,7 +126,7 @@ def train(
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """`key=value` strings as a mapping; each key once."""
+    """Parse `key=value` strings; duplicate keys are an error."""
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""`lmlab translate RUN [FILE | - | TEXT...]`."""
+"""`lmlab translate RUN [FILE | - | TEXT...]`: machine translation."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def translate(
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
 ) -> None:
-    """Translate texts, a line each, in their order; an empty line stays one.
+    """Translate texts, one per line, in order; empty lines stay empty.
 
-    Of a line with two columns (source, tab, reference) the first is translated. A text that is
-    longer than the model takes is cut, and a warning names its line.
+    Of a line with two columns (source, tab, reference) the source is translated. A text longer than
+    the model's window is truncated, and a warning names its line.
     """
     if draw is not None and draw.exists() and not draw.is_dir():
         raise UserError(f"{draw} is not a folder; give one to write pictures into.")
@@ -133,7 +133,7 @@ def translate(
 
 
 def _sources(texts: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
-    """The sources some at a time; the lines that they stand in wait in `lines`."""
+    """The sources in chunks; their lines wait in `lines`."""
     for chunk in texts.chunks():
         lines.extend(chunk)
         yield [line.text for line in chunk]
@@ -145,7 +145,7 @@ def _with_lines(
     unit: str,
     done: Callable[[int], None],
 ) -> Iterator[tuple[int | None, Translation]]:
-    """Translations with their line numbers; warnings name the line."""
+    """Translations with their line numbers, which warnings name."""
     for each in found:
         number = lines.popleft().line
         for note in each.notes:
@@ -155,7 +155,7 @@ def _with_lines(
 
 
 def print_translations(found: Iterator[Translation], *, several: bool) -> None:
-    """A line for each, or of several with their log-probability before them and a line between."""
+    """Print a line per translation; n-best lists with log-probabilities, an empty line between."""
     for number, each in enumerate(found):
         if several and number:
             print()
@@ -164,4 +164,4 @@ def print_translations(found: Iterator[Translation], *, several: bool) -> None:
             print(f"{one.log_prob:.4f}\t{text}" if several else text)
         if not each.candidates:
             print()
-        sys.stdout.flush()  # whoever waits at the other end of a pipe has waited long enough
+        sys.stdout.flush()  # do not keep the reader of a pipe waiting

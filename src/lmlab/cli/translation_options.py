@@ -1,4 +1,4 @@
-"""Options of how texts are translated, one definition for `translate` and `evaluate`."""
+"""Decoding options shared by `translate` and `evaluate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that the argument parser could not read, in a sentence of ours."""
+"""Usage errors of the argument parser as plain sentences."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lmlab.core.errors import TYPO_SIMILARITY, UserError, nearest_names
 from lmlab.core.registry import find_system
 
 NUMBER_KINDS = {"int": "a whole number", "float": "a number"}
-"""By how the name of pydantic's error begins (int_parsing, float_type …)."""
+"""By prefix of pydantic's error name (int_parsing, float_type …)."""
 CLICK_NUMBER_ERROR = re.compile(r"'(?P<value>.*)' is not a valid (?P<kind>int|float)", re.DOTALL)
-"""What typer says where it does not ask pydantic."""
+"""Typer's own messages, without pydantic."""
 
 
 def numeric_error_sentence(error: Any) -> str | None:
-    """`--steps must be a whole number, got abc.`; None where an error is about something else."""
+    """`--steps must be a whole number, got abc.`; None for other errors."""
     option = _option(error)
     cause: Any = getattr(error, "__cause__", None)
     if option and hasattr(cause, "errors"):
@@ -32,19 +32,19 @@ def numeric_error_sentence(error: Any) -> str | None:
 
 
 def _option(error: Any) -> str:
-    """The option or argument that an error is about, as it is written."""
+    """The option or argument of an error, as written."""
     names = list(getattr(getattr(error, "param", None), "opts", []))
     return next((name for name in names if name.startswith("--")), names[0] if names else "")
 
 
 MIN_SIMILARITY = 0.6
-"""How like an option must be to be suggested: --learning-rate is not a slip for --minutes."""
+"""Minimum similarity of a suggested option: --learning-rate is no typo of --minutes."""
 FINETUNE, SHOW_OBJECTIVE = "finetune", "show-objective"
-"""Verbs whose --set takes other settings: of a task, and of the system alone."""
+"""Commands whose --set takes other settings: of a task, or of the system alone."""
 
 
 def usage_error_sentence(error: Any, arguments: Sequence[str] = ()) -> str:
-    """An error of the argument parser as one sentence that says where help is."""
+    """A parser error as one sentence that points to the help."""
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "lmlab")
     option = getattr(error, "option_name", None)
@@ -60,7 +60,7 @@ def usage_error_sentence(error: Any, arguments: Sequence[str] = ()) -> str:
 def unknown_option_sentence(
     option: str, command: str, known: Sequence[str], arguments: Sequence[str]
 ) -> str:
-    """What to write instead of an option that a command does not have."""
+    """A suggestion for an option that a command does not have."""
     names = [name.removeprefix("--") for name in known if name.startswith("--")]
     asked = option.lstrip("-")
     slips = nearest_names(asked, names, cutoff=TYPO_SIMILARITY)
@@ -93,7 +93,7 @@ def settable_names(arguments: Sequence[str]) -> tuple[list[str], str]:
         given = {"system": systems[0]} if systems else {}
     try:
         records = settings(**given)
-    except UserError:  # no such task, which the command itself will say
+    except UserError:  # no such task: the command itself reports it
         given, records = {}, settings()
     if arguments[0] == SHOW_OBJECTIVE:
         records = [record for record in records if record.part == "system"]
@@ -103,14 +103,14 @@ def settable_names(arguments: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _system_name(argument: str) -> str:
-    """The system of that name or alias, "" where there is none."""
+    """The system of that name or alias, "" if there is none."""
     with suppress(UserError):
         return find_system(argument).name
     return ""
 
 
 def _value(option: str, arguments: Sequence[str]) -> str:
-    """What was given for an option, as in `--name value` or `--name=value`."""
+    """The value of an option, as in `--name value` or `--name=value`."""
     for place, argument in enumerate(arguments):
         if argument.startswith(option + "="):
             return argument.partition("=")[2]

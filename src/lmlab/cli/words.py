@@ -20,7 +20,7 @@ ARGUMENT_COUNTS = {
     "similarity": (0, 2, "a file of pairs, two words, or nothing"),
     "export": (1, 1, "a file, .txt or .bin"),
 }
-"""The fewest and the most arguments of each question, and what they are."""
+"""Minimum and maximum number of arguments of each query, and what they are."""
 
 
 def words(
@@ -46,7 +46,7 @@ def words(
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
-    """Ask word vectors: what is near, what completes an analogy, do they order pairs as we do."""
+    """Query word vectors: nearest neighbours, analogies, word similarity, export."""
     if question not in ARGUMENT_COUNTS:
         raise unknown_name("question to word vectors", question, ARGUMENT_COUNTS)
     fewest, most, what = ARGUMENT_COUNTS[question]
@@ -66,7 +66,7 @@ def words(
 
 
 def open_vectors(source: str) -> WordVectors:
-    """Of a run, where it is a folder, else of a word2vec file."""
+    """Word vectors of a run, if it is a folder, else of a word2vec file."""
     if Path(source).is_dir():
         from lmlab.interop.load_model import load_model
         from lmlab.scoring.word_vectors import word_vectors

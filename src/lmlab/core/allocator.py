@@ -1,9 +1,9 @@
-"""Memory that is kept for the next batch.
+"""Memory allocator settings: glibc keeps freed memory for the next batch.
 
-glibc returns every large block to the system when it is freed and asks for it again in the next
-step; the page faults of that cost up to a third of a training step on a CPU, and a seventh of
-scoring. Three settings make it keep what it has. Measured in `benchmarks/`, where a record says
-which settings a peer had.
+By default glibc returns every large block to the system when it is freed and requests it again in
+the next step; these page faults cost up to a third of a training step on a CPU, and a seventh of
+scoring. Three settings prevent that. Measured in `benchmarks/`, whose records give the settings of
+each peer.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ TOP_PAD = 64 * 2**20
 
 
 def retain_freed_memory() -> bool:
-    """Make glibc keep freed memory for the next step; false where there is no glibc.
+    """Make glibc keep freed memory for the next step; false without glibc.
 
-    Settings that the user made in the environment (MALLOC_…, GLIBC_TUNABLES) are left alone.
+    Settings in the user's environment (MALLOC_…, GLIBC_TUNABLES) are left alone.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False

@@ -1,4 +1,4 @@
-"""Answers to questions, with what they rest on."""
+"""Question answering: answers with their evidence."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Something that was looked up: a document, an entity, a fact."""
+    """A retrieved item: a document, an entity, a fact."""
 
     name: str
-    """Which one: a document's name, an entity's, a fact as `subject, relation`."""
+    """The name of the document or entity, or a fact as `subject, relation`."""
     text: str
-    """What it says."""
+    """Its content."""
     probability: float
-    """How much the answer rests on it, in the system's own terms: p(document | question), say."""
+    """Its weight in the answer, in the system's own terms: p(document | question), say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,18 +25,18 @@ class Answer:
 
     text: str
     log_prob: float | None
-    """The system's own log-probability, in nats; None where it can't tell."""
+    """The system's own log-probability, in nats; None if unknown."""
     evidence: tuple[Evidence, ...] = ()
-    """What was looked up for it, the surest first."""
+    """Retrieved evidence, the most probable first."""
 
 
 @runtime_checkable
 class Ask(Protocol):
-    """Questions in words, answered in words."""
+    """Question answering in text."""
 
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """At most `answers` answers to each question, the likeliest first.
+        """At most `answers` answers to each question, the most probable first.
 
-        It needs the tokeniser, which `setup_tokenizer` told it.
+        It needs the tokeniser, given by `setup_tokenizer`.
         """
         ...

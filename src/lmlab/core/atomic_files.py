@@ -28,10 +28,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.locks import UNSUPPORTED_ERRORS, lock_descriptor, lock_folder
 
 TEMPORARY = ".writing-"
-"""How names of unfinished files and folders begin."""
+"""Prefix of the names of unfinished files and folders."""
 _TEMPORARY_NAME = re.compile(rf"{re.escape(TEMPORARY)}[0-9a-f]{{16}}")
 ABANDONED_SECONDS = 24 * 3600
-"""Age of a temporary file whose process is taken for dead where the file system has no locks."""
+"""Age at which a temporary file counts as abandoned, on file systems without locks."""
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | getattr(os, "O_BINARY", 0)
 _RESUMES: ContextVar[bool] = ContextVar("resumes", default=False)
@@ -39,7 +39,7 @@ _RESUMES: ContextVar[bool] = ContextVar("resumes", default=False)
 
 @contextmanager
 def advising_resume() -> Iterator[None]:
-    """While a command runs that can be continued with --resume: errors of the disk advise it."""
+    """Context of a command that can be continued with --resume: disk errors then advise it."""
     token = _RESUMES.set(True)
     try:
         yield
@@ -49,7 +49,7 @@ def advising_resume() -> Iterator[None]:
 
 @contextmanager
 def telling_disk_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one sentence about `path`."""
+    """Turn a disk error into one sentence about `path`."""
     try:
         yield
     except OSError as error:
@@ -57,7 +57,7 @@ def telling_disk_errors(path: Path) -> Iterator[None]:
 
 
 def disk_error(path: Path, error: OSError) -> UserError:
-    """The sentence for a write to `path` that failed."""
+    """The error for a failed write to `path`."""
     path = _final(path)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         go_on = "go on with --resume from the last checkpoint" if _RESUMES.get() else "try again"
@@ -80,10 +80,10 @@ def disk_error(path: Path, error: OSError) -> UserError:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which becomes `path` when the block ends without an error; else it is gone.
+    """A file to write, which becomes `path` if the block ends without an error; else it is removed.
 
-    Whatever was at `path` is replaced; of a symbolic link the link, not what it points to. In a
-    temporary folder it is written in place: that folder is forced to the disk as a whole.
+    Whatever was at `path` is replaced; of a symbolic link the link, not its target. In a temporary
+    folder it is written in place: that folder is synced to disk as a whole.
     """
     if _final(path) != path:
         with telling_disk_errors(path):
@@ -154,7 +154,7 @@ def _temporary_folder(parent: Path, *, becomes: Path, mode: int = 0o777) -> Iter
     finally:
         del _becomes[temporary]
         try:
-            remove(temporary)  # nothing where it has been renamed
+            remove(temporary)  # does nothing if it has been renamed
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -174,8 +174,10 @@ def _final(path: Path) -> Path:
 
 @contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which takes the place of `folder` when the block ends; see
-    `new_folder`. The caller holds the lock of the parent."""
+    """A folder to write into, which replaces `folder` when the block ends; see `new_folder`.
+
+    The caller holds the lock of the parent.
+    """
     with telling_disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder.parent)
@@ -223,7 +225,7 @@ def no_follow(path: str, flags: int) -> int:
 
 
 def inner_folder(folder: Path, *, of: Path) -> Path:
-    """Create a folder below another one; a UserError where a symbolic link leads out of it."""
+    """Create a folder below another one; raises a UserError if a symbolic link leads out of it."""
     with telling_disk_errors(folder):
         check_inside(folder, of)
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,7 +233,7 @@ def inner_folder(folder: Path, *, of: Path) -> Path:
 
 
 def check_writable(folder: Path) -> None:
-    """A UserError where nothing can be written into a folder, which need not exist yet."""
+    """Raise a UserError if nothing can be written into a folder, which need not exist yet."""
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     with telling_disk_errors(folder):
         temporary, descriptor = _new_temporary(there, folder=False)
@@ -240,7 +242,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_inside(folder: Path, of: Path) -> None:
-    """A UserError where a folder below another one is a symbolic link that leads out of it."""
+    """Raise a UserError if a folder below another one is a symbolic link that leads out of it."""
     if not folder.resolve().is_relative_to(of.resolve()):
         raise UserError(
             f"{folder} is a symbolic link to {folder.resolve()}, outside of {of}; nothing is "
@@ -249,7 +251,7 @@ def check_inside(folder: Path, of: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a symbolic link or a whole folder; no error where that fails."""
+    """Remove a file, a symbolic link or a whole folder; failures are ignored."""
     if path.is_symlink() or not path.is_dir():
         with suppress(OSError):
             path.unlink()
@@ -266,13 +268,13 @@ def discard(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Force a folder's names to the disk, where the system can."""
+    """Sync a folder's names to disk, if the system can."""
     if os.name != "nt":
         sync(path)
 
 
 def sync(path: Path) -> None:
-    """Force what was written to the disk, where the system can."""
+    """Sync what was written to disk, if the system can."""
     if os.name == "nt" and path.is_dir():
         return
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -283,8 +285,10 @@ def sync(path: Path) -> None:
 
 
 def _new_temporary(parent: Path, *, folder: bool, mode: int = 0o777) -> tuple[Path, int]:
-    """A new file or folder with a random name, and a descriptor that holds its lock; of a folder
-    -1 on Windows, which opens none."""
+    """A new file or folder with a random name, and a descriptor that holds its lock.
+
+    The descriptor of a folder is -1 on Windows, which opens none.
+    """
     while True:
         path = parent / f"{TEMPORARY}{secrets.token_hex(8)}"
         try:
@@ -335,7 +339,7 @@ def _remove_leftover(path: Path) -> None:
 
 
 def _lock(descriptor: int, *, unsupported: bool = True) -> bool:
-    """Lock a file or folder; `unsupported` is the answer where the file system has no locks."""
+    """Lock a file or folder; `unsupported` is the result if the file system has no locks."""
     if os.name == "nt":
         return True
     try:

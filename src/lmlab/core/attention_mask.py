@@ -1,4 +1,4 @@
-"""What the layers of a backbone look at, where that is less than a view allows."""
+"""Attention masks: causal, full, none, explicit, and per-layer restrictions."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerMask:
-    """What one layer looks at, where it is less than a view allows, and words meet by helpers."""
+    """Attention mask of one layer that is sparser than the view's, with auxiliary nodes."""
 
     allowed: Tensor
-    """(T + N, T + N) bool: entry (i, j) is true where i looks at j; T words, then N helpers."""
+    """(T + N, T + N) bool: true where i attends to j; T words, then N auxiliary nodes."""
     auxiliary_nodes: tuple[str, ...]
-    """What the N places that the network puts beside the words are called."""
+    """The names of the N auxiliary nodes that the network adds to the words."""
 
 
 class AttentionMask(Protocol):
-    """A rule of sight over a padded batch."""
+    """Attention mask of a padded batch."""
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
-        """(B, T, T) bool: entry (b, i, j) is true where place i may use the input at place j."""
+        """(B, T, T) bool: entry (b, i, j) is true where position i may attend to position j."""
         ...
 
 
 def _inside(lengths: Tensor, time: int) -> Tensor:
-    """(B, 1, T) bool: true at real places, false at padding."""
+    """(B, 1, T) bool: true at unpadded positions."""
     return (torch.arange(time, device=lengths.device)[None, :] < lengths[:, None])[:, None, :]
 
 
 @dataclass(frozen=True)
 class CausalMask:
-    """Each place sees itself and what came before, at most `window` inputs of it."""
+    """Causal mask: each position attends to itself and earlier ones, at most `window` inputs."""
 
     window: int | None = None
 
@@ -49,7 +49,7 @@ class CausalMask:
 
 @dataclass(frozen=True)
 class FullMask:
-    """Each place sees every real input."""
+    """Bidirectional mask: each position attends to every unpadded input."""
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
         return _inside(lengths, time).expand(-1, time, -1)
@@ -57,7 +57,7 @@ class FullMask:
 
 @dataclass(frozen=True)
 class NoContextMask:
-    """No place sees any input: a distribution without context."""
+    """No attention to any input: a distribution without context."""
 
     def mask(self, lengths: Tensor, time: int) -> Tensor:
         return torch.zeros(len(lengths), time, time, dtype=torch.bool, device=lengths.device)
@@ -65,7 +65,7 @@ class NoContextMask:
 
 @dataclass(frozen=True, eq=False)
 class ExplicitMask:
-    """Any pattern, written out as (B, T, T) bool: permutations, prefixes, spans."""
+    """Explicit mask (B, T, T) bool: permutations, prefixes, spans."""
 
     allowed: Tensor
 

@@ -1,4 +1,4 @@
-"""A batch: sequences of tokens side by side, and what each is given."""
+"""Batch: padded token sequences with optional conditions, labels and entities."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """B sequences of at most T tokens. Place 0 is context; places 1 to length - 1 are predicted."""
+    """B sequences of at most T tokens. Position 0 is context; 1 to length - 1 are predicted."""
 
     tokens: Tensor
     """(B, T) int64, padded at the end."""
     lengths: Tensor
-    """(B,) int64: tokens of each sequence, its context included and padding not."""
+    """(B,) int64: tokens of each sequence, including context, excluding padding."""
     rows: Tensor
-    """(B,) int64: index of each sequence in its dataset (of each lane, for contiguous text)."""
+    """(B,) int64: index of each sequence in its dataset (of each stream, for contiguous text)."""
     condition: Batch | None = None
-    """What each sequence is given (a source sentence), row by row."""
+    """What each sequence is conditioned on (a source sentence), row by row."""
     labels: Tensor | None = None
-    """(B, …) what is to be told of each sequence, where a task asks for more than its tokens."""
+    """(B, …) labels of each sequence, if a task predicts more than its tokens."""
     entities: Tensor | None = None
-    """(B, T) the entity that covers each place, -1 where none does, where a corpus tells."""
+    """(B, T) the annotated entity that covers each position, -1 where none does."""
     continues_previous: bool = False
-    """Whether each row goes on where the same row of the batch before it stopped."""
+    """Whether each row continues the same row of the previous batch."""
 
     def __post_init__(self) -> None:
         size = self.tokens.shape[0]
@@ -42,21 +42,21 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """Number of predicted tokens: what a summed loss is divided by."""
+        """Number of predicted tokens: the denominator of a summed loss."""
         return int((self.lengths - 1).clamp(min=0).sum())
 
     def targets_mask(self) -> Tensor:
-        """(B, T) bool: the places that are predicted, 1 to length - 1."""
+        """(B, T) bool: the predicted positions, 1 to length - 1."""
         places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return (places >= 1) & (places < self.lengths[:, None])
 
     def mask(self) -> Tensor:
-        """(B, T) bool: the places that hold a token, context included, and not padding."""
+        """(B, T) bool: the unpadded positions, context included."""
         places = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return places < self.lengths[:, None]
 
     def select(self, rows: Tensor | Sequence[int]) -> Batch:
-        """The given rows of this batch, in that order; T stays as it is."""
+        """The given rows of this batch, in that order; T does not change."""
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.tokens.device)
         return replace(
             self,
@@ -90,7 +90,7 @@ class Batch:
         condition: Batch | None = None,
         carries: bool = False,
     ) -> Batch:
-        """Sequences of ids, each with its context first, padded to the longest of them."""
+        """Sequences of ids, each with its context first, padded to the longest."""
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         tokens = np.full((len(sequences), lengths.max(initial=0)), pad, dtype=np.int64)
         for row, sequence in enumerate(sequences):

@@ -1,4 +1,4 @@
-"""Inner values of a model with what their axes mean, so that anything can be drawn."""
+"""Captured internal values of a model with the meaning of their axes, for figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AXES = {
     "fact": "facts that a memory knows, by the names that its capture gives",
     "choice": "ways of a discrete choice that are named nowhere else",
 }
-"""One vocabulary of axes; a picture is chosen by them."""
+"""All axis names; they determine the kind of figure."""
 
 Bounds = tuple[float, float]
 REAL: Bounds = (-math.inf, math.inf)
@@ -34,23 +34,23 @@ UNIT_INTERVAL: Bounds = (0.0, 1.0)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capture:
-    """One inner value: a prior, a posterior, a gate over time, a transition matrix."""
+    """One internal value: a prior, a posterior, a gate over time, a transition matrix."""
 
     values: Tensor
     axes: tuple[str, ...]
-    """The meaning of each dimension, names of `AXES`; no batch where it belongs to the model."""
+    """The meaning of each dimension, names of `AXES`; no batch axis if it belongs to the model."""
     caption: str
-    """One sentence on how to read it; which axis is drawn as rows is for the figure to say."""
+    """One sentence on its interpretation; the figure says which axis is plotted as rows."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the entries of an axis are called, where the capture itself must tell."""
+    """Labels of an axis's entries, if the capture itself must give them."""
     bounds: Bounds = REAL
-    """The interval that the values lie in by definition; rounding may leave it by a little."""
+    """The interval of the values by definition; rounding may exceed it slightly."""
     sums_to_one: str = ""
-    """The axis that the values are a probability distribution over, where they are one."""
+    """The axis over which the values are a probability distribution, if any."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """What an axis is called in a figure, where that is more than its name: `left child`."""
+    """Figure titles of axes, if different from their names: `left child`."""
     unit: str = ""
-    """Of the values: nats."""
+    """Unit of the values: nats."""
 
     def __post_init__(self) -> None:
         assert len(self.axes) == self.values.ndim, "one name for each dimension"
@@ -60,5 +60,5 @@ class Capture:
 
     @property
     def range(self) -> Bounds:
-        """Lowest and highest value that there can be: 0 and 1 for a distribution."""
+        """Lowest and highest possible value: 0 and 1 for a distribution."""
         return UNIT_INTERVAL if self.sums_to_one else self.bounds

@@ -1,4 +1,4 @@
-"""A system's visiting card: what the catalogue tells of it, readable without importing torch."""
+"""Model card of a system in the catalogue, readable without importing torch."""
 
 from __future__ import annotations
 
@@ -17,48 +17,46 @@ class Card:
     """
 
     family: str
-    """counting, window, recurrent, …: the group it stands in."""
+    """Model family: counting, window, recurrent, …"""
     kind: ScoreKind
-    """What its log_prob is."""
+    """The kind of score its log_prob is."""
     paper: str
     """Author, year, title of the paper that defines it."""
     source: str
-    """Where our notes speak of it, or '' if they don't."""
+    """Section of the notes behind it, or ''."""
     protocols: tuple[str, ...]
-    """Protocols of `core.protocols` that it satisfies; a test holds it to them."""
+    """Protocols of `core.protocols` that it satisfies; verified by a test."""
     aliases: tuple[str, ...] = ()
-    """Other names, such as the notes' numbers."""
+    """Other names."""
     fitting: str = "gradient"
-    """How it is fitted by default: gradient, counting, em or words."""
+    """Default fitting method: gradient, counting, em or words."""
     objectives: tuple[str, ...] = ("next-token",)
     """Objectives that it can be trained with, the default first."""
     switches: tuple[str, ...] = ()
-    """Terms that can be taken out by `--set off=4,6` and `lmlab ablate`, in the order of their
-    numbers; a name says the term, and its `off` setting what being off means."""
+    """Terms that `--set off=4,6` and `lmlab ablate` remove, in the order of their numbers; the
+    setting `off` says what removing means."""
     needs: tuple[str, ...] = ()
-    """Options of `train` that it can't do without or has a use for: base, encoder,
-    documents, knowledge."""
+    """Options of `train` that it requires or uses: base, encoder, documents, knowledge."""
     base: str = ""
-    """A system that can be its base, where it needs one: what tests and pictures build it on."""
+    """A system that can be its base, if it needs one; used by tests and figures."""
     uses_annotated_mentions: bool = False
-    """Whether it has a use for mentions that a corpus tells though it has no knowledge of
-    entities."""
+    """Whether it uses a corpus's entity annotations although it has no knowledge base."""
     default_memories: Mapping[str, str] = field(default_factory=dict)
-    """What it looks things up in unless told otherwise: built-in documents, built-in knowledge."""
+    """Default memories: built-in documents, built-in knowledge."""
     conditional: bool = False
-    """Whether it is a distribution given another text (a translator)."""
+    """Whether it is conditioned on another text (a translation model)."""
     corpus: str = "grammar"
-    """A built-in corpus to try it on, which its page of the atlas trains it on."""
+    """A built-in corpus to try it on, used by its page of the atlas."""
     example_commands: tuple[str, ...] = ()
-    """Lines of the shell that put a run of it to its use, `RUN` for the run, for its page."""
+    """Example shell commands for its page; `RUN` stands for the run."""
     baseline: str = "unigram"
-    """The trivial model that it must beat after a short training: unigram or uniform; chance, where
-    its scores are no log-probabilities and only rank texts above their corruptions."""
+    """Baseline that it must beat after a short training: unigram or uniform; chance, if its scores
+    are no log-probabilities and only rank texts above their corruptions."""
     oracle: str = ""
     """The independent check that it passes, and where."""
     exempt: Mapping[str, str] = field(default_factory=dict)
     """Conformance checks that don't apply to it, each with the reason."""
     name: str = ""
-    """Filled in by the registry from the file's name."""
+    """Set by the registry from the file's name."""
     summary: str = ""
-    """Filled in by the registry from the file's docstring."""
+    """Set by the registry from the file's docstring."""

@@ -11,11 +11,11 @@ DataclassT = TypeVar("DataclassT")
 
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 MAX_INTEGER = 2**63 - 1
-"""Beyond it, a number fits no tensor's shape."""
+"""Larger numbers fit no tensor's shape."""
 
 
 def parse_dataclass(kind: type[DataclassT], values: object) -> DataclassT:
-    """A dataclass from a JSON object; a ValueError names the field that is missing or mistyped."""
+    """A dataclass from a JSON object; a ValueError names a missing or mistyped field."""
     assert is_dataclass(kind)
     if not isinstance(values, Mapping):
         raise ValueError(f"expected an object, got {type(values).__name__}")
@@ -32,10 +32,10 @@ def parse_dataclass(kind: type[DataclassT], values: object) -> DataclassT:
 
 
 def check_type(name: str, value: object, hint: Any) -> None:
-    """A ValueError where a value is not of the type that an annotation names.
+    """Raise a ValueError if a value is not of the annotated type.
 
-    Whole numbers serve as floats, lists as tuples. Annotations other than numbers, texts, choices,
-    tuples, lists, dictionaries and unions of them are not checked.
+    Integers are accepted as floats, lists as tuples. Annotations other than numbers, strings,
+    literals, tuples, lists, dictionaries and unions of them are not checked.
     """
     if not _fits(value, hint):
         raise ValueError(f"{name} must be {describe_type(hint)}, got {_shown(value)}")

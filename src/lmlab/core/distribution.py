@@ -1,4 +1,4 @@
-"""The distribution of one token, for each row of a batch."""
+"""Categorical distribution over the vocabulary, for each row of a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Categorical:
-    """Normalised log-probabilities (…, V) over the vocabulary; -inf where a token can't come."""
+    """Normalised log-probabilities (…, V) over the vocabulary; -inf at impossible tokens."""
 
     log_probs: Tensor
 
@@ -19,7 +19,7 @@ class Categorical:
         return self.log_probs.gather(-1, targets[..., None]).squeeze(-1)
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(…) one id drawn for each row."""
+        """(…) one id sampled for each row."""
         flat = self.log_probs.reshape(-1, self.log_probs.shape[-1]).exp()
         drawn = torch.multinomial(flat, 1, generator=generator)
         return drawn.reshape(self.log_probs.shape[:-1])
@@ -32,9 +32,9 @@ class Categorical:
 
 
 def inverse_cdf(log_probs: Tensor, numbers: Tensor) -> Tensor:
-    """(rows,) the ids at which the summed probabilities (rows, V) pass numbers (rows, 1) of [0, 1).
+    """(rows,) inverse-CDF sampling: ids at which the CDF of (rows, V) passes (rows, 1) of [0, 1).
 
-    An id of probability zero is never passed at.
+    An id of probability zero is never returned.
     """
     sums = log_probs.double().exp().cumsum(-1)
     return torch.searchsorted(sums, numbers.double() * sums[:, -1:], right=True).squeeze(-1)

@@ -1,4 +1,4 @@
-"""Mentions as tags of places (Ramshaw and Marcus 1995): one begins, goes on, or there is none."""
+"""Entity mentions: spans, links, and BIO tags (Ramshaw and Marcus 1995)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 
 MAX_EVIDENCE = 3
-"""Facts or entities that an answer rests on which are told, the surest."""
+"""Maximum number of facts or entities reported with an answer, the most probable."""
 
 
 NO_ENTITY = -1
-"""Marks places outside of mentions, mentions of which nothing is told, and missing candidates."""
+"""Marks positions outside of mentions, unannotated mentions, and missing candidates."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MentionSpans:
-    """M mentions in the rows of a view, in reading order, each with at most C candidates."""
+    """M mentions in the rows of a view, in row-major order, each with at most C candidates."""
 
     rows: Tensor
     """(M,) the row of each mention."""
     first: Tensor
-    """(M,) the place of its first token."""
+    """(M,) the position of its first token."""
     last: Tensor
-    """(M,) the place of its last token."""
+    """(M,) the position of its last token."""
     entities: Tensor
-    """(M,) the entity that it truly names, NO_ENTITY where that is not told."""
+    """(M,) the gold entity, NO_ENTITY if not annotated."""
     candidates: Tensor
-    """(M, C) entities that it may name, NO_ENTITY where there are fewer; C may be 0."""
+    """(M, C) candidate entities, NO_ENTITY where there are fewer; C may be 0."""
     priors: Tensor
-    """(M, C) how often the words name each of them, whatever the context; 0 where there is none."""
+    """(M, C) prior p(entity | words) without context; 0 where there is no candidate."""
 
     def __len__(self) -> int:
         return self.rows.shape[0]
@@ -42,24 +42,24 @@ class MentionSpans:
 
 @dataclass(frozen=True, kw_only=True)
 class MentionLink:
-    """A mention in a batch, and the entity that a system takes it for."""
+    """A mention in a batch, and its predicted entity."""
 
     row: int
     first: int
-    """The place of its first token in the batch."""
+    """The position of its first token in the batch."""
     last: int
-    """The place of its last token."""
+    """The position of its last token."""
     entity: int
-    """The entity's number in the system's knowledge; NO_ENTITY where it is taken for none."""
+    """The entity's index in the system's knowledge base; NO_ENTITY if none is predicted."""
     probability: float
-    """Of that entity given the mention, among those that it might be; of none, how sure that is."""
+    """Of that entity given the mention, among the candidates; of no entity if that is predicted."""
 
 
 def annotated_spans(entities: Tensor) -> MentionSpans:
-    """The mentions that a corpus tells of, without candidates.
+    """The annotated mentions of a corpus, without candidates.
 
-    `entities` (B, T) is the entity that covers each place, NO_ENTITY where none does; two mentions
-    of one entity that touch are one.
+    `entities` (B, T) is the entity that covers each position, NO_ENTITY where none does; adjacent
+    mentions of one entity are merged.
     """
     before = torch.nn.functional.pad(entities, (1, 0), value=NO_ENTITY)[:, :-1]
     after = torch.nn.functional.pad(entities, (0, 1), value=NO_ENTITY)[:, 1:]
@@ -82,7 +82,7 @@ OUTSIDE, BEGIN, INSIDE = 0, 1, 2
 
 
 def bio_tags(spans: MentionSpans, rows: int, time: int) -> Tensor:
-    """(rows, time) the tag of each place."""
+    """(rows, time) the BIO tag of each position."""
     place = torch.arange(time, device=spans.rows.device)
     inside = (place >= spans.first[:, None]) & (place <= spans.last[:, None])
     tags = torch.full((rows, time), OUTSIDE, device=spans.rows.device)
@@ -93,10 +93,9 @@ def bio_tags(spans: MentionSpans, rows: int, time: int) -> Tensor:
 
 
 def spans_from_bio_tags(tags: Tensor) -> MentionSpans:
-    """The mentions that tags (B, T) mark, of which no entity is told.
+    """The mentions that BIO tags (B, T) mark, without entities.
 
-    What goes on where nothing began begins there: of two readings of such tags the one that loses
-    no place.
+    An I tag without a B before it starts a mention, so that no tagged position is lost.
     """
     inside = tags != OUTSIDE
     before = torch.nn.functional.pad(inside, (1, 0), value=False)[:, :-1]
@@ -108,7 +107,7 @@ def spans_from_bio_tags(tags: Tensor) -> MentionSpans:
 
 
 def unlinked_spans(rows: Tensor, first: Tensor, last: Tensor) -> MentionSpans:
-    """Mentions at given places, without entities and candidates."""
+    """Mentions at given positions, without entities and candidates."""
     none = torch.zeros(len(rows), 0, device=rows.device)
     return MentionSpans(
         rows=rows,
@@ -129,10 +128,10 @@ def mention_capture(
     *,
     reading: str,
 ) -> Capture:
-    """Shares (M, N) of M mentions as a capture, nothing at other places.
+    """Probabilities (M, N) of M mentions as a capture, nan at other positions.
 
-    `places` are the row and the first place of each. Of N the likeliest of some mention are kept;
-    a share of nan is one that the mention does not have.
+    `places` are the row and the first position of each. Of N, only the most probable ones of some
+    mention are kept; nan marks those that a mention does not have.
     """
     shares = shares.cpu()
     best = shares.nan_to_num(nan=-1.0).topk(min(MAX_EVIDENCE, len(names)), -1)

@@ -1,4 +1,4 @@
-"""Mistakes that a user can mend, told in one sentence."""
+"""User errors and warnings: one sentence each, with suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterable, Mapping
 
 
 class UserError(Exception):
-    """What was expected, what came, what to do: one sentence, shown without a traceback."""
+    """What was expected, what was given, what to do: one sentence, shown without a traceback."""
 
 
 class LmlabWarning(UserWarning):
-    """Something that is worth knowing and stops nothing: one sentence."""
+    """A warning of one sentence that stops nothing."""
 
 
 MIN_SIMILARITY, TYPO_SIMILARITY = 0.5, 0.8
-"""How like a name must be to be worth naming, and to be surely the one that was meant."""
+"""Minimum similarity of a suggested name, and of one that is surely meant."""
 
 
 def nearest_names(
     name: str, options: Iterable[str], most: int = 3, cutoff: float = MIN_SIMILARITY
 ) -> list[str]:
-    """The options that look most like a mistyped name, best first."""
+    """The options most similar to a mistyped name, best first."""
     by_lower = {option.lower(): option for option in options}
     found = difflib.get_close_matches(name.lower(), by_lower, n=most, cutoff=cutoff)
     return [by_lower[match] for match in found]
@@ -64,10 +64,10 @@ def unknown_name_or_path(what: str, spec: str, options: Iterable[str], see: str 
 
 
 def unknown_choice(what: str, name: str, told: Mapping[str, str]) -> UserError:
-    """The same where names are few and people have other words for them: `told` is what each is.
+    """The same for few names that people call differently: `told` describes each.
 
-    A slip of the finger gets the name that was meant, any other word all of them with what they
-    are: one that looks a little like it may well be the wrong one.
+    A typo gets the name that was meant, any other word all names with their descriptions, since a
+    similar one may be wrong.
     """
     close = nearest_names(name, told, cutoff=TYPO_SIMILARITY)
     every = ", ".join(f"{option} ({words})" for option, words in told.items())

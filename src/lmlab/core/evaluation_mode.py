@@ -1,4 +1,4 @@
-"""Evaluation mode for as long as it is needed, and no longer."""
+"""Context manager for evaluation mode: no dropout, no gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @contextmanager
 def evaluation_mode(system: object) -> Iterator[None]:
-    """No dropout and no gradients inside; afterwards each module is back in the mode it was in."""
+    """Evaluation mode inside; on exit each module is back in its previous mode."""
     modules = list(system.modules()) if isinstance(system, nn.Module) else []
     modes = [module.training for module in modules]
     try:
@@ -25,7 +25,7 @@ def evaluation_mode(system: object) -> Iterator[None]:
 
 
 def device_of(system: object) -> torch.device:
-    """Where a system's numbers live; the CPU for one that has none."""
+    """The device of a system's tensors; the CPU if it has none."""
     if isinstance(system, nn.Module):
         for tensor in (*system.parameters(), *system.buffers()):
             return tensor.device

@@ -1,4 +1,4 @@
-"""A trained system that another one uses and does not change."""
+"""Frozen copy of a trained system, used inside another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.core.system import System
 class FrozenSystem(nn.Module):
     """A copy of a system without gradients, always in evaluation mode.
 
-    It is saved and moved with whatever owns it, and gets no gradient of its training.
+    It is saved and moved with its owner, whose training does not change it.
     """
 
     def __init__(self, system: System) -> None:

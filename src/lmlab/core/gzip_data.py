@@ -1,4 +1,4 @@
-"""Packed files from outside: damage is a ValueError, and a gzip bomb fills no memory."""
+"""Decompression of untrusted gzip files: damage is a ValueError, a gzip bomb is bounded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmlab.core.limits import limit, limit_exceeded_error
 
 
 def unpack_gzip(packed: bytes, *, name: str) -> bytes:
-    """The unpacked bytes, at most the limit `unpacked`; a ValueError where they are damaged."""
+    """The unpacked bytes, at most the limit `unpacked`; raises a ValueError if damaged."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             content = file.read(limit("unpacked") + 1)

@@ -1,7 +1,7 @@
-"""What memories between layers find (`MemoryOutput.found`), by name, so that objectives learn from
-it.
+"""Entity memories between layers (KnowBERT, EaE, FaE), and the names of their outputs.
 
-Of a view with M mentions and N entities known:
+Names are keys of `MemoryOutput.outputs`, which objectives use. For a view with M mentions and N
+known entities:
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from lmlab.core.entity_mentions import MentionSpans
 from lmlab.core.view import View
 
 MENTION_TAGS = "tags"
-"""(B, T, 3) log p(outside, begins, goes on) of each place: where mentions are."""
+"""(B, T, 3) log p(O, B, I) of each position: mention detection."""
 MENTION_SPANS = "mentions"
-"""(M, 3) the row, the first and the last place of each mention that was looked up."""
+"""(M, 3) the row, the first and the last position of each mention that was looked up."""
 ENTITY_LOG_PROBS = "entities"
 """(M, N) log p(entity) of each mention."""
 MASKED_MENTIONS = "asked"
-"""(M,) bool: the Q mentions that are hidden, for which facts are looked up."""
+"""(M,) bool: the Q masked mentions, for which facts are looked up."""
 FACT_LOG_PROBS = "facts"
-"""(Q, F + 1) log p(fact) of each hidden mention, the null fact last."""
+"""(Q, F + 1) log p(fact) of each masked mention, the null fact last."""
 SUPPORTED_FACTS = "supported"
-"""(Q, F + 1) bool: the facts that the text speaks for, as far as its mentions are told."""
+"""(Q, F + 1) bool: the facts that the text supports, as far as its mentions are annotated."""
 ANSWER_LOG_PROBS = "answers"
-"""(Q, N) log p(entity) of each hidden mention, facts counted in."""
+"""(Q, N) log p(entity) of each masked mention, including facts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryOutput:
-    """What a memory made of the hidden states of a view."""
+    """The output of a memory for the hidden states of a view."""
 
     values: Tensor
-    """(B, T, W) the hidden states with what was remembered."""
+    """(B, T, W) the hidden states with the memory added."""
     outputs: dict[str, Tensor] = field(default_factory=dict)
-    """What it looked up and how sure it was, by name: an objective learns from it, a picture shows
-    it. The memory says what its names mean."""
+    """Lookups and their probabilities by name, for objectives and figures. The memory documents its
+    names."""
     spans: MentionSpans | None = None
-    """The mentions that it looked up; memories after it look up the same. None for the view's."""
+    """The mentions looked up, reused by later memories. None for the view's."""
 
 
 class HiddenMemory(nn.Module):
-    """Adds what it remembers to the hidden states after some layer (KnowBERT, EaE, FaE)."""
+    """Memory added to the hidden states after some layer (KnowBERT, EaE, FaE)."""
 
     def forward(self, values: Tensor, view: View) -> MemoryOutput:
         """(B, T, W) hidden states of a view, whose `spans` are the mentions to look up."""

@@ -1,4 +1,4 @@
-"""Whole numbers written by somebody else."""
+"""Parsing of untrusted integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_DIGITS = 18
 def parse_integer(text: str | bytes) -> int | None:
     """The number that ASCII digits spell; None for anything else, and for more than 18 digits.
 
-    `str.isdigit` is true of "²", which `int` refuses, as it does more than 4,300 digits.
+    `str.isdigit` is true of "²", which `int` rejects, as it does more than 4,300 digits.
     """
     if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
         return None
@@ -19,6 +19,6 @@ def parse_integer(text: str | bytes) -> int | None:
 
 
 def check_whole_number(what: str, value: object, *, least: int = 1) -> None:
-    """A UserError where a value is not a whole number of at least `least`."""
+    """Raise a UserError if a value is not an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UserError(f"{what} must be a whole number, {least} or more, got {value!r}.")

@@ -21,30 +21,30 @@ SEARCH_NOT_PROVEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class RankedFilling:
-    """One filling of a row's blanks."""
+    """One filling of a row's masked positions."""
 
     tokens: tuple[int, ...]
     log_prob: float
-    """In nats, of all tokens together."""
+    """Joint log-probability of all tokens, in nats."""
     kind: ScoreKind = "exact"
-    """pseudo where it is the sum of the tokens' conditionals, as their joint sum is not known."""
+    """pseudo if it is a sum of conditionals because the joint normaliser is unknown."""
     proven: bool = True
-    """Whether nothing that stands behind it in the ranking can be likelier."""
+    """Whether it is proven that nothing ranked below it is more probable."""
 
 
 @runtime_checkable
 class RankableJointDistribution(JointDistribution, Protocol):
-    """A joint distribution that can tell its likeliest fillings in order."""
+    """A joint distribution with k-best fillings."""
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
-        """The `count` likeliest fillings of one row's blanks, best first; fewer if there are."""
+        """The `count` most probable fillings of one row, best first; fewer if there are fewer."""
         ...
 
 
 def most_probable_fillings(
     joint: RankableJointDistribution, rows: int, device: torch.device
 ) -> Tensor:
-    """(N,) the likeliest tokens of each of `rows` rows; a warning where the search is not sure."""
+    """(N,) the most probable tokens of each of `rows` rows; warns if the search is not exact."""
     found = [joint.ranked(row, 1)[0] for row in range(rows)]
     if not all(each.proven for each in found):
         warnings.warn(SEARCH_NOT_PROVEN, LmlabWarning, stacklevel=3)
@@ -53,27 +53,27 @@ def most_probable_fillings(
 
 
 class PaddedJointDistribution(Protocol):
-    """A distribution of n tokens together for each of B rows, a row's blanks first.
+    """Joint distribution of n tokens for each of B rows, a row's masked positions first.
 
-    Behind a row's number of blanks anything may stand: it is not looked at.
+    Entries beyond a row's number of masked positions are ignored.
     """
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) log-probability of each row's tokens (B, n), together; 0 for a row of none."""
+        """(B,) joint log-probability of each row's tokens (B, n); 0 for an empty row."""
         ...
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
-        """(B, n) log-probability of each row's tokens up to each place, later ones unknown."""
+        """(B, n) log-probability of each prefix of a row's tokens, later ones marginalised out."""
         ...
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B, n) tokens drawn together."""
+        """(B, n) tokens sampled jointly."""
         ...
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B, n, V) log-probabilities of each place by itself, the others unknown."""
+        """(B, n, V) marginal log-probabilities of each position."""
         ...
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
-        """The likeliest fillings of one row, best first."""
+        """The most probable fillings of one row, best first."""
         ...

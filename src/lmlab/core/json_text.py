@@ -1,4 +1,4 @@
-"""JSON from outside: every way in which it can be damaged is a ValueError with a short reason."""
+"""Parsing of untrusted JSON: any damage is a ValueError with a short reason."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON document; a ValueError where it is none, or holds what can't be used.
+    """A JSON document; raises a ValueError if it is invalid or unusable.
 
-    That is: nesting too deep to follow, an integer of thousands of digits, or half of a surrogate
-    pair, which could not be written again.
+    Unusable: nested too deeply, an integer of thousands of digits, or half of a surrogate pair,
+    which could not be written again.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
@@ -40,7 +40,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json_file(path: Path) -> Any:
-    """The JSON document of a UTF-8 file; a ValueError or an OSError where there is none."""
+    """The JSON document of a UTF-8 file; raises a ValueError or an OSError if there is none."""
     if path.stat().st_size > limit("json"):
         raise limit_exceeded_error(
             "json", f"the bytes of {path} must be", f"got {path.stat().st_size:,}"
@@ -49,7 +49,7 @@ def read_json_file(path: Path) -> Any:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The same where it must be an object."""
+    """The same for a JSON object."""
     value = read_json_file(path)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")

@@ -14,7 +14,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Limit:
-    """The greatest value of something, and what it is called in an error."""
+    """The maximum of a quantity, and its name in an error."""
 
     default: int
     what: str
@@ -47,7 +47,7 @@ _raised: dict[str, int] = {}
 
 
 def limit(name: str) -> int:
-    """The limit of that name that holds now."""
+    """The current limit of that name."""
     return _raised.get(name, LIMITS[name].default)
 
 
@@ -64,7 +64,7 @@ def set_limit(name: str, value: int | None) -> None:
 
 
 def set_limits(written: list[str]) -> None:
-    """Limits as the command line writes them: beam=5000."""
+    """Set limits given as on the command line: beam=5000."""
     for each in written:
         name, equals, value = each.partition("=")
         if not equals or not value.isascii() or not value.isdigit() or len(value) > 18:
@@ -76,7 +76,7 @@ def set_limits(written: list[str]) -> None:
 
 
 def check_limit(name: str, value: int, *, called: str = "") -> None:
-    """A UserError where a value is beyond its limit; `called` is what the user calls it."""
+    """Raise a UserError if a value exceeds its limit; `called` is the user's name for it."""
     if value > limit(name):
         raise limit_exceeded_error(name, f"{called or LIMITS[name].what} must be", f"got {value:,}")
 

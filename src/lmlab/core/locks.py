@@ -20,10 +20,10 @@ from typing import Self
 from lmlab.core.errors import LmlabWarning, UserError
 
 LOCK_FILE = ".lmlab-lock"
-"""The lock file of a folder, in it or beside it (with the folder's name appended)."""
+"""The lock file of a folder, in it or next to it (with the folder's name appended)."""
 POLL_SECONDS = 0.1
 HELD_ERRORS = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-"""What `flock` and `msvcrt.locking` report where another process holds the lock."""
+"""Errors of `flock` and `msvcrt.locking` if another process holds the lock."""
 UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -51,14 +51,14 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        """Remove the lock file, and the folders made for it where nothing was written into them."""
+        """Remove the lock file, and the folders made for it if nothing was written into them."""
         if self._owner != os.getpid():
             return  # a forked child, whose copy of the descriptor is closed already
         if self._descriptor is not None:
             _held.discard(self._descriptor)
             if os.name == "nt":
                 os.close(self._descriptor)  # Windows removes no file that is open
-            # Removed while it is held, so that nobody loses a lock that they have just taken.
+            # Removed while it is held, so that nobody loses a lock just taken.
             _remove_quietly(self._path)
             if os.name != "nt":
                 os.close(self._descriptor)
@@ -71,10 +71,10 @@ class FolderLock:
 
 
 def lock_folder(folder: Path, *, beside: bool = False, wait: float = 0.0) -> FolderLock:
-    """Take the lock of a folder; a UserError where another process holds it for `wait` seconds.
+    """Take the lock of a folder; a UserError if another process holds it for `wait` seconds.
 
-    The folder is created where it is missing. `beside` puts the lock file next to the folder, for
-    folders that are written under another name and must be empty or absent until then.
+    The folder is created if missing. `beside` puts the lock file next to the folder, for folders
+    that are written under another name and must be empty or absent until then.
     """
     where = folder.parent if beside else folder
     path = where / (f"{LOCK_FILE}-{folder.name}" if beside else LOCK_FILE)
@@ -98,7 +98,7 @@ def lock_folder(folder: Path, *, beside: bool = False, wait: float = 0.0) -> Fol
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process that is alive holds the lock in this folder."""
+    """Whether a live process holds the lock in this folder."""
     path = folder / LOCK_FILE
     if not path.exists():
         return False
@@ -115,7 +115,7 @@ class _HeldError(Exception):
 
 
 def _take(path: Path) -> int | None:
-    """The descriptor of the locked file; None where the file system has no locks."""
+    """The descriptor of the locked file; None if the file system has no locks."""
     while True:
         descriptor = _open(path)
         try:
@@ -157,7 +157,7 @@ else:
     import fcntl
 
     def lock_descriptor(descriptor: int) -> None:
-        """Lock an open file or folder; an OSError where another process holds its lock."""
+        """Lock an open file or folder; raises an OSError if another process holds its lock."""
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

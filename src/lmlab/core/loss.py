@@ -1,4 +1,4 @@
-"""A loss is a total and a count, divided once, over all batches and processes."""
+"""Loss as a total and a count, divided once over all batches and processes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 IGNORE_LABEL = -100
-"""Marks places of which nothing is told."""
+"""Marks unlabelled positions."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What training minimises: `total` summed over `count` predictions.
+    """Summed training loss: `total` over `count` predictions.
 
-    A mean of means would weigh short batches too much; so nothing divides before the optimiser
-    does. `parts` names the contributions of an objective that is a list, each already in `total`.
+    A mean of means would overweight short batches, so only the optimiser divides. `parts` names the
+    terms of a multi-task objective, each already in `total`.
     """
 
     total: Tensor

@@ -32,11 +32,11 @@ FORMAT = 1
 _VERIFY: ContextVar[bool] = ContextVar("verify", default=True)
 
 States = tuple[str | None, ...]
-"""What a file may be: hashes of its content, None for no file."""
+"""Possible states of a file: hashes of its content, None for no file."""
 
 
 class DamageError(ValueError):
-    """A file is not what was written; the message says which one, without a full stop."""
+    """A file differs from what was written; the message names it, without a full stop."""
 
 
 def set_verification(on: bool) -> bool:
@@ -67,7 +67,7 @@ def hash_file(path: Path) -> str:
 
 
 def read_manifest(folder: Path) -> dict[str, States]:
-    """What each file of a folder may be; a DamageError where there is no manifest that says so."""
+    """The possible states of each file; raises a DamageError without a valid manifest."""
     try:
         content = read_json_object(folder / MANIFEST)
     except FileNotFoundError:
@@ -102,7 +102,7 @@ def check_files(
     parts: Iterable[str] = (),
     skip: Container[str] = (),
 ) -> None:
-    """A DamageError where a file is not what the manifest lists: all of them, or those of `names`.
+    """Raise a DamageError if a file differs from the manifest: any of them, or of `names`.
 
     `parts` are names that loading reads; one that exists must be listed. Others are ignored, and so
     are those of `skip`.
@@ -133,7 +133,7 @@ def verify_files(
     skip: Container[str] = (),
     advice: str,
 ) -> None:
-    """`check_files` with a UserError, which ends in `advice`; nothing under `--no-verify`."""
+    """`check_files` with a UserError that ends in `advice`; does nothing under `--no-verify`."""
     if not verifies():
         return
     try:
@@ -184,7 +184,7 @@ def _listed_or_found(folder: Path, parts: Iterable[str]) -> dict[str, States]:
 
 
 def _settled(path: Path, states: States) -> States:
-    """The state in which a file is, of several that it may be in; all of them where it is none."""
+    """The current state of a file among several possible ones; all of them if it is none."""
     if len(states) == 1:
         return states
     found = _state(path)
@@ -196,7 +196,7 @@ def _either(before: States, new: str) -> States:
 
 
 def _state(path: Path) -> str | None:
-    """The hash of a file, None where there is none; a DamageError where it can't be read."""
+    """The hash of a file, None if there is none; raises a DamageError if it can't be read."""
     try:
         return hash_file(path)
     except FileNotFoundError:

@@ -26,10 +26,10 @@ FACTORIES = frozenset(
     {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.arange}
     | {torch.eye}
 )
-"""Functions that allocate a tensor of a size that they are given."""
+"""Functions that allocate a tensor of a given size."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 UNKNOWN = 1 << 46
-"""Bytes assumed where the system does not say how much memory there is."""
+"""Bytes assumed if the system does not report its memory."""
 
 
 def available_memory() -> int:
@@ -51,7 +51,7 @@ def available_memory() -> int:
 
 
 class _Allocations(TorchFunctionMode):
-    """Refuses a single tensor that is larger than a budget, before it is allocated."""
+    """Rejects a single tensor that is larger than a budget, before it is allocated."""
 
     def __init__(self, budget: int, what: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _Allocations(TorchFunctionMode):
 
 
 def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many numbers a factory is asked for; 0 where that can't be told."""
+    """The number of elements that a factory is asked to allocate; 0 if unknown."""
     given = args[0] if args and isinstance(args[0], (tuple, list)) else kwargs.get("size", args)
     if func is torch.full and isinstance(given, tuple) and given is args:
         given = ()
@@ -96,10 +96,10 @@ def _size(count: int) -> str:
 def memory_budget(
     what: str, budget: int | None = None, *, tensors: int | None = None
 ) -> Iterator[None]:
-    """Refuse modules whose parameters exceed a budget in bytes, the available memory unless given.
+    """Reject modules whose parameters exceed a budget in bytes, by default the available memory.
 
     Each single tensor is checked before it is allocated, the sum of all parameters as they are
-    registered. More parameters than `tensors`, or the limit `parameters`, are refused as well:
+    registered. More parameters than `tensors`, or the limit `parameters`, are rejected as well:
     millions of layers take long to build before they fill the memory.
     """
     most = available_memory() if budget is None else min(budget, available_memory())

@@ -1,4 +1,4 @@
-"""How a text longer than a system's window is read by recalling its blocks (CogLTX): settings."""
+"""MemRecall settings (CogLTX): long texts by recalling relevant blocks into the window."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from dataclasses import dataclass, field
 from lmlab.core.errors import UserError
 
 BLOCKS_PER_WINDOW = 8
-"""Blocks that fit into a window: 512 tokens hold eight of 63, each with its end symbol."""
+"""Blocks per window: 512 tokens hold eight of 63, each with its end token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemRecallConfig:
-    """Settings of MemRecall and of how its judge is taught (Ding et al. 2020)."""
+    """Settings of MemRecall and of training its relevance scorer (Ding et al. 2020)."""
 
     block_size: int = field(default=0, metadata={"at_least": 0})
-    """Tokens of a block at most; 0 for an eighth of the window less one: the paper's 63 of 512."""
+    """Maximum tokens per block; 0 for an eighth of the window less one: the paper's 63 of 512."""
     retained_blocks: tuple[int, ...] = (3, 5)
-    """Blocks that stay in the working memory after each step; 0 for all that fit. As many steps as
-    numbers."""
+    """Blocks retained in the working memory after each step; 0 for all that fit. One number per
+    step."""
     grouped: bool = True
-    """Whether blocks compete in groups, as many neighbours as fit beside what is kept, as in the
-    authors' program; else each by itself, as in the paper's figure."""
+    """Whether blocks compete in groups of neighbours that fit into the window with the retained
+    ones, as in the authors' code; else each block is scored alone, as in the paper's figure."""
     first_relevant: int = field(default=3, metadata={"at_least": 1})
-    """Blocks marked relevant at first where no labels tell: the best by BM25, random ones where
-    nothing is asked."""
+    """Blocks initially labelled relevant without annotations: the best by BM25, or random ones
+    without a query."""
     t_up: float = field(default=0.2, metadata={"at_least": 0})
-    """A block is marked relevant where the answer costs at least so many nats more without it."""
+    """Label a block relevant if removing it raises the loss by at least this many nats."""
     t_down: float = field(default=0.02, metadata={"at_least": -1})
-    """It is marked irrelevant where it costs less than so many more; in between the mark stays."""
+    """Label it irrelevant if removing it raises the loss by less than this; between, no change."""
     intervene_after: int = field(default=1, metadata={"at_least": 0})
-    """Epochs that the reasoner learns before its losses change any mark."""
+    """Epochs of training the reasoner before its losses change labels."""
 
     def __post_init__(self) -> None:
         check_memrecall_config(self)
 
     def block_length(self, longest: int) -> int:
-        """Tokens of a block at most, in a system that takes `longest` tokens, <s> counted."""
+        """Maximum tokens per block, for a system with inputs of `longest` tokens including <s>."""
         return self.block_size or max(1, (longest + 1) // BLOCKS_PER_WINDOW - 1)
 
 
 def check_memrecall_config(settings: MemRecallConfig) -> None:
-    """A UserError where settings do not go together."""
+    """Raise a UserError if settings are inconsistent."""
     if not settings.retained_blocks or min(settings.retained_blocks) < 0:
         raise UserError(
             f"retained_blocks must be one number per step, such as 3,5, got "

@@ -1,6 +1,6 @@
-"""The parts a system is assembled from: backbone × emission × objective.
+"""Components of a system: backbone × emission × objective.
 
-Parts declare what they give and take, so that a mismatch is an error that names what would fit.
+Components declare their input and output kinds, so that an error can name what would fit.
 """
 
 from __future__ import annotations
@@ -25,59 +25,58 @@ from lmlab.core.view import NO_TARGET, View
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HiddenStates:
-    """What a backbone computes for every place of a view."""
+    """Hidden states: the output of a backbone for every position of a view."""
 
     values: Tensor
-    """(B, T, W) vectors; (B, T, M, W) components, M weighted vectors a place, mixed after the
-    emission; (B, S, W) sources, vectors that all places share as their components; (B, T, K)
-    states, log-weights over the states of an emission; (B, T, n) contexts, token ids to count."""
+    """(B, T, W) vectors; (B, T, M, W) components, M weighted vectors per position, mixed after the
+    emission; (B, S, W) sources, vectors that all positions share as components; (B, T, K) states,
+    log-weights over the states of an emission; (B, T, n) contexts, token ids to count."""
     log_weights: Tensor | None = None
-    """(B, T, M) log-weights of the components, (B, T, S) of the sources; -inf where a place may
-    not look."""
+    """(B, T, M) log-weights of the components, (B, T, S) of the sources; -inf where masked."""
     state: State | None = None
-    """After the last input; None where the backbone carries nothing on."""
+    """After the last input; None if the backbone is stateless."""
     memory_outputs: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
-    """What the memories between layers found, by the layer that each stands after."""
+    """Outputs of the memories between layers, by the layer that each follows."""
 
 
 class Backbone(nn.Module):
-    """Tokens to hidden states."""
+    """Backbone network: tokens to hidden states."""
 
     output_kind: ClassVar[str] = "vectors"
     """vectors, components, sources, states, contexts or nothing: see `HiddenStates.values`."""
     supported_masks: ClassVar[tuple[type, ...]] = ()
-    """The kinds of Visibility that it can keep to."""
+    """The kinds of `AttentionMask` that it supports."""
     width: int
-    """W of the hidden states it gives."""
+    """Width W of its hidden states."""
     cpu_tokens_at_once: ClassVar[int | None] = None
-    """Tokens that a CPU reads fastest at once, where more of them fall out of its cache."""
+    """Fastest number of tokens per pass on a CPU, if more of them fall out of its cache."""
 
     def initial_state(self, rows: int) -> State:
-        """The memory of `rows` sequences before their first input."""
+        """The initial state of `rows` sequences."""
         raise TypeError(f"{type(self).__name__} carries no state from step to step")
 
     def forward(self, view: View, state: State | None = None) -> HiddenStates:
-        """Hidden states for every place of the view, going on from `state` where it is given."""
+        """Hidden states for every position of the view, continuing from `state` if given."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def hidden_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, …) hidden states at the true entries of `places` (B, T), in reading order.
+        """(N, …) hidden states at the true entries of `places` (B, T), in row-major order.
 
-        The clear version; a fast one leaves out what no such place needs.
+        Reference implementation; a fast one skips what no such position needs.
         """
         found: HiddenStates = self(view)
         return found.values[places]
 
     def capture_internals(self, view: View) -> dict[str, Capture]:
-        """Inner values worth a picture, by name: gates, priors, attention."""
+        """Internal values to plot, by name: gates, priors, attention."""
         return {}
 
 
 class Emission(nn.Module):
-    """A hidden state to a distribution over the vocabulary."""
+    """Output layer: a hidden state to a distribution over the vocabulary."""
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
-    """Which of a backbone's `yields` it can read."""
+    """Which of a backbone's `output_kind`s it accepts."""
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N,) log-probability of N targets given N hidden states (N, W)."""
@@ -90,14 +89,14 @@ class Emission(nn.Module):
     def log_prob_by_index(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
         """(N,) log-probability of N targets, the n-th given the hidden state which[n] of (U, W).
 
-        The clear version; a fast one normalises each hidden state once.
+        Reference implementation; a fast one normalises each hidden state once.
         """
         return self.log_prob(hidden[which], targets)
 
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """(N,) log-probabilities of the targets, and (N,) the mean over all tokens that can come.
+        """(N,) log-probabilities of the targets, and (N,) their mean over all possible tokens.
 
-        What label smoothing takes. The clear version, of N · V numbers.
+        For label smoothing. Reference implementation, of N · V numbers.
         """
         every = self.log_probs(hidden)
         possible = every > -torch.inf
@@ -107,7 +106,7 @@ class Emission(nn.Module):
     def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
         """(B, T, S) log-probability of each target (B, T) given each source (B, S, W).
 
-        The clear version, of cost T · S · V; a fast one normalises each source once.
+        Reference implementation, of cost T · S · V; a fast one normalises each source once.
         """
         (rows, time), count = targets.shape, sources.shape[1]
         hidden = sources[:, None].expand(rows, time, count, -1).flatten(0, 2)
@@ -115,39 +114,39 @@ class Emission(nn.Module):
         return self.log_prob(hidden, repeated).view(rows, time, count)
 
     def capture_internals(self, hidden: HiddenStates) -> dict[str, Capture]:
-        """Inner values worth a picture, by name: use of mixture states, scales."""
+        """Internal values to plot, by name: use of mixture states, scales."""
         return {}
 
 
 @runtime_checkable
 class CandidateLogits(Protocol):
-    """An emission that normalises scores of tokens, each of which can be had alone."""
+    """An emission with token logits that can be computed for single tokens."""
 
     def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
-        """(N, C + K) scores before they are normalised, given N hidden states (N, W).
+        """(N, C + K) unnormalised logits, given N hidden states (N, W).
 
-        Of the tokens `own` (N, C), others for each hidden state, and then of `shared` (K,), the
-        same for all. Cost (C + K) · N · W, whatever the vocabulary.
+        For the tokens `own` (N, C), different for each hidden state, then for `shared` (K,), the
+        same for all. Cost (C + K) · N · W, independent of the vocabulary.
         """
         ...
 
     def initialise_logits(self, log_probs: Tensor) -> None:
-        """Let the scores (V,) start there, before anything is known of a hidden state.
+        """Initialise the output biases to these logits (V,).
 
-        Where there are no biases nothing is done.
+        Does nothing if there are no biases.
         """
         ...
 
 
 class Network(Protocol):
-    """What an objective may ask of the network it trains."""
+    """Interface of the network that an objective trains."""
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         """Log-probabilities of a view's targets."""
         ...
 
     def hidden(self, view: View, state: State | None = None) -> HiddenStates:
-        """Hidden states of a view, for an objective that asks more than one thing of them."""
+        """Hidden states of a view, for an objective that uses them more than once."""
         ...
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
@@ -157,67 +156,68 @@ class Network(Protocol):
     def scores(
         self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
     ) -> Tensor:
-        """Scores of a few tokens at the N true entries of `places`: see
-        `CandidateLogits.scores`."""
+        """Logits of a few tokens at the N true entries of `places`: `CandidateLogits.scores`."""
         ...
 
     def initialise_logits(self, log_probs: Tensor) -> None:
-        """Let the scores of all tokens start there: see `CandidateLogits.initialise_logits`."""
+        """Initialise the output biases: see `CandidateLogits.initialise_logits`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
-    """Log-probabilities at the N places of a view that have a target, in reading order."""
+    """Log-probabilities at the N target positions of a view, in row-major order."""
 
     log_probs: Tensor
     """(N,)"""
     target_mask: Tensor
-    """(B, T) bool, true at those N places."""
+    """(B, T) bool, true at those N positions."""
     state: State | None = None
 
     def to_dense(self) -> Tensor:
-        """(B, T) the log-probabilities back at their places, 0 elsewhere."""
+        """(B, T) the log-probabilities at their positions, 0 elsewhere."""
         spread = torch.zeros(self.target_mask.shape, dtype=self.log_probs.dtype)
         return spread.to(self.log_probs.device).masked_scatter(self.target_mask, self.log_probs)
 
 
 class Objective(nn.Module):
-    """What is shown, what is predicted, what is lost: a pure function from a clean batch to a View.
+    """Training objective: a pure function from a clean batch to a View, and a loss.
 
     An objective is a module because it may own networks (ELECTRA's generator, a VAE's encoder).
     """
 
     kind: ClassVar[ScoreKind] = "exact"
-    """What its log_prob is."""
+    """The kind of score its log_prob is."""
     loss_is_comparable: ClassVar[bool] = True
-    """Whether its loss for each prediction can be held against minus its log_prob: else a gap
-    between training and held-out losses tells nothing."""
+    """Whether its loss per prediction is comparable with minus its log_prob; if not, the gap
+    between training and held-out losses means nothing."""
     needs_mixed_lengths: ClassVar[bool] = False
-    """Whether a batch must hold texts of all lengths: where it is told from others whose lengths
-    are their own, one of texts of like length teaches that this length is the data's."""
+    """Whether batches must mix texts of all lengths: an objective that discriminates data from
+    samples would otherwise learn the data's length in each batch."""
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
-        """A UserError where such a network can't be trained by it; most train any."""
+        """Raise a UserError if such a network can't be trained by it; most train any."""
         return
 
     def check_sampled_loss(self) -> None:
-        """A UserError where its loss takes more than the log-probabilities of its targets, which a
-        contrast stands for."""
+        """Raise a UserError if its loss needs more than log-probabilities of targets.
+
+        A sampled loss replaces these alone.
+        """
         return
 
     def begin_step(self, step: int) -> None:
-        """Told before each step of training how many came before it: what is annealed needs it."""
+        """Called before each training step with the number of steps done, for annealing."""
         return
 
     def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        """Shown the training split before training: see `System.setup_data`."""
+        """Called with the training split before training: see `System.setup_data`."""
         return
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        """What the network sees of a clean batch, and what it is asked."""
+        """The network's inputs and targets for a clean batch."""
         raise TypeError(f"{type(self).__name__} does not define view")
 
     def loss(
@@ -245,12 +245,12 @@ class Objective(nn.Module):
         raise TypeError(f"{type(self).__name__} defines no log-probability")
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
-        """Inner values worth a picture of the networks that it owns."""
+        """Internal values to plot of the networks that it owns."""
         return {}
 
 
 def weighted_cross_entropy(view: View, predictions: Predictions) -> Loss:
-    """Minus the log-probabilities of a view's targets under its weights, and how many they are."""
+    """Weighted cross-entropy of a view's targets, and their number."""
     lost = -predictions.log_probs
     if view.prediction_view.weights is not None:
         lost = lost * view.prediction_view.weights[predictions.target_mask]
@@ -258,6 +258,6 @@ def weighted_cross_entropy(view: View, predictions: Predictions) -> Loss:
 
 
 def prediction_mask(view: View) -> Tensor:
-    """(B, T) bool: the places where something is predicted, the decoder's where there is one."""
+    """(B, T) bool: the target positions; the decoder's if there is one."""
     assert view.prediction_view.targets is not None, "this view has no targets"
     return view.prediction_view.targets != NO_TARGET

@@ -1,4 +1,4 @@
-"""Texts that begin alike: what is read from left to right of a common beginning is the same."""
+"""Prefix sharing: causal models compute each distinct prefix of a batch only once."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from lmlab.core.attention_mask import CausalMask
 from lmlab.core.view import View
 
 MAX_UNIQUE_SHARE = 0.95
-"""Beginnings are told apart where they are at most so large a share of the places."""
+"""Prefixes are shared if at most this share of the positions is distinct."""
 
 
 @dataclass(frozen=True, eq=False)
 class PrefixIndex:
-    """The U different beginnings s_0 … s_t of the rows of (B, T) tokens.
+    """Index of the U distinct prefixes s_0 … s_t of the rows of (B, T) tokens.
 
-    A model that reads from left to right makes the same of each wherever it stands, so it need be
-    asked but once: captions that all begin with "a man", the two texts of a minimal pair.
+    A causal model computes the same for each of them in every row, so once is enough: captions that
+    all begin with "a man", the two texts of a minimal pair.
     """
 
     index: Tensor
-    """(B, T) the number of the beginning that ends at each place; any number at padding."""
+    """(B, T) the number of the prefix that ends at each position; arbitrary at padding."""
     first_positions: Tensor
-    """(U,) one place where each ends, as a number b · T + t."""
+    """(U,) one position where each ends, as a number b · T + t."""
 
     @classmethod
     def from_tokens(cls, tokens: Tensor, lengths: Tensor) -> PrefixIndex | None:
-        """Those of rows (B, T) of `lengths` (B,); None where few are alike. Cost O(B T log B)."""
+        """Those of rows (B, T) of `lengths` (B,); None if few are shared. Cost O(B T log B)."""
         if tokens.ndim != 2 or not tokens.numel() or torch.is_grad_enabled():
             return None
         time = tokens.shape[1]
         real = torch.arange(time, device=tokens.device) < lengths[:, None]
         rows, which = torch.unique(tokens.masked_fill(~real, -1), dim=0, return_inverse=True)
-        # In rows that are sorted, a beginning is new where it differs from the row above.
+        # In sorted rows, a prefix is new where it differs from the row above.
         new = torch.ones_like(rows, dtype=torch.bool)
         new[1:] = (rows[1:] != rows[:-1]).int().cummax(1).values.bool()
         new &= rows >= 0
@@ -50,26 +50,26 @@ class PrefixIndex:
         return cls(index[which], owner[row] * time + place)
 
     def gather(self, values: Tensor) -> Tensor:
-        """(1, U, …) of each beginning what stands where it ends, of values (B, T, …)."""
+        """(1, U, …) values (B, T, …) at one end of each prefix."""
         return values.flatten(0, 1)[self.first_positions][None]
 
     def expand(self, values: Tensor) -> Tensor:
-        """(B, T, …) what was computed of the beginnings, (1, U, …), wherever they stand."""
+        """(B, T, …) values (1, U, …) of the prefixes, at all their positions."""
         return values[0][self.index]
 
     def unique_prefixes(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The M different beginnings that end at the N true entries of `places` (B, T).
+        """The M distinct prefixes that end at the N true entries of `places` (B, T).
 
-        (M,) one place where each ends, as a number b · T + t, and (N,) which of them each is.
+        (M,) one position where each ends, as a number b · T + t, and (N,) which of them each is.
         """
         numbers, which = torch.unique(self.index[places], return_inverse=True)
         return self.first_positions[numbers], which
 
     def unique_queries(self, targets: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Which of the N true entries of `places` (B, T) need be asked for their `targets` (B, T).
+        """The distinct pairs of prefix and target among the N true entries of `places` (B, T).
 
-        Of those that ask for one token after one beginning the first: (B, T) bool, and (N,) the
-        number of the one that answers for each, both in reading order.
+        (B, T) bool: the first of each pair, and (N,) the number of the pair of each entry, both in
+        row-major order; `targets` is (B, T).
         """
         asked = places.flatten().nonzero()[:, 0]
         tokens = targets.flatten()[asked]
@@ -84,7 +84,7 @@ class PrefixIndex:
 
 
 def build_prefix_index(view: View) -> PrefixIndex | None:
-    """The different beginnings of a view's rows, if each place is made of those before it alone."""
+    """The distinct prefixes of a view's rows, if its attention is causal."""
     causal = isinstance(view.attention_mask, CausalMask) and view.attention_mask.window is None
     plain = view.positions is None and view.segments is None and view.spans is None
     if not causal or not plain or view.decoder is not None:

@@ -1,8 +1,8 @@
-"""What a system can do, as small protocols; each verb of the laboratory asks for the one it needs.
+"""Capability protocols of systems: what each command of the laboratory requires of a model.
 
-A `Batch` may carry a `condition` (a source sentence, a prompt), so a translator satisfies the same
-protocols as a language model. A later protocol is added here with the first system that has it, and
-its name goes on that system's card.
+A `Batch` may carry a `condition` (a source sentence, a prompt), so a translation model satisfies
+the same protocols as a language model. A new protocol is added here with the first system that has
+it, and named on that system's card.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from lmlab.core.vocabulary import Vocabulary
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LogProbs:
-    """Log-probabilities of a batch in nats, by place and by sequence.
+    """Log-probabilities of a batch in nats, per token and per sequence.
 
     A sequence's log-probability is the sum of its row of `per_token` plus `per_sequence`.
     """
 
     per_token: Tensor
-    """(B, T - 1): entry t is for the token at place t + 1 of the batch; 0 where nothing is."""
+    """(B, T - 1): entry t is for the token at position t + 1 of the batch; 0 at padding."""
     kind: ScoreKind
     per_sequence: Tensor | None = None
-    """(B,) the part that belongs to no token (a VAE's KL); None where there is none."""
+    """(B,) the term that belongs to no token (a VAE's KL); None if there is none."""
     low: Tensor | None = None
-    """(B,) lower end, where only an interval is known."""
+    """(B,) lower bound, if only an interval is known."""
     high: Tensor | None = None
-    """(B,) upper end, where only an interval is known."""
+    """(B,) upper bound, if only an interval is known."""
     state: State | None = None
-    """Where to go on from, for text that continues in the next batch."""
+    """The final state, for text that continues in the next batch."""
     whole_text_only: bool = False
-    """Whether texts are scored as a whole: `per_token` is 0 everywhere, and says nothing."""
+    """Whether only whole texts are scored; `per_token` is then 0 everywhere."""
 
     @property
     def totals(self) -> Tensor:
@@ -54,13 +54,13 @@ class LogProbs:
 
 
 class TokenizerProtocol(Protocol):
-    """What a system may ask of a tokeniser before it is trained."""
+    """Tokeniser interface that a system may use before training."""
 
     kind: str
     """word, character, bpe, wordpiece …"""
 
     def token(self, id: int) -> str:
-        """What an id stands for."""
+        """The string of a token id."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -68,7 +68,7 @@ class TokenizerProtocol(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, symbols left out."""
+        """The text of token ids, without special tokens."""
         ...
 
 
@@ -87,13 +87,13 @@ class LogProb(Protocol):
 
 @runtime_checkable
 class Step(Protocol):
-    """Token by token: a state to start from, `peek` at the next distribution, `advance` by tokens.
+    """Autoregressive decoding: `start` a state, `peek` at the next-token distribution, `advance`.
 
-    `peek` never changes the state, so a system that predicts at a mask (UniLM) fits as well.
+    `peek` never changes the state, so a system that predicts at a mask token (UniLM) fits too.
     """
 
     def start(self, rows: int, *, condition: Batch | None = None) -> State:
-        """The state of `rows` sequences after their start symbol."""
+        """The state of `rows` sequences after their start token."""
         ...
 
     def peek(self, state: State) -> Categorical:
@@ -101,13 +101,13 @@ class Step(Protocol):
         ...
 
     def advance(self, state: State, tokens: Tensor) -> State:
-        """The state after the given tokens (rows,) have been added."""
+        """The state after appending the given tokens (rows,)."""
         ...
 
 
 @runtime_checkable
 class Sample(Protocol):
-    """Draw whole sequences, for systems that can't step (a PCFG, a residual model)."""
+    """Sampling of whole sequences, for systems without `Step` (a PCFG, a residual model)."""
 
     def sample(
         self,
@@ -121,102 +121,102 @@ class Sample(Protocol):
 
 @runtime_checkable
 class Encode(Protocol):
-    """A sequence as one vector."""
+    """Sequence embedding: one vector per sequence."""
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, L) a vector for each sequence; a latent's mean where it has a distribution."""
+        """(B, L) a vector for each sequence; the mean of the latent if that has a distribution."""
         ...
 
 
 @runtime_checkable
 class EncodeTokens(Protocol):
-    """Each token of a sequence as a vector that has seen the others (as far as it may)."""
+    """Contextual token embeddings: a vector for each token of a sequence."""
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) a vector for each place of the batch; anything at padding."""
+        """(B, T, W) a vector for each position of the batch; arbitrary at padding."""
         ...
 
 
 @runtime_checkable
 class Given(Protocol):
-    """A distribution over sequences for each value of a latent vector."""
+    """Latent-variable decoder: a distribution over sequences for each latent vector."""
 
     def given(self, latents: Tensor) -> Any:
-        """What sequences are like given the latents (rows, L): a system with LogProb and Step.
+        """The system with LogProb and Step conditioned on the latents (rows, L).
 
-        One latent serves any number of rows; several serve as many rows as they are.
+        One latent serves any number of rows; several serve as many rows as there are latents.
         """
         ...
 
 
 @runtime_checkable
 class Fill(Protocol):
-    """The distribution of masked tokens given all the others, each masked place alone."""
+    """Masked prediction: the distribution of each masked token given the unmasked ones."""
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """One row (N, V) for each true entry of `masked` (B, T), in reading order.
+        """One row (N, V) for each true entry of `masked` (B, T), in row-major order.
 
-        Tokens at masked places are not looked at; where a row of the batch has several, each of
-        them is predicted with the others unknown. Place 0 and padding can't be masked.
+        Tokens at masked positions are ignored; if a row has several, each is predicted with the
+        others unknown. Position 0 and padding can't be masked.
         """
         ...
 
 
 class JointDistribution(Protocol):
-    """The distribution of all masked tokens of each row together.
+    """Joint distribution of all masked tokens of each row.
 
-    Tokens stand in reading order of the `masked` they were asked by, N over all rows, B rows.
+    Tokens are in row-major order of `masked`: N over all rows, B rows.
     """
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) log-probability of the given tokens (N,) of each row, together."""
+        """(B,) joint log-probability of the given tokens (N,) of each row."""
         ...
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(N,) tokens drawn for all masked places."""
+        """(N,) tokens sampled for all masked positions."""
         ...
 
     def best(self) -> Tensor:
-        """(N,) the likeliest tokens of each row, together."""
+        """(N,) the jointly most probable tokens of each row."""
         ...
 
 
 @runtime_checkable
 class JointFill(Protocol):
-    """The distribution of the masked tokens of a text together, given all the others."""
+    """Joint masked prediction: the joint distribution of a text's masked tokens."""
 
     def joint_fill(self, batch: Batch, masked: Tensor) -> JointDistribution:
-        """For the true entries of `masked` (B, T), whose tokens are not looked at."""
+        """For the true entries of `masked` (B, T), whose tokens are ignored."""
         ...
 
 
 LMHead = Literal["own", "none"]
-"""own: the model's own way from a hidden state to scores of tokens; none: the inner product of the
-last hidden state with the embedding of a token."""
+"""own: the model's own LM head; none: the inner product of the last hidden state with the token
+embedding."""
 
 
 @runtime_checkable
 class Logits(Protocol):
-    """Scores of tokens before they are normalised, at masked places and at others."""
+    """Unnormalised token scores (logits), at masked and at unmasked positions."""
 
     def logits(
         self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
-        """(N, V) scores at the true entries of `asked` (B, T), those of `masked` unless given.
+        """(N, V) logits at the true entries of `asked` (B, T), by default those of `masked`.
 
-        The places of `masked` (B, T) are hidden; what stands at any other is seen, at its own
-        place too. Tokens that are never predicted have -inf.
+        The positions of `masked` (B, T) are masked; at any other, the model also sees the token of
+        that position itself. Tokens that are never predicted have -inf.
         """
         ...
 
 
 @runtime_checkable
 class Energy(Protocol):
-    """An unnormalised log-probability: p(text | its length) ∝ exp(-E(text)).
+    """Energy-based model: p(text | its length) ∝ exp(-E(text)).
 
-    The start and the end symbol are part of the text, and the same in all texts of a length.
+    The start and the end token are part of the text, and the same in all texts of a length.
     """
 
     def energy(self, batch: Batch) -> Tensor:
@@ -226,7 +226,7 @@ class Energy(Protocol):
 
 @runtime_checkable
 class Vectors(Protocol):
-    """A vector for each word of the vocabulary, whatever its context."""
+    """Static word embeddings: one vector per vocabulary entry, independent of context."""
 
     def vectors(self) -> Tensor:
         """(V, W) by id."""
@@ -235,44 +235,44 @@ class Vectors(Protocol):
 
 @runtime_checkable
 class Detect(Protocol):
-    """Whether each token of a text is the one that was written, or was put in its place."""
+    """Replaced token detection (ELECTRA): whether each token is the original."""
 
     def detect(self, batch: Batch) -> Tensor:
-        """(B, T) log-odds that the token at each place was replaced; -inf at padding."""
+        """(B, T) log-odds that the token at each position was replaced; -inf at padding."""
         ...
 
 
 class InfillDecoder(Step, Protocol):
-    """What writes the answers to the blanks of some texts, token by token, as any text is written.
+    """Decoder of the answers to a text's blanks, used as any autoregressive decoder.
 
-    So one decoding loop and one search serve it. What it writes for a text is one sequence of
-    its own `vocabulary`: all answers one after another, with whatever stands between them, to its
-    end symbol. `peek` gives the system's own log-probabilities, but -inf where a token could not
-    lead to an answer (T5: the sentinel of a blank out of turn), so they may sum to less than one.
+    For each text it generates one sequence over its own `vocabulary`: all answers in turn, with
+    separators, up to its end token. `peek` gives the system's own log-probabilities, but -inf where
+    a token could not lead to an answer (T5: the sentinel of a blank out of turn), so they may sum
+    to less than one.
     """
 
     vocabulary: Vocabulary
     answer_tokens: Tensor
-    """(V,) bool: the tokens of its vocabulary that may stand in an answer."""
+    """(V,) bool: the tokens of its vocabulary that may occur in an answer."""
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        """The answer to each blank of text `row`, read out of what was written, its end left out.
+        """The answer to each blank of text `row`, parsed from tokens without the end token.
 
-        An answer may be empty. Where the writing was cut off, later answers are empty.
+        An answer may be empty. If generation was cut off, later answers are empty.
         """
         ...
 
     def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
-        """The other way: what is written where these are the answers, its end left out."""
+        """The inverse of `answers`: the token sequence for these answers, without the end token."""
         ...
 
 
 @runtime_checkable
 class Infill(Protocol):
-    """Blanks of unknown length, written from left to right given all that stands around them."""
+    """Infilling: blanks of unknown length, decoded left to right given both contexts."""
 
     def infill_decoder(self, batch: Batch) -> InfillDecoder:
-        """What writes the blanks of each row: a mask symbol in the batch is one blank.
+        """The decoder of each row's blanks; each mask token in the batch is one blank.
 
         Its `start(rows)` takes the number of rows of the batch, each with its own text.
         """
@@ -281,7 +281,7 @@ class Infill(Protocol):
 
 @runtime_checkable
 class EncodeQueries(Protocol):
-    """A question as one vector, in the space of the documents' vectors (`Encode`)."""
+    """Query embedding: a question as one vector, in the space of `Encode`'s document vectors."""
 
     def encode_queries(self, batch: Batch) -> Tensor:
         """(B, L) a vector for each question; its inner product with a document's is the score."""
@@ -290,10 +290,10 @@ class EncodeQueries(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RetrievedDocuments:
-    """The documents that were found for each of B questions, the likeliest first."""
+    """The top K retrieved documents for each of B questions, most probable first."""
 
     numbers: Tensor
-    """(B, K) by their place in the documents; -1 is the null document."""
+    """(B, K) document indices; -1 is the null document."""
     log_probs: Tensor
     """(B, K) log p(document | question), normalised over these K."""
 
@@ -301,7 +301,7 @@ class RetrievedDocuments:
         return RetrievedDocuments(numbers=self.numbers[rows], log_probs=self.log_probs[rows])
 
     def ranked(self) -> RetrievedDocuments:
-        """The most probable first."""
+        """Sorted by probability, highest first."""
         order = self.log_probs.argsort(dim=1, descending=True, stable=True)
         return RetrievedDocuments(
             numbers=self.numbers.gather(1, order), log_probs=self.log_probs.gather(1, order)
@@ -310,87 +310,87 @@ class RetrievedDocuments:
 
 @runtime_checkable
 class Retrieve(Protocol):
-    """Documents looked up for a text."""
+    """Document retrieval for a text."""
 
     documents: Any
-    """What is looked up: a `retrieval.documents.Documents`."""
+    """The document store: a `retrieval.documents.Documents`."""
 
     def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
-        """The likeliest documents for each row; as many as it was trained with unless told."""
+        """The most probable documents for each row; by default as many as in training."""
         ...
 
 
 @runtime_checkable
 class WithDocuments(Retrieve, Protocol):
-    """Documents that can be exchanged after training; no protocol of the cards, a use of one."""
+    """Documents exchangeable after training; not listed on cards."""
 
     @property
     def max_document_length(self) -> int:
-        """Tokens of a document that are read at most, its symbols counted."""
+        """Maximum number of tokens of a document, special tokens included."""
         ...
 
     @property
     def index_recall(self) -> float | None:
-        """Share of the ten nearest documents that its index found when it was built."""
+        """Recall@10 of its approximate index, measured when it was built."""
         ...
 
     def with_documents(
         self, documents: Any, *, vectors: Tensor | None = None, index: Any = None
     ) -> Any:
-        """The same system, weights and all, that looks things up in other documents.
+        """The same system and weights with other documents.
 
-        They are embedded by its own encoder, unless it made their vectors (N, width) before, which
-        may be searched by an index; the system itself stays as it is.
+        They are embedded by its own encoder unless `vectors` (N, width) from it are given, which
+        may have a search `index`; the system itself is not changed.
         """
         ...
 
 
 @runtime_checkable
 class WithFacts(Protocol):
-    """Facts that can be exchanged after training; no protocol of the cards."""
+    """Facts exchangeable after training; not listed on cards."""
 
     def with_facts(self, edits: Sequence[tuple[str, str, str]], knowledge: Any = None) -> Any:
-        """The same system, weights and all, with other facts, and then some edited."""
+        """The same system and weights with other facts, then with edits applied."""
         ...
 
 
 @runtime_checkable
 class Link(Protocol):
-    """Mentions of entities found in a text, and told apart by what stands around them."""
+    """Entity linking: mention detection in a text, and disambiguation by context."""
 
     knowledge: Any
-    """Whose entities they are: a `knowledge.knowledge.Knowledge`."""
+    """The knowledge base of the entities: a `knowledge.knowledge.Knowledge`."""
 
     def link(self, batch: Batch) -> list[MentionLink]:
-        """Every mention in the rows of a clean batch, by row, first and last place.
+        """Every mention in the rows of a clean batch, sorted by row, first and last position.
 
-        Mentions may overlap. What the batch tells of entities is not looked at.
+        Mentions may overlap. The batch's entity annotations are ignored.
         """
         ...
 
 
 @runtime_checkable
 class Countable(Protocol):
-    """Fitted by one pass of counting over the training sequences."""
+    """Count-based estimation in one pass over the training sequences."""
 
     def fit_counts(self, tokens: Any, offsets: Any) -> str | None:
         """Set the tables from flat ids and the offsets of the sequences (numpy arrays).
 
-        Returns a sentence that the user should read, where there is something to say.
+        Returns a message for the user, if there is one.
         """
         ...
 
 
 @runtime_checkable
 class ExpectationMaximisation(Protocol):
-    """Fitted by EM: expected counts over all batches, then the best parameters given them."""
+    """Expectation maximisation: expected counts over all batches, then the best parameters."""
 
     def expect(self, batch: Batch) -> dict[str, Tensor]:
-        """Expected counts of one batch, to be added over batches and processes."""
+        """E-step: expected counts of one batch, to be summed over batches and processes."""
         ...
 
     def maximise(self, counts: dict[str, Tensor]) -> None:
-        """Set the parameters to the maximum of the expected log-likelihood."""
+        """M-step: set the parameters to the maximum of the expected log-likelihood."""
         ...
 
 
@@ -421,11 +421,11 @@ PROTOCOLS: dict[str, type] = {
 
 
 MAX_NAMES_LISTED = 8
-"""Systems that an error names; a longer list is not read."""
+"""Maximum number of systems listed in an error."""
 
 
 def require(system: object, protocol: type, verb: str) -> None:
-    """A UserError that names the systems that could, if this one can't do what a verb needs."""
+    """Raise a UserError that lists capable systems if this one lacks the protocol."""
     if isinstance(system, protocol):
         return
     raise UserError(
@@ -435,7 +435,7 @@ def require(system: object, protocol: type, verb: str) -> None:
 
 
 def systems_with(protocol: type) -> str:
-    """The names of the systems of the catalogue that have a protocol, the first of many."""
+    """The names of the catalogue's systems with a protocol, truncated."""
     able = [card.name for card in catalogue().values() if protocol.__name__ in card.protocols]
     more = (
         f" and {len(able) - MAX_NAMES_LISTED} more (lmlab systems)"

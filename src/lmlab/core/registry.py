@@ -20,11 +20,11 @@ ZOO = Path(__file__).parent.parent / "zoo"
 
 
 REQUIRED_NAMES = ("CARD", "Config", "SIZES", "build")
-"""What every file of the zoo declares."""
+"""Names that every file of the zoo declares."""
 
 
 def _read_card(path: Path) -> Card:
-    """The card of a zoo file; a UserError that names the file where it can't be read."""
+    """The card of a zoo file; raises a UserError that names the file if it can't be read."""
     try:
         return _parsed_card(path)
     except (SyntaxError, ValueError, TypeError) as error:
@@ -47,7 +47,7 @@ def _parsed_card(path: Path) -> Card:
 
 @cache
 def catalogue() -> dict[str, Card]:
-    """Every system of the zoo by name, in the order of its name."""
+    """Every system of the zoo by name, sorted."""
     files = sorted(path for path in ZOO.glob("*.py") if not path.name.startswith("_"))
     cards = [_read_card(path) for path in files]
     return {card.name: card for card in sorted(cards, key=lambda card: card.name)}

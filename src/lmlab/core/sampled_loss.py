@@ -1,7 +1,7 @@
-"""Training by a contrast: targets told from a few other tokens, in the place of a softmax's loss.
+"""Sampled losses (NCE, negative sampling): discriminate targets from sampled tokens, no softmax.
 
-It stands between a network and its objective, so that any objective that asks for tokens one by one
-is trained by it: what is shown, asked and weighed stays the objective's.
+A sampled loss stands between a network and its objective, so it works with any objective that
+predicts single tokens; inputs, targets and weights stay the objective's.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from lmlab.core.view import View
 
 
 class SampledLoss(nn.Module):
-    """What is lost at each target of a view in training, where it is not -log p(target)."""
+    """Training loss at each target of a view, in place of -log p(target)."""
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
-        """A UserError where such a network can't be trained by it."""
+        """Raise a UserError if such a network can't be trained by it."""
         raise TypeError(f"{type(self).__name__} does not define check_parts")
 
     def setup_data(
         self, network: Network, tokens: NDArray[np.generic], offsets: NDArray[np.int64]
     ) -> None:
-        """Shown the training split before training: see `System.setup_data`."""
+        """Called with the training split before training: see `System.setup_data`."""
         return
 
     def predictions(
@@ -40,17 +40,17 @@ class SampledLoss(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Predictions:
-        """Minus the loss at each of a view's targets, where log-probabilities would stand."""
+        """Minus the loss at each of a view's targets, in place of log-probabilities."""
         raise TypeError(f"{type(self).__name__} does not define predictions")
 
     def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
-        """Inner values worth a picture, by name."""
+        """Internal values to plot, by name."""
         return {}
 
 
 @dataclass(frozen=True, eq=False)
 class SampledLossNetwork:
-    """A network as an objective's loss sees it while a contrast trains it."""
+    """The network seen by an objective's loss when trained with a sampled loss."""
 
     network: Network
     contrast: SampledLoss

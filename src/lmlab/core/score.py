@@ -1,4 +1,4 @@
-"""Score records: a number, what kind of number it is, and by which conventions it was taken."""
+"""Score records: a value, its kind, and the conventions behind it."""
 
 from __future__ import annotations
 
@@ -18,46 +18,45 @@ LEFT_TO_RIGHT = "left to right"
 
 @dataclass(frozen=True, kw_only=True)
 class Convention:
-    """The choices behind a figure; two figures compare only where these agree."""
+    """Scoring conventions; two values are comparable only if these agree."""
 
     tokenizer: str
     """Kind and size, as 'word, 9914 tokens'."""
     start: bool
-    """Whether a start symbol is the first context."""
+    """Whether a start token is the first context."""
     end: bool
-    """Whether the end of the sequence is predicted and counted."""
+    """Whether the end token is predicted and counted."""
     unknown: str = "counted as one token"
-    """What happens to words outside the vocabulary."""
+    """How out-of-vocabulary words are treated."""
     window: int | None = None
-    """Tokens of context beyond which the rest is cut off; None where all of it is seen."""
+    """Maximum number of context tokens; None if unlimited."""
     stride: int | None = None
     """Tokens newly scored in each window of a rolling score."""
     lookahead: int = 0
-    """Of a rolling score by a model that reads both ways: tokens of each window behind those that
-    it counts, so that these stand in its middle. The first and the last window count to the ends of
-    the text."""
+    """In rolling scoring by a bidirectional model: right-context tokens of each window that are not
+    counted in it. The first and the last window count up to the ends of the text."""
     segment_length: int | None = None
-    """Tokens that are read at once, where a longer text is read so, stretch after stretch, each
-    with what is remembered of those before it; None where texts are read as one."""
+    """Tokens per segment, if a longer text is encoded segment by segment with memory; None if texts
+    are encoded whole."""
     memory: int | None = None
-    """Places before a stretch (without stretches: before each token) that are remembered; None
-    where nothing is forgotten."""
+    """Positions before a segment (without segments: before each token) that are remembered; None if
+    nothing is forgotten."""
     state_carried: bool = False
-    """Whether the state goes on from one line to the next (contiguous text)."""
+    """Whether the state is carried from line to line (contiguous text)."""
     source: bool = False
-    """Whether each text is given another: log p(text | source)."""
+    """Whether each text is conditioned on another: log p(text | source)."""
     max_length: int | None = None
-    """Length at which sequences are cut, symbols included."""
+    """Length at which sequences are truncated, special tokens included."""
     order: str = LEFT_TO_RIGHT
     """The order in which the tokens are predicted."""
     method: str = "own"
-    """own: the log-probability that the system defines; else the name of another way."""
+    """own: the log-probability that the system defines; else the name of another method."""
     head: str = "own"
-    """own: scores as the model takes them; none: inner products with token embeddings."""
+    """own: the model's own logits; none: inner products with token embeddings."""
     positions: tuple[int, ...] = ()
-    """Places of the tokens that were hidden together, the first is 1; none by most methods."""
+    """Positions of the tokens masked together, counted from 1; empty for most methods."""
     mean: bool = False
-    """Whether the figure is the mean over all tokens of a text; else the sum over scored ones."""
+    """Whether the value is the mean over all tokens of a text; else the sum over scored ones."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -65,7 +64,7 @@ class Convention:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenScore:
-    """One predicted token: its text, its place in the characters, its log-probability in nats."""
+    """One predicted token: its text, its character offsets, its log-probability in nats."""
 
     token: str
     start: int
@@ -79,41 +78,41 @@ class Score:
     """The log-probability of one text, in nats.
 
     `total` is the sum of `per_token` and of `per_sequence`, the term that belongs to no token (a
-    VAE's KL). Where the value is only known to lie in an interval, `low` and `high` give it.
+    VAE's KL). If only an interval is known, it is `low` to `high`.
     """
 
     text: str
     total: float
     tokens: int
-    """Predicted tokens, the end of the sequence included where the convention counts it."""
+    """Predicted tokens, including the end token if the convention counts it."""
     characters: int
     kind: ScoreKind
     convention: Convention
     per_token: tuple[TokenScore, ...] = ()
-    """Empty where tokens were not asked for, or the text is scored as a whole."""
+    """Empty if not requested, or if only the whole text is scored."""
     per_sequence: float = 0.0
     low: float | None = None
     high: float | None = None
     unknown: int = 0
     source: str | None = None
-    """What the text is given, where it is given something."""
+    """The text that this one is conditioned on, if any."""
     line: int | None = None
-    """Line of the file that the text stands in, or its number among those given, from 1; None where
-    nobody has numbered it."""
+    """Line of the text in its file, or its number among those given, from 1; None if not
+    numbered."""
 
     @property
     def mean(self) -> float:
-        """The total for each scored token."""
+        """The total divided by the number of scored tokens."""
         return self.total / max(self.tokens, 1)
 
     @property
     def has_token_scores(self) -> bool:
-        """Whether the scores of the tokens are known and add up to the total."""
+        """Whether token scores are known and sum to the total."""
         return len(self.per_token) == self.tokens and self.per_sequence == 0
 
     @property
     def figure(self) -> float:
-        """What the convention asks for: the mean over the tokens, or the total."""
+        """The value by convention: the mean over the tokens, or the total."""
         return self.mean if self.convention.mean else self.total
 
     def as_dict(self) -> dict[str, object]:
@@ -122,7 +121,7 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Many scores as one: totals divided once, so that long sequences weigh by their tokens."""
+    """Aggregated scores: totals divided once, so that long sequences weigh by their tokens."""
 
     total: float
     tokens: int
@@ -132,7 +131,7 @@ class Summary:
     kind: ScoreKind
     convention: Convention
     low: float | None = None
-    """Lower end of the total, where every score has an interval."""
+    """Lower bound of the total, if every score has an interval."""
     high: float | None = None
 
     @property
@@ -141,10 +140,10 @@ class Summary:
 
     @property
     def bits_per_character(self) -> float | None:
-        """Comparable across tokenisers, as perplexity is not.
+        """Bits per character: comparable across tokenisers, unlike perplexity.
 
-        None where there is no character, where an unknown constant is in the total, and where
-        only the tokens at some positions are scored, which have not all of the characters.
+        None if there are no characters, if the total has an unknown constant, and if only the
+        tokens at some positions are scored.
         """
         some = bool(self.convention.positions) and not self.convention.mean
         if self.characters == 0 or self.kind == "unnormalised" or some:
@@ -153,7 +152,7 @@ class Summary:
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats per token; refused for kinds that are no distribution over sequences."""
+        """exp of the nats per token; an error for kinds that are no distribution over sequences."""
         if self.kind not in NORMALISED_KINDS:
             raise UserError(
                 f"a perplexity needs a score of kind exact, bound or estimate, and this one is "
@@ -163,7 +162,7 @@ class Summary:
 
     @property
     def perplexity_interval(self) -> tuple[float, float] | None:
-        """The smallest and the largest perplexity, where totals are known as intervals."""
+        """The smallest and the largest perplexity, if totals are intervals."""
         if self.low is None or self.high is None:
             return None
         best, worst = (replace(self, total=total).perplexity for total in (self.high, self.low))
@@ -171,7 +170,7 @@ class Summary:
 
 
 def summarise(scores: Iterable[Score]) -> Summary:
-    """Add scores up; they must share their kind and convention, or the sum would mean nothing."""
+    """Sum scores; they must share their kind and convention."""
     total, tokens, characters, sequences, unknown = 0.0, 0, 0, 0, 0
     first: Score | None = None
     low: float | None = 0.0

@@ -1,4 +1,4 @@
-"""What a number about a sequence can be; every figure that leaves the laboratory carries one."""
+"""Kinds of sequence scores: exact, bound, estimate, pseudo, reconstruction, unnormalised."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ ScoreKind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "u
 
 SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 NORMALISED_KINDS: frozenset[ScoreKind] = frozenset({"exact", "bound", "estimate"})
-"""Kinds of which a perplexity may be taken."""
+"""Kinds with a perplexity."""

@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parent.parent
 DOCS = PACKAGE.parent.parent / "docs"
 GLOSSARY = PACKAGE / "core" / "glossary.md"
 SETTINGS = ("Config", "Settings")
-"""How the names of classes end whose fields are settings."""
+"""Name suffixes of the classes whose fields are settings."""
 COMMAND = re.compile(r'\b(?:(\w+)_)?app\.command\("([\w-]+)"\)\((\w+)\.(\w+)\)')
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -34,18 +34,18 @@ TextFilter = Callable[[str], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEntry:
-    """One thing that can be found."""
+    """One searchable entry."""
 
     kind: EntryKind
     name: str
     where: str
     """File and line, below the package's folder or the checkout's."""
     text: str
-    """What is known of it, the first sentence being the summary."""
+    """Its description; the first sentence is the summary."""
 
 
 def entries(wanted: TextFilter) -> Iterator[SearchEntry]:
-    """All entries, of source files only where their text is `wanted` (has a word of the query)."""
+    """All entries, of source files only if their text is `wanted` (has a word of the query)."""
     yield from system_entries()
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def system_entries() -> Iterator[SearchEntry]:
 
 @cache
 def verbs() -> dict[tuple[str, str], str]:
-    """The verbs of the command line by module and function: ("index", "build") is index build."""
+    """The commands by module and function: ("index", "build") is index build."""
     source = (PACKAGE / "cli" / "main.py").read_text(encoding="utf-8")
     return {
         (module, function): f"lmlab {group} {verb}" if group else f"lmlab {verb}"
@@ -102,7 +102,7 @@ def _function(path: Path, node: ast.FunctionDef) -> Iterator[SearchEntry]:
 
 
 def _option_helps(node: ast.FunctionDef) -> Iterator[str]:
-    """The help of each option of a verb, after the option's name."""
+    """The help of each option of a command, after the option's name."""
     for argument in node.args.args:
         for inner in ast.walk(argument):
             if isinstance(inner, ast.keyword) and inner.arg == "help":
@@ -170,7 +170,7 @@ def _where(path: Path, node: ast.stmt | None = None) -> str:
 K, B = 1.2, 0.6
 NAME, SUMMARY = 4, 2
 PHRASE, NAMED = 1.6, 2.0
-"""What a score is multiplied by where the words follow each other, and where they are its name."""
+"""Factors of a score if the words are consecutive, and if they are the entry's name."""
 PRIOR = {
     "system": 1.5,
     "verb": 1.3,
@@ -190,7 +190,7 @@ STOP_WORDS = frozenset(
 SHORTEST_STEM = 3
 EXCERPT = 110
 WEAK = 0.1
-"""Hits with less than this share of the best score are left out."""
+"""Hits with less than this share of the best score are dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +204,12 @@ class SearchHit:
     score: float
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as JSON has it."""
+        """The record as a JSON object."""
         return asdict(self)
 
 
 def search(query: str, limit: int = 10) -> list[SearchHit]:
-    """The entries that fit a query best, best first."""
+    """The best entries for a query, best first."""
     words = query_stems(query)
 
     def wanted(source: str) -> bool:
@@ -220,19 +220,19 @@ def search(query: str, limit: int = 10) -> list[SearchHit]:
 
 
 def query_stems(query: str) -> list[str]:
-    """The different words of a query, without words such as *of* unless there are no others."""
+    """The distinct words of a query, without stop words unless there are no others."""
     return list(dict.fromkeys(stems(query, stop=True) or stems(query)))
 
 
 class SearchIndex:
-    """Entries with their words counted."""
+    """Entries with their word counts."""
 
     def __init__(self, found: Iterable[SearchEntry]) -> None:
         self.entries = [_Indexed(entry) for entry in found]
         self.mean = sum(each.length for each in self.entries) / len(self.entries)
 
     def search(self, query: str, limit: int = 10) -> list[SearchHit]:
-        """The entries that fit a query best, best first."""
+        """The best entries for a query, best first."""
         words = query_stems(query)
         idf = {word: self._rarity(word) for word in words}
         scored = [(each.score(words, idf, self.mean), each.entry) for each in self.entries]
@@ -251,7 +251,7 @@ def _hit(entry: SearchEntry, score: float, words: Sequence[str]) -> SearchHit:
         kind=entry.kind,
         name=entry.name,
         where=entry.where,
-        # A term is shown whole: it says where the thing is.
+        # A term is shown whole: it says where its implementation is.
         excerpt=entry.text if entry.kind == "term" else excerpt(entry.text, words),
         score=round(score, 3),
     )
@@ -274,7 +274,7 @@ class _Indexed:
         self.running = [*self.name, "", *first, "", *further]
 
     def score(self, words: Sequence[str], idf: dict[str, float], mean: float) -> float:
-        """BM25 of the query's words, times what the kind, the phrase and the name count."""
+        """BM25 of the query's words, times the factors of kind, phrase and name."""
         damping = K * (1 - B + B * self.length / mean)
         parts = {w: idf[w] * self.counts[w] / (self.counts[w] + damping) for w in words}
         total = sum(idf.values())
@@ -285,12 +285,12 @@ class _Indexed:
         return score * NAMED if self._is_named(words) else score
 
     def _is_named(self, words: Sequence[str]) -> bool:
-        """Whether the words are its name, or one of several that a comma parts."""
+        """Whether the words are its name, or one of several separated by commas."""
         return any(sorted(stems(each)) == sorted(words) for each in self.entry.name.split(","))
 
 
 def _runs_through(words: Sequence[str], text: Sequence[str]) -> bool:
-    """Whether the words stand in the text one after the other."""
+    """Whether the words are consecutive in the text."""
     size = len(words)
     return any(
         text[place] == words[0] and list(text[place : place + size]) == list(words)
@@ -307,7 +307,7 @@ def _distinct(hits: Sequence[SearchHit]) -> list[SearchHit]:
 
 
 def stems(text: str, stop: bool = False) -> list[str]:
-    """The words of a text in lower case, without endings; `stop` leaves out words such as *of*."""
+    """The stems of a text's words in lower case; `stop` removes stop words."""
     words = [word.lower() for word in WORD.findall(text)]
     return [stem(word) for word in words if not (stop and word in STOP_WORDS)]
 

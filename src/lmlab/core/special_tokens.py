@@ -1,4 +1,4 @@
-"""Texts of any length between their start and end symbols."""
+"""Special tokens: start, end, segment and sentinel tokens around texts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lmlab.core.vocabulary import Vocabulary
 
 
 def content_lengths(batch: Batch, vocabulary: Vocabulary) -> Tensor:
-    """(B,) tokens of each text without what stands at place 0, and without an end symbol."""
+    """(B,) tokens of each text without position 0 and without an end token."""
     last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
     ended = (last == vocabulary.end) & (batch.lengths > 1)
     return (batch.lengths - 1 - ended.long()).clamp(min=0)
 
 
 def segment_ids(tokens: Tensor, vocabulary: Vocabulary) -> Tensor | None:
-    """(B, T) 0 up to a first end symbol and 1 behind it: which of two texts each place is of.
+    """(B, T) segment ids of two texts: 0 up to the first end token, 1 after it.
 
-    None where texts have no end symbol.
+    None if texts have no end token.
     """
     if vocabulary.end is None:
         return None
@@ -34,7 +34,7 @@ def segment_ids(tokens: Tensor, vocabulary: Vocabulary) -> Tensor | None:
 def add_special_tokens(
     tokens: Tensor, lengths: Tensor, vocabulary: Vocabulary, *, rows: Tensor | None = None
 ) -> Batch:
-    """Texts (M, L) of `lengths` (M,) between a start and, where there is one, an end symbol."""
+    """Texts (M, L) of `lengths` (M,) with a start and, if there is one, an end token."""
     ends = int(vocabulary.end is not None)
     padded = F.pad(tokens, (1, ends), value=vocabulary.pad)
     padded[:, 0] = vocabulary.bos
@@ -47,24 +47,24 @@ def add_special_tokens(
 
 @dataclass(frozen=True, kw_only=True)
 class SentinelTokens:
-    """Symbols X_0, X_1 … that stand for hidden stretches, and before them in what is written.
+    """Sentinel tokens X_0, X_1 … (T5): stand for masked spans, and precede them in the output.
 
-    A stretch ends where the writer names the next one or ends: with whichever of these symbols. So
-    the probability that it ends is the sum of theirs, and nothing needs to be renormalised.
+    A span ends where the decoder generates the next sentinel or the end token. So the probability
+    that it ends is the sum of theirs, and nothing needs to be renormalised.
     """
 
     ids: tuple[int, ...]
-    """X_0, X_1 …; none where nothing is ever hidden."""
+    """X_0, X_1 …; empty if nothing is ever masked."""
     end: int
-    """What ends all writing."""
+    """The end token of the output."""
 
     @classmethod
     def allocate(
         cls, vocabulary: Vocabulary, count: int, *, first: int = -1, step: int = 1
     ) -> tuple[SentinelTokens, Vocabulary]:
-        """`count` sentinels, and the vocabulary that they are in.
+        """`count` sentinels, and the vocabulary that contains them.
 
-        They are ids appended to the given one, or those from `first` on where it has them.
+        Their ids are appended to the given vocabulary, or start at `first` if it has them.
         """
         if vocabulary.end is None:
             raise UserError(
@@ -83,15 +83,15 @@ class SentinelTokens:
 
     @property
     def span_end_tokens(self) -> list[int]:
-        """All symbols with which a stretch can end."""
+        """All tokens that can end a span."""
         return [self.end, *self.ids]
 
     def log_span_end(self, log_probs: Tensor) -> Tensor:
-        """(…) log-probability that the stretch ends, given the next token's (…, V)."""
+        """(…) log-probability that the span ends, given the next token's (…, V)."""
         return log_probs[..., self.span_end_tokens].logsumexp(-1)
 
     def merge_span_ends(self, symbol: Tensor, log_probs: Tensor) -> Tensor:
-        """(rows, V) the same, with all that ends the stretch gathered at `symbol` (rows,)."""
+        """(rows, V) the same, with the mass of all span-ending tokens moved to `symbol` (rows,)."""
         gathered = log_probs.clone()
         gathered[:, self.span_end_tokens] = float("-inf")
         return gathered.scatter(1, symbol[:, None], self.log_span_end(log_probs)[:, None])

@@ -1,4 +1,4 @@
-"""What a system remembers between steps, as a batch that can be forked and reordered."""
+"""Decoding state of a batch, which can be forked and reordered (beam search)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 
 @runtime_checkable
 class State(Protocol):
-    """The memory of B sequences under way."""
+    """The state of B unfinished sequences."""
 
     def select(self, rows: Tensor) -> Self:
-        """The state of the given rows, in that order, repeats allowed: forks a beam."""
+        """The state of the given rows, in that order, repeats allowed (beam search)."""
         ...
 
     def detach(self) -> Self:
-        """The same values with no gradient to the past."""
+        """The same values, detached from the graph (truncated BPTT)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class TensorState:
-    """A state that is a handful of named tensors, batch first: (B, …)."""
+    """A state of named tensors, batch first: (B, …)."""
 
     tensors: Mapping[str, Tensor]
 

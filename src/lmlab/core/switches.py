@@ -1,7 +1,7 @@
-"""Switches: the numbered and named terms of a system that can be taken out.
+"""Ablation switches: the numbered and named terms of a system that can be removed.
 
-A system declares their names on its card, in the order of their numbers; its config has a field
-`off` with the numbers of those that are out.
+A system declares their names on its card, in the order of their numbers; the field `off` of its
+config has the numbers of the removed ones.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from lmlab.core.integer_parsing import parse_integer
 def parse_switches(
     given: Iterable[int | str] | str, switches: Sequence[str], *, of: str = "this system"
 ) -> tuple[int, ...]:
-    """Switches given by number or by name, as numbers in rising order, each once.
+    """Switches given by number or by name, as sorted distinct numbers.
 
-    `given` may be a text like "4,6" or "gate-input,5"; "", "-1" (003's sign) and "none" are none.
+    `given` may be a text like "4,6" or "gate-input,5"; "", "-1" and "none" are none.
     """
     parts = given.split(",") if isinstance(given, str) else list(given)
     words = [str(part).strip().lower().replace("_", "-") for part in parts]
@@ -32,13 +32,13 @@ def parse_switches(
 def parse_switch_sets(
     text: str, switches: Sequence[str], *, of: str = "this system"
 ) -> list[tuple[int, ...]]:
-    """Several sets parted by semicolons, "4;0,4,5;4,6", in their order, each once."""
+    """Several sets separated by semicolons, "4;0,4,5;4,6", in their order, without duplicates."""
     sets = [parse_switches(part, switches, of=of) for part in text.split(";")]
     return list(dict.fromkeys(sets))
 
 
 def describe_switches(off: Iterable[int], switches: Sequence[str], *, none: str = "intact") -> str:
-    """A set in words: "4 candidate-hidden, 6 keep"; `none` where it is empty."""
+    """A set in words: "4 candidate-hidden, 6 keep"; `none` if it is empty."""
     return ", ".join(f"{number} {switches[number]}" for number in off) or none
 
 

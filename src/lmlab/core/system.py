@@ -1,4 +1,4 @@
-"""Systems: a distribution over sequences, assembled from parts."""
+"""Systems: distributions over sequences, assembled from components."""
 
 from __future__ import annotations
 
@@ -41,79 +41,83 @@ NATS_PER_TOKEN = "nats a token"
 
 
 class System(nn.Module):
-    """Anything that defines a distribution over sequences; protocols say what more it can do."""
+    """A distribution over sequences; protocols say what more it can do."""
 
     vocabulary: Vocabulary
     window: int | None = None
-    """The longest input it can take at once; None where there is no limit."""
+    """Maximum input length; None if there is no limit."""
     segment_length: int | None = None
-    """Tokens that it reads at once of a text of any length, before it forgets all but what it
-    `memory_length`; None where it reads texts as one."""
+    """Segment length for texts of any length, with `memory_length` carried between segments; None
+    if texts are encoded whole."""
     memory_length: int | None = None
-    """Places before a stretch (without stretches: before each token) that scores see; None where
-    nothing is forgotten."""
+    """Positions before a segment (without segments: before each token) that scores can depend on;
+    None if nothing is forgotten."""
     configured_length: int | None = None
-    """The setting `length` that it was built with, on which the window depends; None without."""
+    """The setting `length` that it was built with, which determines the window; None without."""
     fitting: str = "gradient"
     """gradient, counting, em or words: which fitter trains it."""
 
     validation_metric: str = "log_prob"
-    """What is measured of held-out text while it trains: its log_prob; its loss, where that is the
-    cheaper and the usual one (masked models); or the part of its loss that has this name."""
+    """Validation metric during training: `log_prob`; `loss`, where that is cheaper and usual
+    (masked models); or the name of a part of the loss."""
     fill_score_kind: ScoreKind = "pseudo"
-    """What Σ_i log p(a_i | text, a_<i) over gaps is, each term as it fills in (`Fill`): exact where
-    all terms come from one distribution, so that their order changes nothing (an HMM)."""
+    """Kind of the score Σ_i log p(a_i | text, a_<i) over gaps, each term by `Fill`: exact if all
+    terms come from one joint distribution, so that their order does not matter (an HMM)."""
     memrecall: MemRecallConfig | None = None
-    """How it reads texts longer than its window when it is put to a task, where it has a way of its
-    own (CogLTX)."""
+    """How it encodes texts longer than its window in downstream tasks (CogLTX); None by default."""
 
     @property
     def loss_unit(self) -> str:
-        """What its losses are counted in: a loss that is not its log_prob has targets of its own
-        (hidden tokens, whole texts told from made-up ones), and no token's share of a text."""
+        """Unit of its losses.
+
+        A loss other than log_prob has its own targets (masked tokens, whole texts against
+        negatives), and is not per token.
+        """
         return NATS_PER_TOKEN if self.validation_metric == "log_prob" else "nats for each target"
 
     @property
     def loss_is_comparable(self) -> bool:
-        """Whether losses in training can be held against what is measured of held-out text."""
+        """Whether training losses are comparable with the validation metric."""
         return True
 
     @property
     def needs_mixed_lengths(self) -> bool:
-        """Whether a batch that it learns from must hold texts of all lengths."""
+        """Whether training batches must mix texts of all lengths."""
         return False
 
     def begin_step(self, step: int) -> None:
-        """Told before each step of training how many came before it; most need not know."""
+        """Called before each training step with the number of steps done; ignored by most."""
         return
 
     @contextmanager
     def refreshed(self) -> Iterator[None]:
-        """While it is measured or saved amid training: what it derives from its weights now and
-        then (an index) is made of them as they are; after it, all is as it was."""
+        """During evaluation and checkpointing, rebuild what is derived from the weights.
+
+        REALM's index, say; the stale copy is restored on exit.
+        """
         yield
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
-        """Told before training what the tokens look like; few need to know (whole words)."""
+        """Called with the tokeniser before training; few systems need it (whole-word masking)."""
         return
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
-        """Shown the training split before training, as flat ids and the offsets of its sequences.
+        """Called with the training split before training: flat ids and sequence offsets.
 
-        What is learnt of it (counts, an index) is kept in buffers, saved with the weights: a run
-        that is loaded is not told again, and one that is resumed learns the same once more.
+        What is derived from it (counts, an index) is kept in buffers and saved with the weights:
+        loading a run does not repeat this, resuming it does, with the same result.
         """
         return
 
     def task_parameters(self) -> Iterable[nn.Parameter]:
-        """Those that belong to a task on top of it and are learnt there, though all else be frozen.
+        """Parameters of a task head, trained even if all others are frozen.
 
-        They rest while the system itself is trained.
+        They are not trained with the system itself.
         """
         return ()
 
     def check_length(self, tokens: int) -> None:
-        """A UserError where a sequence of that many tokens, context included, is too long."""
+        """Raise a UserError if a sequence of so many tokens, context included, is too long."""
         if self.window is not None and tokens > self.window + 1:
             raise UserError(
                 f"this system takes at most {self.window + 1} tokens at once, <s> counted, and a "
@@ -122,19 +126,19 @@ class System(nn.Module):
             )
 
     def lengthening_hint(self, tokens: int) -> str:
-        """What to do so that texts may be so many tokens longer than they may be now."""
+        """Advice on how to allow texts that are so many tokens longer."""
         if self.configured_length is None:
             return "build it longer"
         return f"train it with --set length={self.configured_length + tokens}"
 
     def check_condition_length(self, tokens: int) -> None:
-        """The same of what a sequence is given, which is read at once too."""
+        """The same for the condition, which is encoded at once too."""
         self.check_length(tokens)
 
     def max_generation_length(self, condition: int) -> int | None:
-        """Tokens that it can write, given so many; None where there is no limit.
+        """Maximum number of tokens it can generate given so many; None if there is no limit.
 
-        Its window, unless what it is given stands in the same places as what it writes.
+        Its window, unless the condition shares the positions of the output.
         """
         return self.window
 
@@ -145,31 +149,31 @@ class System(nn.Module):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """What training by gradient minimises, and the state to carry on where text continues."""
+        """The training loss, and the state to carry on if text continues."""
         raise TypeError(f"{type(self).__name__} is not trained by gradient")
 
     def held_out_loss(
         self, batch: Batch, *, state: State | None, generator: torch.Generator | None
     ) -> tuple[Loss, State | None]:
-        """The same of held-out text, where a loss is watched: it may be another than trains."""
+        """The validation loss, which may differ from the training loss."""
         return self.loss(batch, state=state, generator=generator)
 
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Inner values worth a picture, by name, with what their axes mean; often none."""
+        """Internal values to plot, by name, with the meaning of their axes."""
         return {}
 
     def forward(self, *args: Any, **words: Any) -> tuple[Loss, State | None]:
-        """The loss, under the name that wrappers for many processes call."""
+        """The loss, under the name that distributed wrappers call."""
         return self.loss(*args, **words)
 
     @property
     def parameter_count(self) -> int:
-        """Trainable numbers, shared ones counted once."""
+        """Number of trainable parameters, shared ones counted once."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
 
 class Assembly(System):
-    """backbone × emission × objective, which a contrast may train in the softmax's place."""
+    """backbone × emission × objective, optionally trained with a sampled loss."""
 
     def __init__(
         self,
@@ -195,8 +199,10 @@ class Assembly(System):
         self.fitting = fitting
 
     def set_sampled_loss(self, contrast: SampledLoss) -> None:
-        """Let a contrast stand for the log-probabilities in the objective's loss; its log_prob
-        stays what it is. A UserError where these parts can't be trained so."""
+        """Replace the log-probabilities in the objective's training loss by a sampled loss.
+
+        log_prob does not change. Raises a UserError if these parts can't be trained so.
+        """
         self.objective.check_sampled_loss()
         contrast.check_parts(self.backbone, self.emission)
         self.sampled_loss = contrast
@@ -218,8 +224,10 @@ class Assembly(System):
             self.sampled_loss.setup_data(self, tokens, offsets)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
-        """Log-probabilities of a view's targets; the emission is asked only where there is one,
-        and of texts that begin alike once for all that may follow."""
+        """Log-probabilities of a view's targets.
+
+        The emission is computed only at targets, and once per shared prefix.
+        """
         hidden = self.hidden(view, state)
         alike = None if state is not None else build_prefix_index(view)
         places = prediction_mask(view)
@@ -237,13 +245,13 @@ class Assembly(System):
         return Predictions(log_probs=found[which], target_mask=places, state=hidden.state)
 
     def hidden(self, view: View, state: State | None = None) -> HiddenStates:
-        """Hidden states of a view, whose visibility the backbone must be able to keep to."""
+        """Hidden states of a view, whose attention mask the backbone must support."""
         self._check_visibility(view)
         found: HiddenStates = self.backbone(view, state)
         return found
 
     def hidden_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, …) hidden states at the true entries of `places` (B, T) alone, in reading order."""
+        """(N, …) hidden states at the true entries of `places` (B, T) alone, in row-major order."""
         self._check_visibility(view)
         return self.backbone.hidden_at(view, places)
 
@@ -266,7 +274,7 @@ class Assembly(System):
     def scores(
         self, hidden: HiddenStates, places: Tensor, own: Tensor, shared: Tensor | None = None
     ) -> Tensor:
-        """(N, C + K) scores of tokens before they are normalised: see `CandidateLogits.scores`."""
+        """(N, C + K) unnormalised token logits: see `CandidateLogits.scores`."""
         assert isinstance(self.emission, CandidateLogits) and hidden.log_weights is None
         return self.emission.scores(hidden.values[places], own, shared)
 
@@ -281,11 +289,11 @@ class Assembly(System):
         return torch.logsumexp(self._component_log_probs(hidden, places, targets), dim=-1)
 
     def _component_log_probs(self, hidden: HiddenStates, places: Tensor, targets: Tensor) -> Tensor:
-        """(N, M) log w_m + log p(target | component m) at the N places."""
+        """(N, M) log w_m + log p(target | component m) at the N positions."""
         assert hidden.log_weights is not None
         weights = hidden.log_weights[places]
         if self.backbone.output_kind == "sources":
-            # Where nothing is predicted any token that can be will do, the first target say.
+            # Without a target, any predictable token will do, such as the first target.
             filler = int(targets[0]) if len(targets) else self.vocabulary.pad
             asked = torch.full_like(places, filler, dtype=torch.long)
             asked[places] = targets
@@ -298,7 +306,7 @@ class Assembly(System):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """What the parts reveal, and the posterior over components where there are any."""
+        """Internal values of the components, and the posterior over mixture components if any."""
         view = self.objective.view(batch)
         hidden = self.backbone(view)
         captures = {
@@ -339,7 +347,7 @@ class Assembly(System):
     def held_out_loss(
         self, batch: Batch, *, state: State | None, generator: torch.Generator | None
     ) -> tuple[Loss, State | None]:
-        """By the softmax itself, whatever trained it, so that it compares with others'."""
+        """By the full softmax, whatever the training loss, so that systems are comparable."""
         if self.sampled_loss is None:
             return self.loss(batch, state=state, generator=generator)
         return self.objective.loss(self, batch, state=state, generator=generator)

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, tied ones written once; nothing is ever unpickled."""
+"""Tensors in safetensors files, tied ones stored once; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lmlab.core.json_text import parse_json
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors as a safetensors file; those that share memory are in it once."""
+    """Tensors as a safetensors file; those that share memory are stored once."""
     unique, aliases = _without_shared(tensors)
-    # As bytes in memory, because the library's own writer hides the disk's errors in a text.
+    # As bytes in memory, because the library's own writer hides disk errors in a string.
     return save(unique, metadata={"aliases": json.dumps(aliases)})
 
 
@@ -44,9 +44,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def check_finite(
     source: Path | str, tensors: Mapping[str, Tensor], parameters: Container[str] = ()
 ) -> None:
-    """A UserError where a weight of `source` is NaN or infinite.
+    """Raise a UserError if a weight of `source` is NaN or infinite.
 
-    -inf, the logarithm of a zero probability, may be in tables (buffers), not in `parameters`.
+    -inf, the logarithm of a zero probability, is allowed in tables (buffers), not in `parameters`.
     """
     for name, value in tensors.items():
         if not value.is_floating_point() or torch.isfinite(value).all():
@@ -61,7 +61,7 @@ def check_finite(
 
 
 def _without_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors of different memory, and the other names of those with several (tied weights)."""
+    """Tensors with distinct memory, and the aliases of those with several names (tied weights)."""
     unique: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     seen: dict[tuple[Any, ...], str] = {}
@@ -72,7 +72,7 @@ def _without_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
             aliases[name] = seen[key]
             continue
         seen[key] = name
-        # Cloned where it is a part of larger memory, which the format can't write.
+        # Cloned if it is a view of larger memory, which the format can't store.
         whole = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
         unique[name] = (value if whole else value.contiguous().clone()).to("cpu")
     return unique, aliases

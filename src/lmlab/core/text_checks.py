@@ -1,4 +1,4 @@
-"""Texts that a caller gives, checked to be texts."""
+"""Validation of texts given by a caller."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lmlab.core.errors import UserError
 
 
 def check_text(text: object, what: str = "a text") -> str:
-    """The text itself; a UserError where it is no string, or holds half of a surrogate pair.
+    """The text itself; raises a UserError if it is no string, or has half of a surrogate pair.
 
     The latter is what a byte that is not UTF-8 becomes on the command line.
     """
@@ -23,13 +23,13 @@ def check_text(text: object, what: str = "a text") -> str:
 
 
 def checked_texts(texts: Iterable[object]) -> Iterator[str]:
-    """Texts one by one, each checked to be a text and named by its number where it is none."""
+    """Texts one by one, each validated; an error gives the text's number."""
     for number, text in enumerate(texts, 1):
         yield check_text(text, f"text {number}")
 
 
 def check_texts(texts: object, verb: str, *, what: str = "text") -> None:
-    """A UserError where somebody gives one text, or no texts at all, instead of several."""
+    """Raise a UserError if a caller gives one text, or no texts at all, instead of several."""
     if isinstance(texts, str):
         raise UserError(f"{verb} takes a list of {what}s, got one {what}; put it in a list.")
     if not isinstance(texts, Iterable):

@@ -1,4 +1,4 @@
-"""A view: what an objective shows a network and what it asks of it."""
+"""View: the inputs, attention mask and targets that an objective makes of a batch."""
 
 from __future__ import annotations
 
@@ -16,55 +16,56 @@ from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import MentionSpans
 
 NO_TARGET = -100
-"""Marks places where nothing is predicted."""
+"""Marks positions without a target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The clean batch as one objective shows it. Every objective is a function to a View.
+    """Network inputs and targets for a clean batch. Every objective is a function to a View.
 
-    Shapes: B sequences, T places. Only `inputs`, `lengths` and `attention_mask` are always there.
+    Shapes: B sequences, T positions. Only `inputs`, `lengths` and `attention_mask` are required.
     """
 
     inputs: Tensor
     """(B, T) token ids, or (B, T, D) vectors (patches of an image)."""
     lengths: Tensor
-    """(B,) real places of each row."""
+    """(B,) unpadded length of each row."""
     attention_mask: AttentionMask
-    """Who may see whom in the content stream."""
+    """Attention mask of the content stream."""
     targets: Tensor | None = None
-    """(B, T) ids to predict at each place, NO_TARGET where there is nothing to predict."""
+    """(B, T) ids to predict at each position, NO_TARGET where nothing is predicted."""
     weights: Tensor | None = None
-    """(B, T) weight of each prediction in the loss; one where None."""
+    """(B, T) weight of each prediction in the loss; 1 if None."""
     positions: Tensor | None = None
-    """(B, T) or (B, T, 2) positions where they are not 0, 1, 2 …"""
+    """(B, T) or (B, T, 2) position ids, if they are not 0, 1, 2 …"""
     segments: Tensor | None = None
     """(B, T) segment ids (sentence A and B)."""
     order: Tensor | None = None
-    """(B, T) the turn at which each place is predicted, where it is not left to right."""
+    """(B, T) factorisation order: the step at which each position is predicted, if not left to
+    right."""
     query_attention_mask: AttentionMask | None = None
-    """Who may see whom in the second stream, where predictions are made by one (XLNet)."""
+    """Attention mask of the query stream, in two-stream attention (XLNet)."""
     clean_positions: Tensor | None = None
-    """(B, T) the place in the clean text that each target came from, -1 where none."""
+    """(B, T) the position in the clean text of each target, -1 where there is none."""
     clean_rows: Tensor | None = None
-    """(B, T) the clean row that each place came from, where texts were put together otherwise."""
+    """(B, T) the clean row of each position, if rows were rearranged."""
     mentions: Tensor | None = None
-    """(B, T) id of the entity mention that covers each place, -1 where none."""
+    """(B, T) id of the entity mention that covers each position, -1 where none does."""
     spans: MentionSpans | None = None
-    """The mentions of entities that a memory may look up; none where None."""
+    """The entity mentions that a memory may look up, if any."""
     labels: Tensor | None = None
     """(B,) a class for the whole row (next sentence or not)."""
     decoder: View | None = None
-    """The decoder's own view, in an encoder-decoder; the encoder's is then this one."""
+    """The decoder's view in an encoder-decoder; this one is then the encoder's."""
 
     @property
     def prediction_view(self) -> View:
-        """The view that has the targets: the decoder's, where there is one."""
+        """The view with the targets: the decoder's if there is one."""
         return self if self.decoder is None else self.decoder
 
 
 def causal_view(batch: Batch) -> View:
-    """The tokens at places 0 … T-2 shown and those at 1 … T-1 predicted, each from those before."""
+    """Causal LM view: inputs at positions 0 … T-2, targets at 1 … T-1."""
     inputs, (targets, clean_positions) = batch.tokens[:, :-1], _predicted(batch)
     lengths = (batch.lengths - 1).clamp(min=0)
     return View(
@@ -77,7 +78,7 @@ def causal_view(batch: Batch) -> View:
 
 
 def autoencoding_view(batch: Batch) -> View:
-    """The tokens at places 1 … T-1 shown all at once and all of them asked back."""
+    """Autoencoding view: the tokens at positions 1 … T-1 are both inputs and targets."""
     inputs, (targets, clean_positions) = batch.tokens[:, 1:], _predicted(batch)
     lengths = (batch.lengths - 1).clamp(min=0)
     return View(
@@ -90,7 +91,7 @@ def autoencoding_view(batch: Batch) -> View:
 
 
 def _predicted(batch: Batch) -> tuple[Tensor, Tensor]:
-    """(B, T - 1) the tokens at places 1 … T-1, and those places; marked where there are none."""
+    """(B, T - 1) the tokens at positions 1 … T-1, and these positions; marked at padding."""
     targets = batch.tokens[:, 1:]
     place = torch.arange(1, batch.tokens.shape[1], device=targets.device)[None, :]
     padding = place >= batch.lengths[:, None]

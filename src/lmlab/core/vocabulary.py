@@ -1,4 +1,4 @@
-"""What a system knows of its tokens: how many there are, and which of them are symbols."""
+"""Vocabulary size and the ids of special tokens."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 PAD, UNKNOWN, START, END, MASK = "<pad>", "<unk>", "<s>", "</s>", "<mask>"
 SPECIAL_TOKENS = (PAD, UNKNOWN, START, END, MASK)
 NO_TOKEN = -1
-"""Stands before the first token of a sequence, where there is none."""
+"""Padding before the first token of a sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The size V of a vocabulary and the ids of its symbols.
+    """The size V of a vocabulary and the ids of its special tokens.
 
     `pad`, `start` and `mask` are never predicted: an emission gives them probability zero, so that
-    the probabilities of complete sequences sum to one. `unknown` and `end` are ordinary outcomes.
-    A symbol that a tokeniser does not have is None.
+    the probabilities of complete sequences sum to one. `unknown` and `end` are ordinary outcomes. A
+    special token that a tokeniser does not have is None.
     """
 
     size: int
@@ -26,8 +26,8 @@ class Vocabulary:
     end: int | None = 3
     mask: int | None = 4
     first: int | None = None
-    """What stands before the first token, where it is not `start`: in contiguous text the end of
-    the line before."""
+    """The context before the first token, if it is not `start`: in contiguous text the end token of
+    the previous line."""
 
     @property
     def bos(self) -> int:
@@ -39,11 +39,11 @@ class Vocabulary:
 
     @property
     def unpredictable(self) -> tuple[int, ...]:
-        """Ids that no distribution over the next token gives any mass."""
+        """Ids with probability zero in every next-token distribution."""
         never = {i for i in (self.pad, self.start, self.mask) if i is not None}
-        # Where one symbol is both (GPT-2's end of text), the end can be predicted.
+        # If one token is both (GPT-2's end of text), the end can be predicted.
         return tuple(sorted(never - {self.end}))
 
     def extended(self, count: int) -> Vocabulary:
-        """The same with `count` more ids at its end, for a system's own symbols (sentinels)."""
+        """The same with `count` more ids at its end, for a system's own sentinels."""
         return replace(self, size=self.size + count)

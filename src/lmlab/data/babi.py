@@ -1,4 +1,4 @@
-"""bAbI: stories with questions, answers and the sentences that support them.
+"""bAbI reader: stories with questions, answers and supporting facts.
 
 Weston et al. 2015, "Towards AI-complete question answering: a set of prerequisite toy tasks",
 https://arxiv.org/abs/1502.05698
@@ -19,23 +19,23 @@ from lmlab.data.readers import Example, file_hash
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """One question, with the sentences told before it."""
+    """One bAbI question with the story sentences that precede it."""
 
     sentences: tuple[str, ...]
     numbers: tuple[int, ...]
-    """The number of each sentence in the file's own count, in which questions have numbers too."""
+    """The file's line number of each sentence; questions are numbered in the same sequence."""
     question: str
     answer: str
     supporting: tuple[int, ...]
-    """Numbers of the sentences that support the answer."""
+    """Line numbers of the supporting facts."""
 
     def supporting_sentences(self) -> tuple[str, ...]:
-        """The supporting sentences themselves, in the order the file names them."""
+        """The supporting sentences, in the order listed in the file."""
         by_number = dict(zip(self.numbers, self.sentences, strict=True))
         return tuple(by_number[number] for number in self.supporting)
 
     def as_text(self) -> str:
-        """Story, question and answer as one text, with final marks as words of their own."""
+        """Story, question and answer as one text; final punctuation is a separate word."""
         return " ".join([*map(_spaced, self.sentences), _spaced(self.question), self.answer])
 
 
@@ -45,7 +45,7 @@ def _spaced(sentence: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Babi:
-    """A file of a bAbI task: numbered lines, a new story at number 1, questions with tabs."""
+    """Reader of a bAbI task file: numbered lines, a new story at 1, tab-separated questions."""
 
     path: Path
     errors: Errors = "strict"

@@ -1,4 +1,4 @@
-"""Batches of a dataset: by length under a budget, or lanes of a stream; each exactly resumable."""
+"""Batching: length-bucketed under a token budget, mixed-length, or BPTT streams; all resumable."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from lmlab.core.errors import UserError
 from lmlab.data.dataset import TokenDataset
 
 SHUFFLE_SHARD = 2**20
-"""Sequences that are shuffled and sorted together: what bounds the memory of a huge dataset."""
+"""Sequences shuffled and sorted together; bounds the memory used for a huge dataset."""
 
 
 class LengthBatches:
-    """Sequences of like length side by side, so that little is padding.
+    """Length-bucketed batches: sequences of similar length together, to minimise padding.
 
     A batch of B sequences, the longest of T tokens, has B·T ≤ `tokens_per_batch`; a sequence longer
-    than the budget is a batch of its own. Every sequence comes once in an epoch. The order is a
-    function of seed and epoch only. For pairs T is the longer of the two sides.
+    than the budget is a batch of its own. Each epoch contains every sequence once. The order
+    depends on seed and epoch only. For pairs T is the longer of the two sides.
 
-    Up to `SHUFFLE_SHARD` sequences are sorted by length, equal lengths in random order, cut into
-    batches, and the batches shuffled; a larger dataset does so shard by shard, the shards in random
-    order.
+    Up to `SHUFFLE_SHARD` sequences are sorted by length, ties in random order, cut into batches,
+    and the batches shuffled; a larger dataset is processed shard by shard, shards in random order.
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class LengthBatches:
         self.shuffle = shuffle
 
     def batches_per_epoch(self, number: int = 0) -> int:
-        """Batches of epoch `number`; the same for all, as only equal lengths change places."""
+        """Number of batches in an epoch; equal for all, as only equal lengths are permuted."""
         return sum(self._batches_per_shard)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of epoch `number` from batch `start` on; those before it are not built."""
+        """Iterate over epoch `number` from batch `start` on; earlier batches are not built."""
         shards = np.arange(len(self._batches_per_shard))
         if self.shuffle:
             shards = self._generator(number).permutation(shards)
@@ -61,7 +60,7 @@ class LengthBatches:
             start = 0
 
     def split(self, batch: Batch, rank: int, world: int) -> Batch:
-        """The rows of a batch that process `rank` of `world` works on."""
+        """The rows of a batch assigned to process `rank` of `world`."""
         return shard_rows(batch, rank, world)
 
     @cached_property
@@ -77,7 +76,7 @@ class LengthBatches:
         return lengths
 
     def _shard_rows(self, number: int, shard: int) -> list[NDArray[np.int64]]:
-        """Indices of the sequences of each batch of a shard, in the order of the epoch."""
+        """Sequence indices of each batch of a shard, in epoch order."""
         lengths = self._lengths(shard)
         generator = self._generator(number, shard)
         order = generator.permutation(len(lengths)) if self.shuffle else np.arange(len(lengths))
@@ -89,11 +88,11 @@ class LengthBatches:
         return batches
 
     def _arranged(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Indices of the sequences of a shard in the order in which they are cut into batches."""
+        """Sequence indices of a shard in the order in which they are cut into batches."""
         return order[np.argsort(lengths[order], kind="stable")]
 
     def _ends(self, lengths: NDArray[np.int64]) -> list[int]:
-        """Where each batch of sequences so arranged ends; as many for any order of equal ones."""
+        """End index of each batch of sequences in this order; independent of the order of ties."""
         return _cuts(lengths, self.tokens_per_batch)
 
     def _generator(self, *path: int) -> np.random.Generator:
@@ -114,11 +113,11 @@ class LengthBatches:
 
 
 class MixedBatches(LengthBatches):
-    """The same with sequences of all lengths in each batch, as they come.
+    """Batches with sequences of all lengths, in shuffled order.
 
-    So a batch has the lengths of the whole split but for chance, as a contrast with texts needs
-    that have lengths of their own. There are as many batches as of like lengths, all of one number
-    of sequences (or one less); what they are padded with goes beyond the budget.
+    The length distribution of a batch matches the split's up to sampling noise, as needed by
+    noise-contrastive losses whose noise texts have random lengths. There are as many batches as
+    with `LengthBatches`, all of one size (or one less); padding may exceed the budget.
     """
 
     def _arranged(self, order: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -130,11 +129,11 @@ class MixedBatches(LengthBatches):
 
 
 def _cuts(lengths: NDArray[np.int64], budget: int) -> list[int]:
-    """Where each batch of ascending lengths ends, as many in it as the budget allows."""
+    """End index of each batch of ascending lengths, filled greedily up to the budget."""
     ends: list[int] = []
     low, total = 0, len(lengths)
     while low < total:
-        # B·T grows with every sequence added, so the last that fits is found by halving.
+        # B·T grows with every sequence added, so binary search finds the last that fits.
         fits, fails = low + 1, min(total, low + max(1, budget // int(lengths[low]))) + 1
         while fails - fits > 1:
             middle = (fits + fails) // 2
@@ -148,8 +147,7 @@ def _cuts(lengths: NDArray[np.int64], budget: int) -> list[int]:
 
 
 class StreamBatches:
-    """Contiguous text for truncated backpropagation through time (BPTT): parallel streams in
-    segments.
+    """BPTT batches (truncated backpropagation through time): parallel streams of contiguous text.
 
     The M predicted tokens are divided among `batch_size` streams whose lengths differ by at most
     one; batch k holds tokens k·bptt to (k+1)·bptt - 1 of each stream, after one token of context.
@@ -171,22 +169,22 @@ class StreamBatches:
         self._starts = np.arange(self.batch_size + 1) * dataset.total_tokens // self.batch_size
 
     def batches_per_epoch(self, number: int = 0) -> int:
-        """Batches of an epoch: the spans of the longest lane."""
+        """Number of batches in an epoch: the segments of the longest stream."""
         return int(-(-np.diff(self._starts).max() // self.bptt))
 
     def epoch(self, number: int = 0, start: int = 0) -> Iterator[Batch]:
-        """The batches from batch `start` on; a stream has one order, so all epochs are alike."""
+        """Iterate from batch `start` on; streams are not shuffled, so all epochs are equal."""
         for place in range(start, self.batches_per_epoch(number)):
             yield self._batch(place)
 
     def split(self, batch: Batch, rank: int, world: int) -> Batch:
-        """The lanes that process `rank` of `world` works on, the same ones in every batch."""
+        """The streams assigned to process `rank` of `world`, the same in every batch."""
         return shard_rows(batch, rank, world)
 
     def _batch(self, place: int) -> Batch:
         lows = np.minimum(self._starts[:-1] + place * self.bptt, self._starts[1:])
         highs = np.minimum(lows + self.bptt, self._starts[1:])
-        # Predicted token i stands at i + 1 of the stream, its context at i.
+        # Predicted token i is at position i + 1 of the stream, its context at i.
         sequences = [
             self.dataset.stream[low : high + 1] for low, high in zip(lows, highs, strict=True)
         ]
@@ -194,10 +192,10 @@ class StreamBatches:
 
 
 def shard_rows(batch: Batch, rank: int, world: int) -> Batch:
-    """Every `world`-th row from row `rank` on, padded no longer than they need.
+    """Shard of a batch: every `world`-th row from row `rank` on, with padding trimmed.
 
-    A process without a row of its own gets the first one cut to its context: it predicts nothing
-    (count 0), yet takes part in the step.
+    A process without a row gets the first one cut to its context: it predicts nothing (count 0)
+    but takes part in the step.
     """
     assert 0 <= rank < world, (rank, world)
     rows = range(rank, len(batch), world)

@@ -1,7 +1,7 @@
-"""The built-in corpora: a module's name is its registration, so there is no list to forget.
+"""Registry of built-in corpora, discovered by module name.
 
 Each module of `lmlab.data.languages` with a top-level `DESCRIPTION` and `corpus` is one, and so is
-the package `lmlab.data.wordnet`. They are found by reading their source, without importing them.
+the package `lmlab.data.wordnet`. Discovery parses their source without importing them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def builtin_descriptions() -> dict[str, str]:
 
 
 def open_builtin(name: str, seed: int = 0) -> Corpus:
-    """The built-in corpus of that name; `seed` decides the texts of those that are drawn."""
+    """The built-in corpus of that name; `seed` determines the texts of the sampled ones."""
     registered = _registered()
     if name not in registered:
         raise unknown_name("built-in corpus", name, registered)
@@ -56,7 +56,7 @@ def _registered() -> dict[str, tuple[str, str]]:
 
 
 def _description(source: str) -> str | None:
-    """The module's DESCRIPTION if it also has a `corpus`: a helper module has neither."""
+    """The module's DESCRIPTION if it also defines `corpus`, else None (a helper module)."""
     description, has_corpus = None, False
     for node in ast.parse(source).body:
         match node:

@@ -1,4 +1,4 @@
-"""Rows of ids as batches, gathered by length to a budget of tokens."""
+"""Collation: pad rows of token ids into batches, grouped by length under a token budget."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of
 
 TOKENS_PER_BATCH = 8192
-"""Tokens of a batch, unless somebody knows better."""
+"""Default number of tokens per batch."""
 
 
 def pad_rows(
     rows: Sequence[Sequence[int]], system: Any, sources: Sequence[Sequence[int]] = ()
 ) -> Batch:
-    """The rows as one batch, padded at their ends, where the system's numbers live.
+    """Collate rows into one right-padded batch on the system's device.
 
-    `sources` are what the rows are given, one each, or none at all.
+    `sources` holds one condition per row, or is empty.
     """
     pad = system.vocabulary.pad
     condition = Batch.collate(sources, pad) if sources else None
@@ -25,16 +25,16 @@ def pad_rows(
 
 
 def preferred_tokens_per_batch(system: Any) -> int:
-    """Tokens to read at once: as many as pay, which on a CPU the backbone may know better."""
+    """Token budget for inference; on a CPU the backbone may prefer another than the default."""
     told: int | None = getattr(getattr(system, "backbone", None), "cpu_tokens_at_once", None)
     return told if told is not None and device_of(system).type == "cpu" else TOKENS_PER_BATCH
 
 
 def group_by_length(lengths: Sequence[int], tokens_per_batch: int) -> Iterator[list[int]]:
-    """Indices of rows in groups of like length, each of at most that many places, padding counted.
+    """Indices of rows grouped by length, each group at most that many positions with padding.
 
-    A row longer than the budget stands alone. Longest first, so that a batch that needs too much
-    memory fails at once.
+    A row longer than the budget is alone. Longest first, so that out-of-memory errors occur at
+    once.
     """
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):

@@ -1,4 +1,4 @@
-"""Columns of numbers in memory-mapped files, written whole or not at all."""
+"""Memory-mapped column store: numeric columns on disk, written atomically."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from lmlab.core.json_text import read_json_object
 from lmlab.data.lines import ReadingReport
 
 STORE_FORMAT = 2
-"""Version of the files; another version is not read but built again."""
+"""Version of the file format; a cache of another version is rebuilt."""
 LEFTOVER_SECONDS = 24 * 3600.0
-"""Seconds after which a folder still being built is taken for the remains of a kill."""
+"""Seconds after which an unfinished build folder counts as left by a killed process."""
 
 Columns = dict[str, NDArray[Any]]
 
 
 def default_cache() -> Path:
-    """LMLAB_CACHE, or `lmlab` in the user's cache folder."""
+    """The cache folder: LMLAB_CACHE, or `lmlab` in the user's cache folder."""
     given = os.environ.get("LMLAB_CACHE")
     if given:
         return Path(given).expanduser()
@@ -41,23 +41,23 @@ def default_cache() -> Path:
 
 
 def cache_key(**parts: object) -> str:
-    """Name of the folder for content of this identity."""
+    """Folder name (hash) of a cache entry of this identity."""
     text = json.dumps({"format": STORE_FORMAT, **parts}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredColumns:
-    """Columns as they were written, mapped and not read."""
+    """Memory-mapped columns of a cache entry."""
 
     columns: Columns
     report: ReadingReport
 
 
 def open_columns(place: Path) -> StoredColumns | None:
-    """What was written at `place`; None if nothing was, or not all of it is there as it was.
+    """Open the columns stored at `place`; None if missing, incomplete or damaged.
 
-    Every column is read once to compare its checksum: training on damaged tokens is worse.
+    Every column is read once to verify its checksum, so that nobody trains on damaged tokens.
     """
     try:
         meta = read_json_object(place / "meta.json")
@@ -66,7 +66,7 @@ def open_columns(place: Path) -> StoredColumns | None:
         columns = {name: _map(place, name, about) for name, about in meta["columns"].items()}
         return StoredColumns(columns=columns, report=ReadingReport(**meta["report"]))
     except (OSError, ValueError, KeyError, TypeError):
-        # Missing, damaged, cut short or not ours: in each case it is built again.
+        # Missing, damaged, truncated or another format: in each case it is rebuilt.
         return None
 
 
@@ -80,7 +80,7 @@ def _map(place: Path, name: str, about: Mapping[str, Any]) -> NDArray[Any]:
         raise ValueError(f"{path} is not complete")
     if count == 0:
         return np.empty(0, dtype=dtype)
-    # As a plain array: slices of numpy's memmap class cost several times as much.
+    # As a plain array: slicing numpy's memmap class costs several times as much.
     column = np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=(count,)))
     if zlib.crc32(column.data.cast("B")) != about["crc32"]:
         raise ValueError(f"{path} is damaged")
@@ -88,10 +88,10 @@ def _map(place: Path, name: str, about: Mapping[str, Any]) -> NDArray[Any]:
 
 
 class ColumnWriter:
-    """Appends chunks of columns to files beside `place`, and moves them there when all is done.
+    """Appends chunks of columns to temporary files and moves them to `place` when complete.
 
-    A kill at any moment leaves at `place` what was there before; the remains are removed a day
-    later by `clear_leftovers`.
+    A kill at any moment leaves `place` unchanged; `clear_leftovers` removes the remains a day
+    later.
     """
 
     def __init__(self, place: Path) -> None:
@@ -109,7 +109,7 @@ class ColumnWriter:
         return self
 
     def append(self, chunk: Columns) -> None:
-        """Add the values of each column to its file."""
+        """Append values to each column's file."""
         try:
             for name, values in chunk.items():
                 if name not in self._files:
@@ -124,7 +124,7 @@ class ColumnWriter:
             raise _cannot_write(self.folder.parent, error) from error
 
     def finish(self, report: ReadingReport) -> None:
-        """Make sure that all is on the disk, then put it in its place."""
+        """Sync all files to disk, then move them to their final folder."""
         meta = {"format": STORE_FORMAT, "columns": self._about, "report": asdict(report)}
         meta["checksum"] = _checksum(meta)
         try:
@@ -133,7 +133,7 @@ class ColumnWriter:
             with (self._folder / "meta.json").open("wb") as file:
                 file.write(json.dumps(meta).encode())
                 _sync_and_close(file)
-            if open_columns(self.folder) is None:  # else another process was quicker
+            if open_columns(self.folder) is None:  # else another process was faster
                 shutil.rmtree(self.folder, ignore_errors=True)
                 os.rename(self._folder, self.folder)
         except OSError as error:
@@ -146,7 +146,7 @@ class ColumnWriter:
         trace: TracebackType | None,
     ) -> None:
         for file in self._files.values():
-            # A full disk was told already, when the write failed.
+            # A full disk was reported already, when the write failed.
             with contextlib.suppress(OSError):
                 file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -159,7 +159,7 @@ def _sync_and_close(file: BinaryIO) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove folders of builds that were killed long ago."""
+    """Remove the folders of builds that were killed long ago."""
     for building in folder.glob("building-*"):
         try:
             if time.time() - building.stat().st_mtime > LEFTOVER_SECONDS:

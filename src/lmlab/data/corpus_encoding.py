@@ -1,4 +1,4 @@
-"""From examples to columns of ids, chunk by chunk, as a layout says."""
+"""Corpus encoding: tokenise examples into columns of ids, chunk by chunk, following a layout."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ CHUNK_CHARACTERS = 2**20
 
 
 class EntityNumbering(Protocol):
-    """What gives entities their numbers: a knowledge base."""
+    """Entity numbering: maps entity names to ids; implemented by knowledge bases."""
 
     @property
     def numbers(self) -> Mapping[str, int]:
-        """The number of each entity by its name."""
+        """The id of each entity by name."""
         ...
 
     def fingerprint(self) -> str:
-        """A string that changes when any number does."""
+        """A string that changes when any id does."""
         ...
 
 
@@ -44,13 +44,13 @@ def encoded_chunks(
     progress: bool,
     entities: EntityNumbering | None = None,
 ) -> Iterator[Columns]:
-    """The columns of a split, a few thousand examples at a time.
+    """Tokenise a split into columns, a few thousand examples at a time.
 
-    tokens, one entry a token; offsets, the place of each sequence's first predicted or context
-    token and after the last the end; characters and unknown, one entry an example; for pairs also
-    condition_tokens and condition_offsets; with `entities` also entities, one entry a token: the
-    number of the one that the corpus tells it names, -1 where none. Concatenated over chunks they
-    are the whole split.
+    tokens: one entry per token; offsets: the start of each sequence, context token included, and
+    the end of the last; characters and unknown: one entry per example; for pairs also
+    condition_tokens and condition_offsets; with `entities` also entities, one entry per token: the
+    id of the entity annotated in the corpus, -1 for none. The chunks concatenate to the whole
+    split.
     """
     target_side = _Side(tokenizer, layout)
     source_side = _Side(source, Layout()) if layout.kind == "pairs" else None
@@ -79,10 +79,10 @@ def _condition(example: Example) -> str:
 def _entity_column(
     examples: Iterable[tuple[int, Example]], split: str, side: _Side, entities: EntityNumbering
 ) -> NDArray[np.int32]:
-    """The entity of each token of some examples, one after another; -1 where none is told.
+    """The annotated entity of each token of some examples, concatenated; -1 for none.
 
-    Examples come with their numbers in the split, from 1, by which errors name those whose line is
-    not known.
+    Examples come with their index in the split, from 1, which errors report where the line is
+    unknown.
     """
     if side.layout.kind == "contiguous":
         raise UserError("contiguous text has no mentions; give a corpus of single texts.")
@@ -105,7 +105,7 @@ def _entity_column(
 
 
 def _entity_at(example: Example, low: int, high: int, entities: EntityNumbering) -> int:
-    """The number of the entity whose mention holds characters of [low, high)."""
+    """The id of the entity whose mention overlaps characters [low, high)."""
     for mention in example.mentions:
         if low < mention.end and mention.start < high:
             return entities.numbers[mention.entity]
@@ -114,12 +114,12 @@ def _entity_at(example: Example, low: int, high: int, entities: EntityNumbering)
 
 @dataclass
 class _Side:
-    """One side of the examples (the texts, or their sources); counts where it is in the stream."""
+    """One side of the examples (targets or sources), with its position in the stream."""
 
     tokenizer: Tokenizer
     layout: Layout
     place: int | None = None
-    """Tokens written so far; None before the first chunk."""
+    """Tokens emitted so far; None before the first chunk."""
 
     def encode(self, texts: list[str]) -> Columns:
         vocabulary = self.tokenizer.vocabulary
@@ -141,8 +141,8 @@ class _Side:
             dropped = len(head) + len(ids) > len(sequence)
             kept = len(sequence) - len(head)
             characters.append(self.tokenizer.characters_of(text, kept) if dropped else len(text))
-            # Of the text's own tokens: a frame of GPT-2's end of text, which is its unknown token
-            # too, holds no unknown word.
+            # Counted over the text's own tokens: GPT-2's end-of-text, which doubles as the unknown
+            # token, is no unknown word when it frames a text.
             unknown.append(ids[:kept].count(missing))
         return self._columns(flat, offsets, characters, unknown)
 
@@ -160,7 +160,7 @@ class _Side:
 
 
 def special_tokens_around(vocabulary: Vocabulary, layout: Layout) -> tuple[list[int], list[int]]:
-    """The ids before and after the tokens of a text."""
+    """The ids of the special tokens before and after a text."""
     start = vocabulary.end if vocabulary.start is None else vocabulary.start
     if start is None or (layout.end and vocabulary.end is None):
         raise UserError(
@@ -172,9 +172,10 @@ def special_tokens_around(vocabulary: Vocabulary, layout: Layout) -> tuple[list[
 
 
 def encode_with_special_tokens(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """The ids of a source between its symbols, as training reads it; of an empty one these alone.
+    """Encode a source with its special tokens, as in training; an empty one has only these.
 
-    Its first place is always a symbol, the end where there is no start: systems count on it.
+    The first position is always a special token (the end token if there is no start token), which
+    systems rely on.
     """
     vocabulary = tokenizer.vocabulary
     end = () if vocabulary.end is None else (vocabulary.end,)
@@ -197,7 +198,7 @@ def _chunks(split: Iterable[Example]) -> Iterator[list[Example]]:
 
 @contextmanager
 def _progress_bar(split: Split, shown: bool) -> Iterator[Any]:
-    """A bar on standard error that disappears when it is full; hands out what advances it."""
+    """A transient progress bar on standard error; yields the function that advances it."""
     if not shown:
         yield lambda: None
         return
@@ -212,7 +213,7 @@ def _progress_bar(split: Split, shown: bool) -> Iterator[Any]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        # Where nobody watches, rich would still leave empty lines behind.
+        # Without a terminal, rich would still leave empty lines behind.
         disable=not console.is_terminal,
         redirect_stdout=False,
         redirect_stderr=False,
@@ -226,7 +227,7 @@ def _progress_bar(split: Split, shown: bool) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class CorpusEntities:
-    """Entities by their names alone, numbered in the order of the alphabet."""
+    """Entities known by name only, numbered alphabetically."""
 
     names: tuple[str, ...]
     numbers: Mapping[str, int]
@@ -236,9 +237,9 @@ class CorpusEntities:
 
 
 def corpus_entities(corpus: Corpus) -> CorpusEntities | None:
-    """What the texts of all splits tell that they mention; None where they tell nothing.
+    """The entities annotated in all splits of a corpus; None if there are none.
 
-    It takes a pass over the corpus, in memory for the names.
+    Takes one pass over the corpus; memory for the names.
     """
     told = {m.entity for split in corpus.splits.values() for each in split for m in each.mentions}
     names = tuple(sorted(told))

@@ -1,8 +1,7 @@
-"""Protocols: corpora of the literature, each read exactly as its figures were made.
+"""Corpus protocols: standard datasets with the preprocessing behind published results.
 
-A protocol fixes which files, how they are split, where sequences are cut and which words the
-vocabulary holds, so that figures compare. `NAME:PATH` opens one, where PATH is the dataset's folder
-or the folder above it.
+A protocol fixes the files, the split, the truncation and the vocabulary, so that results are
+comparable. `NAME:PATH` opens one, where PATH is the dataset's folder or its parent.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NO_VALIDATION = "The protocol has no validation split: validation is the test sp
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolFiles:
-    """Where the files of a dataset are, and how strictly they are read."""
+    """Location of a dataset's files, and how strictly they are read."""
 
     root: Path
     folder: str
@@ -35,7 +34,7 @@ class ProtocolFiles:
     seed: int
 
     def file(self, *names: str) -> Path:
-        """The first of the names that exists, in the folder, plain or gzipped."""
+        """The first of these names that exists in the folder, plain or gzipped."""
         for base in (self.root / self.folder, self.root):
             for name in names:
                 for candidate in (base / name, base / f"{name}.gz"):
@@ -47,23 +46,23 @@ class ProtocolFiles:
         )
 
     def text(self, *names: str) -> PlainText:
-        """A reader of that file, a sentence a line."""
+        """A reader of that file, one sentence per line."""
         return PlainText(path=self.file(*names), errors=self.errors)
 
 
 @dataclass(frozen=True)
 class CorpusProtocol:
-    """A named way to read a dataset."""
+    """A named preprocessing protocol of a dataset."""
 
     folder: str
     """Name of the dataset's folder."""
     description: str
     build: Callable[[ProtocolFiles, str], Corpus]
-    """From the source and the description to the corpus."""
+    """Builds the corpus from its files and description."""
 
 
 def open_protocol(name: str, root: Path, *, errors: Errors = "strict", seed: int = 0) -> Corpus:
-    """The corpus of a protocol, whose data is in `root` or in its dataset's folder below it."""
+    """Open the corpus of a protocol, with its data in `root` or in the dataset's folder in it."""
     if name not in CORPUS_PROTOCOLS:
         raise unknown_name("protocol", name, CORPUS_PROTOCOLS)
     protocol = CORPUS_PROTOCOLS[name]

@@ -1,4 +1,4 @@
-"""What is in a corpus: sizes, unknown words, duplicates, lengths, and its entropy where known."""
+"""Corpus statistics: sizes, unknown rate, duplicates, length histogram, entropy where known."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ MAX_BINS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramBin:
-    """A bar of the length histogram."""
+    """A bin of the length histogram."""
 
     low: int
-    """Fewest tokens."""
+    """Minimum number of tokens."""
     high: int
-    """Most tokens."""
+    """Maximum number of tokens."""
     examples: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSummary:
-    """One split, as its layout shows it to a model."""
+    """Statistics of one split, as its layout presents it to a model."""
 
     examples: int
     tokens: int
-    """Predicted tokens: with the end, after cutting."""
+    """Predicted tokens: including end tokens, after truncation."""
     characters: int
-    """Characters they stand for."""
+    """Characters of the predicted tokens."""
     unknown: int
-    """Unknown tokens among them."""
+    """Unknown tokens among the predicted ones."""
     duplicates: int
     """Examples that repeat an earlier one of this split."""
     seen_in_train: int | None
     """Examples whose text occurs in train; None for train itself."""
     histogram: tuple[HistogramBin, ...]
-    """Examples by number of predicted tokens."""
+    """Histogram of examples by number of predicted tokens."""
     report: ReadingReport
-    """What the reader met."""
+    """Counts of the reader."""
 
     @property
     def unknown_rate(self) -> float:
-        """Share of the predicted tokens that is unknown."""
+        """Fraction of unknown tokens among the predicted ones."""
         return self.unknown / self.tokens if self.tokens else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSummary:
-    """A corpus in numbers."""
+    """Statistics of a corpus."""
 
     name: str
     description: str
     layout: Layout
     tokenizer: str
     vocabulary: int
-    """Entries of the vocabulary, symbols included."""
+    """Vocabulary size, special tokens included."""
     splits: dict[str, SplitSummary]
     duplicates_exact: bool
-    """False if there are so many different texts that duplicates are estimated from a sample."""
+    """False if there are so many distinct texts that duplicates are estimated from a sample."""
     entropy: float | None
-    """Exact entropy in nats per text, where the truth is known."""
+    """Exact entropy in nats per text, where the true distribution is known."""
     entropy_per_token: float | None
-    """The same per predicted token, where the truth knows how long its texts are."""
+    """Entropy in nats per predicted token, where the expected length is known."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """All statistics as plain values, for JSON."""
         values = asdict(self)
         for name, split in self.splits.items():
             values["splits"][name]["unknown_rate"] = split.unknown_rate
@@ -82,7 +82,7 @@ class CorpusSummary:
 
 
 def summarise_corpus(corpus: Corpus, tokenizer_kind: str | None = None) -> CorpusSummary:
-    """Read a corpus through and describe it: three passes, in memory only the vocabulary."""
+    """Compute corpus statistics in three passes; only the vocabulary is held in memory."""
     tokenizer = tokenizer_for(corpus, tokenizer_kind)
     counters = {name: _count_duplicates(split) for name, split in corpus.splits.items()}
     truth = corpus.truth
@@ -145,7 +145,7 @@ def _describe_split(
 
 
 def length_histogram(lengths: Counter[int]) -> tuple[HistogramBin, ...]:
-    """Bars of equal, round width that hold 99 in 100; the last one takes the tail."""
+    """Length histogram with bins of equal, round width for 99 %; the last bin holds the tail."""
     ordered = sorted(lengths)
     wanted, seen, most = 0.99 * lengths.total(), 0, 0
     for most in ordered:
@@ -168,7 +168,7 @@ def length_histogram(lengths: Counter[int]) -> tuple[HistogramBin, ...]:
 
 
 def _round_up(width: float) -> int:
-    """The least of 1, 2, 5, 10, 20, 50, … that is not smaller."""
+    """The smallest of 1, 2, 5, 10, 20, 50, … that is not less than `width`."""
     scale = 1
     while 10 * scale < width:
         scale *= 10

@@ -1,4 +1,4 @@
-"""Countries and their capitals, the table that both `capitals` languages speak of."""
+"""Table of countries and capitals, used by the `capitals` languages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.resources import files
 
 @dataclass(frozen=True, kw_only=True)
 class Country:
-    """A country, its capital and sometimes another city of it, in Chinese and English."""
+    """A country, its capital and optionally another city, in Chinese and English."""
 
     country_zh: str
     country_en: str
@@ -23,7 +23,7 @@ class Country:
 
 @cache
 def country_table() -> tuple[Country, ...]:
-    """The members of the United Nations with one undisputed capital, the best known first.
+    """The members of the United Nations with one undisputed capital, best known first.
 
     Left out because their capital is divided, disputed, moving or absent: Bolivia, Equatorial
     Guinea, Eswatini, Israel, Nauru, South Africa, Sri Lanka.
@@ -33,11 +33,10 @@ def country_table() -> tuple[Country, ...]:
 
 
 def country_distribution(*, flatness: float = 10.0) -> tuple[float, ...]:
-    """The probability of each country in `country_table()`: Zipf-Mandelbrot, p(r) ∝ 1 / (r +
-    flatness).
+    """Zipf-Mandelbrot distribution over `country_table()`: p(r) ∝ 1 / (r + flatness).
 
-    With ten, the first country comes twenty times as often as the last, so that a corpus of a few
-    thousand sentences still mentions every one of them.
+    With flatness 10, the first country is twenty times as frequent as the last, so that a few
+    thousand sentences still mention every country.
     """
     weights = [1.0 / (rank + flatness) for rank in range(1, len(country_table()) + 1)]
     return tuple(weight / sum(weights) for weight in weights)

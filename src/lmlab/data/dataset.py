@@ -1,4 +1,4 @@
-"""A split as ids: tokenised once, kept in memory-mapped files if it is large, cached by content."""
+"""Tokenised dataset: a split as ids, memory-mapped if large, cached by content."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from lmlab.data.lines import ReadingReport
 from lmlab.data.tokenizers import Tokenizer
 
 MAX_IN_MEMORY = 2**20
-"""Splits of at most so many tokens are tokenised afresh each time and leave no files."""
+"""Splits of at most so many tokens are tokenised in memory each time and leave no files."""
 
 
 class TokenDataset:
-    """Sequences of ids by index, as their layout says.
+    """Token sequences by index, following a layout.
 
-    Sentences and pairs: `<s> w … </s>`, cut where the layout cuts. Contiguous text: one stream
+    Sentences and pairs: `<s> w … </s>`, truncated as the layout says. Contiguous text: one stream
     `</s> w … </s> w … </s>` whose first token is context only, so that every token of the text is
-    predicted once; sequence i is line i with the `</s>` before it. In each sequence the first token
+    predicted once; sequence i is line i with the preceding `</s>`. In each sequence the first token
     is context and the others are predicted.
     """
 
@@ -46,9 +46,9 @@ class TokenDataset:
         self.layout = layout
         self.vocabulary = vocabulary
         self.report = report
-        """What the reader met when the split was tokenised."""
+        """Counts of the reader when the split was tokenised."""
         self.characters = columns["characters"]
-        """(N,) characters of each text: its len(); of a cut text, to the end of its last token."""
+        """(N,) characters of each text; for a truncated text, up to the end of its last token."""
         self.unknown_counts = columns["unknown"]
         """(N,) unknown tokens among the predicted ones of each sequence."""
         self._tokens = columns["tokens"]
@@ -56,7 +56,7 @@ class TokenDataset:
         self._condition_tokens = columns.get("condition_tokens")
         self._condition_offsets = columns.get("condition_offsets")
         self._entities = columns.get("entities")
-        # A line of contiguous text is shown with the </s> before it, which is the last line's.
+        # A line of contiguous text includes the preceding </s>, which belongs to the line before.
         self._overlap = 1 if layout.kind == "contiguous" else 0
 
     @classmethod
@@ -72,18 +72,18 @@ class TokenDataset:
         in_memory: int = MAX_IN_MEMORY,
         entities: EntityNumbering | None = None,
     ) -> TokenDataset:
-        """Tokenise a split, or open what was tokenised before.
+        """Tokenise a split, or open its cache.
 
-        `cache`: folder of the memory-mapped files; LMLAB_CACHE or the user's cache folder unless
-        given. `condition_tokenizer`: for the source side of pairs, if it is another. `in_memory`:
-        a split of more tokens than this goes to files, in constant memory. `entities`: numbers of
-        what the texts name, where a corpus tells.
+        `cache`: folder of the memory-mapped files; LMLAB_CACHE or the user's cache folder by
+        default. `condition_tokenizer`: for the source side of pairs, if different. `in_memory`: a
+        split of more tokens goes to files, in constant memory. `entities`: entity ids, for
+        annotated corpora.
         """
         source = condition_tokenizer or tokenizer
         place = (default_cache() if cache is None else Path(cache)) / cache_key(
             split=split.fingerprint(),
             tokenizers=[tokenizer.fingerprint(), source.fingerprint()],
-            # Which tokens frame a text, and which one counts as unknown.
+            # They decide which tokens frame a text and which one counts as unknown.
             vocabularies=[asdict(tokenizer.vocabulary), asdict(source.vocabulary)],
             layout=asdict(layout),
             **({} if entities is None else {"entities": entities.fingerprint()}),
@@ -116,13 +116,13 @@ class TokenDataset:
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> NDArray[Any]:
-        """Ids of sequence `index`, context first; a view, not to be written to."""
+        """Ids of sequence `index`, context token first; a read-only view."""
         if not 0 <= index < len(self):
             raise IndexError(f"sequence {index} of {len(self)}")
         return self._tokens[self._offsets[index] - self._overlap : self._offsets[index + 1]]
 
     def condition(self, index: int) -> NDArray[Any]:
-        """Ids of what sequence `index` is given: `<s> w … </s>` of the source sentence."""
+        """Ids of the condition of sequence `index`: `<s> w … </s>` of the source sentence."""
         if self._condition_tokens is None or self._condition_offsets is None:
             raise UserError("only a corpus of pairs has conditions; this one holds single texts.")
         offsets = self._condition_offsets
@@ -130,27 +130,27 @@ class TokenDataset:
 
     @property
     def has_entities(self) -> bool:
-        """Whether it tells which entity each token names."""
+        """Whether tokens are annotated with entities."""
         return self._entities is not None
 
     def entities(self, index: int) -> NDArray[Any]:
-        """The entity of each token of sequence `index`, -1 where none is told."""
+        """The entity of each token of sequence `index`, -1 for none."""
         assert self._entities is not None, "built without entities"
         return self._entities[self._offsets[index] : self._offsets[index + 1]]
 
     @property
     def has_condition(self) -> bool:
-        """Whether the sequences are given something."""
+        """Whether sequences have a condition (source)."""
         return self._condition_tokens is not None
 
     @property
     def stream(self) -> NDArray[Any]:
-        """All ids in a row; of contiguous text the first is context and the others predicted."""
+        """All ids concatenated; in contiguous text the first is context, the others predicted."""
         return self._tokens
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """(N + 1,) where in the stream each sequence starts, and the last one ends."""
+        """(N + 1,) start of each sequence in the stream, and the end of the last."""
         return self._offsets
 
     @property
@@ -159,7 +159,7 @@ class TokenDataset:
         return self.lengths_between(0, len(self))
 
     def lengths_between(self, low: int, high: int) -> NDArray[np.int64]:
-        """Lengths of the sequences low to high - 1, without reading the others."""
+        """Lengths of sequences low to high - 1, without reading the others."""
         return np.diff(self._offsets[low : high + 1]) + self._overlap
 
     def condition_lengths_between(self, low: int, high: int) -> NDArray[np.int64]:
@@ -174,7 +174,7 @@ class TokenDataset:
 
     @property
     def total_characters(self) -> int:
-        """Number of characters the predicted tokens stand for; ends of lines are not counted."""
+        """Number of characters of the predicted tokens; line ends are not counted."""
         return int(self.characters.sum(dtype=np.int64))
 
     @property

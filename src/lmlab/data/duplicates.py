@@ -1,4 +1,4 @@
-"""Counting repeated texts in bounded memory."""
+"""Duplicate counting in bounded memory, by distinct sampling."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ HASH_SPACE = 2**64
 
 
 class DuplicateCounter:
-    """How many examples repeat an earlier one; exact up to `capacity` different texts.
+    """Counts examples that repeat an earlier one; exact up to `capacity` distinct texts.
 
-    Beyond it a fair sample of the different texts is kept, those whose hash lies below a falling
+    Beyond that it keeps a uniform sample of the distinct texts, those whose hash is below a falling
     threshold (Gibbons 2001, "Distinct sampling for highly-accurate answers to distinct values
-    queries"), and counts are scaled up by its share.
+    queries"), and scales the counts by the sampling rate.
     """
 
     def __init__(self, capacity: int = 2**20) -> None:
@@ -24,7 +24,7 @@ class DuplicateCounter:
 
     @property
     def exact(self) -> bool:
-        """Whether every text was kept, so that the counts are no estimates."""
+        """Whether every text was kept, so that the counts are exact."""
         return self._threshold == HASH_SPACE
 
     @property
@@ -34,7 +34,7 @@ class DuplicateCounter:
         return round(repeats * HASH_SPACE / self._threshold)
 
     def add(self, example: Example) -> None:
-        """Count one example; a pair is repeated only if both of its sides are."""
+        """Count one example; a pair is a duplicate only if both sides are."""
         key = _hash(example)
         if key >= self._threshold:
             return
@@ -44,7 +44,7 @@ class DuplicateCounter:
             self._counts = {k: n for k, n in self._counts.items() if k < self._threshold}
 
     def seen_in(self, other: DuplicateCounter) -> int:
-        """Examples of this split whose text occurs in the other one."""
+        """Examples of this split whose text occurs in the other split."""
         threshold = min(self._threshold, other._threshold)
         seen = sum(
             count for key, count in self._counts.items() if key < threshold and key in other._counts
@@ -53,7 +53,7 @@ class DuplicateCounter:
 
 
 def _hash(example: Example) -> int:
-    # Lengths first, so that no two different pairs run together to the same bytes.
+    # Length prefix, so that no two different pairs hash the same bytes.
     condition = example.condition or ""
     data = f"{len(condition)}:{condition}{example.text}".encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

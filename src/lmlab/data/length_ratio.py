@@ -1,4 +1,4 @@
-"""Pairs of absurd lengths: a translation of forty words for a source of one is a mistake."""
+"""Length-ratio filter for parallel corpora: drops pairs whose sides differ too much in length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmlab.data.readers import Example, ExampleReader
 
 @dataclass(frozen=True, kw_only=True)
 class LengthRatioFilter:
-    """The pairs of a reader of which neither side has more than `most` times the other's words."""
+    """Reader wrapper: keeps pairs whose length ratio in words is at most `most`."""
 
     reader: ExampleReader
     max_ratio: float
@@ -37,13 +37,13 @@ def within_length_ratio(text: str, source: str, most: float) -> bool:
     """Whether neither side of a pair has more than `most` times the words of the other."""
     counts = [len(text.split()), len(source.split())]
     if min(counts) <= 1:
-        # Text without spaces is counted by its characters, or all of it would be one word.
+        # Text without spaces is measured in characters; otherwise all of it would be one word.
         counts = [len(text), len(source)]
     return max(counts) <= most * max(min(counts), 1)
 
 
 def filter_by_length_ratio(corpus: Corpus, most: float) -> Corpus:
-    """The corpus without those pairs of its training split; what is held out stays as it is."""
+    """Filter the training split by length ratio; held-out splits are unchanged."""
     if corpus.layout.kind != "pairs":
         raise UserError(
             f"a ratio of lengths is for pairs of texts, and {corpus.name} holds single ones; leave "

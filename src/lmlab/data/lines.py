@@ -1,4 +1,4 @@
-"""Lines of text out of files: UTF-8 checked, gzip opened, oddities counted and never hidden."""
+"""Line reader: UTF-8 validation, gzip, and a report of every irregularity."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from lmlab.core.errors import UserError
 from lmlab.core.limits import limit, limit_exceeded_error
 
 Errors = Literal["strict", "replace"]
-"""What to do with a bad byte or row: stop and say where, or replace (skip) and count it."""
+"""Error handling for a bad byte or row: raise with its location, or replace (skip) and count."""
 
 LONG_LINE = 100_000
-"""A line of more characters than this is counted as long; it is read all the same."""
+"""Lines of more characters are counted as long, but still read."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(kw_only=True)
 class ReadingReport:
-    """What a pass over a corpus met; filled by the reader while it reads."""
+    """Counts of a pass over a corpus, filled in while reading."""
 
     files: int = 0
     """Files opened."""
     lines: int = 0
     """Lines read, empty ones too."""
     examples: int = 0
-    """Examples handed out."""
+    """Examples yielded."""
     empty_lines: int = 0
     """Lines with nothing but white space: skipped."""
     empty_rows: int = 0
@@ -39,25 +39,25 @@ class ReadingReport:
     long_lines: int = 0
     """Lines of more than `LONG_LINE` characters: kept."""
     crlf_lines: int = 0
-    """Lines that ended as on Windows: read like the others."""
+    """Lines with Windows line ends: read like the others."""
     bom_files: int = 0
-    """Files that began with a byte order mark: the mark is dropped."""
+    """Files with a byte order mark, which is dropped."""
     replaced_bytes: int = 0
     """Bytes that are not UTF-8, replaced by U+FFFD (only with errors="replace")."""
     bad_rows: int = 0
-    """Rows that could not be understood: skipped (only with errors="replace")."""
+    """Malformed rows: skipped (only with errors="replace")."""
     uneven_pairs: int = 0
-    """Pairs of too uneven lengths: dropped (only where that is asked for)."""
+    """Pairs beyond the maximum length ratio: dropped (only with that filter)."""
     bytes_read: int = field(default=0, repr=False)
     """Bytes of text read so far, for the progress bar."""
 
     def summary(self) -> str:
-        """One line for the user: the sizes, and of the oddities those that occurred."""
+        """One-line summary: sizes, and the irregularities that occurred."""
         parts = [f"{self.examples:,} examples", f"{self.lines:,} lines", f"{self.files:,} files"]
         return ", ".join(filter(None, [*parts, self.oddities()]))
 
     def oddities(self) -> str:
-        """The oddities that occurred, with their numbers."""
+        """The irregularities that occurred, with their counts."""
         oddities = {
             "empty lines skipped": self.empty_lines,
             **self._lost(),
@@ -69,12 +69,12 @@ class ReadingReport:
         return ", ".join(_told(oddities))
 
     def add(self, other: ReadingReport) -> None:
-        """Count what another pass met as well."""
+        """Add the counts of another pass."""
         for spec in fields(self):
             setattr(self, spec.name, getattr(self, spec.name) + getattr(other, spec.name))
 
     def losses(self) -> str:
-        """What is not, or not wholly, in the examples though it was to be; nothing of the rest."""
+        """Counts of input that was dropped or altered."""
         return ", ".join(_told(self._lost()))
 
     def _lost(self) -> dict[str, int]:
@@ -90,7 +90,7 @@ def _told(counts: Mapping[str, int]) -> list[str]:
 
 
 def check_errors(errors: str) -> Errors:
-    """The value as one of the two allowed, or an error that names them."""
+    """Validate an error-handling mode; raises an error that names the two allowed."""
     if errors not in ("strict", "replace"):
         raise UserError(f"errors must be 'strict' or 'replace', not {errors!r}.")
     return cast(Errors, errors)
@@ -99,11 +99,11 @@ def check_errors(errors: str) -> Errors:
 def numbered_lines(
     path: Path, report: ReadingReport, errors: Errors = "strict", *, around: str | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Number (from 1) and text of each line of a file, without the white space around it.
+    """Yield number (from 1) and text of each line of a file, stripped.
 
-    Lines end at a line feed and nowhere else, so that numbers agree with an editor's. Empty lines
-    are handed out as "" and counted; one line at a time is held in memory. `around` are the
-    characters that are taken away at both ends; all white space unless given.
+    Lines end at line feeds only, so that numbers agree with an editor's. Empty lines are yielded as
+    "" and counted; one line at a time is held in memory. `around` are the characters stripped at
+    both ends; all white space by default.
     """
     report.files += 1
     for number, raw in _raw_lines(path):
@@ -122,8 +122,7 @@ def numbered_lines(
 def held_lines(
     path: Path, report: ReadingReport, errors: Errors = "strict"
 ) -> Iterator[tuple[int, str]]:
-    """`numbered_lines` for a file whose lines are all kept in memory: what gzip unpacks is bounded
-    by the limit `unpacked`."""
+    """`numbered_lines` for files held in memory: gzip output is bounded by the limit `unpacked`."""
     before = report.bytes_read
     most = limit("unpacked") if path.is_file() and is_gzip(path) else None
     for line in numbered_lines(path, report, errors):
@@ -133,7 +132,7 @@ def held_lines(
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether the file's first bytes are gzip's; its name is not asked."""
+    """Whether the file starts with gzip's magic bytes, whatever its name."""
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
 
@@ -151,9 +150,9 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def bounded_lines(file: IO[bytes], name: str) -> Iterator[bytes]:
-    """The lines of a binary file; a UserError where one is longer than the limit `line`.
+    """Lines of a binary file; a UserError if one is longer than the limit `line`.
 
-    So that a gzip bomb, which unpacks to a single line of gigabytes, fills no memory.
+    So a gzip bomb that unpacks to a single line of gigabytes does not fill the memory.
     """
     most = limit("line")
     for number in itertools.count(1):
@@ -182,7 +181,7 @@ def _decode(raw: bytes, path: Path, number: int, report: ReadingReport, errors: 
                 "--errors replace."
             ) from None
     text = raw.decode("utf-8", "replace")
-    # A replacement character costs three bytes; those that stood in the text already are no error.
+    # Count the new replacement characters; those already in the text are no error.
     replacements = text.count("\ufffd") - raw.count("\ufffd".encode())
     report.replaced_bytes += len(raw) - (len(text.encode()) - 3 * replacements)
     return text

@@ -1,12 +1,12 @@
-"""From what a user writes (`--data CORPUS`) to a corpus.
+"""Corpus specifications (`--data CORPUS`): parse one and open the corpus.
 
 capitals                    a built-in name
 poems.txt                   a file: split 90/5/5 by seed
 folder/                     with train*, val*|valid*|dev*, test* (files, shards or folders)
 contiguous:PATH             a file or folder read as one stream, as PTB is
 parallel:de-en:FOLDER       train*.de with train*.en, and so on
-parallel:a.de,a.en          two files whose lines belong together, split as a file is
-multi30k-l20:PATH           a protocol and where its data is, or without PATH in LMLAB_DATA
+parallel:a.de,a.en          two line-aligned files, split like a single file
+multi30k-l20:PATH           a protocol and its data folder; without PATH, in LMLAB_DATA
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FORMATS: dict[str, Callable[..., ExampleReader]] = {
 
 
 def load_corpus(spec: str, *, errors: str, seed: int) -> Corpus:
-    """The corpus that the specification names."""
+    """Load the corpus that the specification names."""
     checked = check_errors(errors)
     if seed < 0:
         raise UserError(f"a seed must be 0 or more, not {seed}.")
@@ -77,7 +77,7 @@ def load_corpus(spec: str, *, errors: str, seed: int) -> Corpus:
     else:
         raise _unknown(spec, head, colon)
     for split in corpus.splits.values():
-        split.first()  # an empty split is told now, not after an hour of training
+        split.first()  # report an empty split now, not after an hour of training
     return corpus
 
 
@@ -98,7 +98,7 @@ def _protocol_root(name: str, path: str) -> Path:
 def _exists(spec: str) -> bool:
     try:
         return Path(spec).expanduser().exists()
-    except (OSError, RuntimeError):  # a name too long for the system, a home that is not there
+    except (OSError, RuntimeError):  # a name too long for the system, or a missing home folder
         return False
 
 
@@ -134,7 +134,7 @@ def _open_path(path: Path, errors: Errors, seed: int, contiguous: bool = False) 
 def _split_file(
     reader: ExampleReader, name: str, seed: int, contiguous: bool = False
 ) -> tuple[dict[str, Split], str]:
-    """The splits of what one reader reads, and how they were made."""
+    """The splits of a single reader's examples, and a description of how they were made."""
     whole = Split(reader, name="train")
     if len(whole.first(SPLIT_BLOCK)) < SPLIT_BLOCK:
         few = f"fewer than {SPLIT_BLOCK} examples, so all of them are train and nothing is held out"
@@ -174,7 +174,7 @@ def _uses(reader: ExampleReader, kind: type) -> bool:
 
 
 def reader_for(path: Path, errors: Errors = "strict") -> ExampleReader:
-    """The reader of a file, by its name; `.gz` is looked through."""
+    """The reader for a file, by its suffix (before `.gz`)."""
     return FORMATS.get(_suffix(path), PlainText)(path=path, errors=errors)
 
 
@@ -283,5 +283,5 @@ def _side_of_folder(folder: Path, part: str, language: str) -> list[Path]:
 
 
 def _without_twins(files: list[Path]) -> list[Path]:
-    """A file that lies there packed and unpacked is read once."""
+    """Drop the second of a file's packed and unpacked copies."""
     return [file for file in files if file.suffix != ".gz" or file.with_suffix("") not in files]

@@ -1,13 +1,13 @@
-"""Which texts, or n-grams, a corpus holds: millions of them in a few bytes each.
+"""Membership tests (hash sets) for the texts or n-grams of a corpus, a few bytes per entry.
 
-    known = KnownTexts(tokens, offsets)
+    known = TextSet(tokens, offsets)
     known(batch_tokens, lengths, places)
 
-A text is reduced to a number of 64 bits (Zobrist 1970): the sum, modulo 2^64, of one random number
-for each place and token. The numbers are kept as a quotient and a remainder (Cleary 1984, Compact
-Hash Tables Using Bidirectional Linear Probing; Bender et al. 2012 for filters): the first bits say
-the bucket, of the others as many as are asked for are stored. What is in the corpus is always
-found; what is not is found by mistake once in 2^bits / (entries a bucket).
+A text has a 64-bit Zobrist hash (Zobrist 1970): the sum, modulo 2^64, of one random number per
+(position, token). Hashes are stored by quotienting (Cleary 1984, Compact Hash Tables Using
+Bidirectional Linear Probing; Bender et al. 2012 for filters): the first bits select the bucket,
+and `bits` of the others are stored. There are no false negatives; the false-positive rate is
+(entries per bucket) / 2^bits.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ POSITION_KEY, TOKEN_KEY, MIX_KEY = (
 )
 """The constants of SplitMix64 (Steele et al. 2014)."""
 TOKENS_AT_ONCE = 2**20
-"""Tokens of a corpus that are hashed together."""
+"""Corpus tokens hashed at once."""
 PER_BUCKET = 8
-"""Entries that a bucket has at least, on average, where there are so many: less than twice that."""
+"""Minimum average number of entries per bucket (if there are enough); below twice that."""
 
 
 class MembershipTest(Protocol):
-    """Whether changed texts are ones that a corpus holds."""
+    """Tests whether edited texts occur in a corpus."""
 
     def __call__(
         self, tokens: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """(B,) of texts (B, T) of the given lengths that were changed at one place (B,) each."""
+        """(B,) for texts (B, T) of the given lengths, each edited at one position (B,)."""
         ...
 
 
 class HashSet:
-    """A set of 64-bit hashes as sorted remainders of `bits` (16 or 32) in buckets.
+    """Set of 64-bit hashes, stored as sorted remainders of `bits` (16 or 32) in buckets.
 
-    Memory: bits / 8 + 4 / (entries a bucket, 8 to 16) bytes an entry. An absent hash is found by
-    mistake with probability (entries a bucket) / 2^bits: about 3e-9 with 32 bits, 2e-4 with 16.
-    Cost of asking: as many comparisons as the fullest bucket has entries, vectorised.
+    Memory: bits / 8 + 4 / (entries per bucket, 8 to 16) bytes per entry. False-positive rate:
+    (entries per bucket) / 2^bits, about 3e-9 with 32 bits, 2e-4 with 16. Query cost: one vectorised
+    comparison per entry of the fullest bucket.
     """
 
     def __init__(self, hashes: Hashes, *, bits: int = 32) -> None:
@@ -66,7 +66,7 @@ class HashSet:
 
     @property
     def bytes(self) -> int:
-        """Memory that the set takes."""
+        """Memory of the set in bytes."""
         return self._remainders.nbytes + self._starts.nbytes
 
     def contains(self, hashes: Hashes) -> NDArray[np.bool_]:
@@ -91,7 +91,7 @@ class HashSet:
 
 
 class TextSet:
-    """Whether a text is, token for token, one of the corpus."""
+    """Membership test for whole texts: is the text, token for token, in the corpus?"""
 
     def __init__(
         self, tokens: NDArray[np.generic], offsets: NDArray[np.int64], *, bits: int = 32
@@ -107,9 +107,9 @@ class TextSet:
 
 
 class NgramSet:
-    """Whether all n-grams of a text that cover the changed place are ones of the corpus.
+    """Membership test for n-grams: are all n-grams covering the edited position in the corpus?
 
-    A text of fewer than n tokens has none, and is not known.
+    False for a text of fewer than n tokens, which has none.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class NgramSet:
 
 
 def text_hashes(tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> Hashes:
-    """(N,) one for each text of flat ids, whose texts start and end at `offsets` (N + 1)."""
+    """(N,) hash of each text of flat ids, whose texts start and end at `offsets` (N + 1)."""
     sums = np.zeros(len(offsets) - 1, dtype=np.uint64)
     for first in range(int(offsets[0]), int(offsets[-1]), TOKENS_AT_ONCE):
         flat = np.arange(first, min(first + TOKENS_AT_ONCE, int(offsets[-1])))
@@ -153,7 +153,7 @@ def text_hashes(tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> Hash
 def ngram_hashes(
     tokens: NDArray[np.generic], offsets: NDArray[np.int64], size: int
 ) -> Iterator[Hashes]:
-    """Those of all `size` tokens in a row within a text, some at a time."""
+    """Hashes of all n-grams of `size` tokens within texts, in chunks."""
     last = int(offsets[-1]) - size + 1
     for first in range(int(offsets[0]), last, TOKENS_AT_ONCE):
         begins = np.arange(first, min(first + TOKENS_AT_ONCE, last))
@@ -166,7 +166,7 @@ def ngram_hashes(
 
 
 def position_hashes(tokens: NDArray[np.generic], places: NDArray[np.int64]) -> Hashes:
-    """A random number for each pair of a token and a place, shapes broadcast."""
+    """A random number for each (token, position) pair; shapes broadcast."""
     ids = tokens.astype(np.uint64) + np.uint64(1)
     return splitmix64(
         splitmix64(ids * POSITION_KEY) + (places.astype(np.uint64) + np.uint64(1)) * POSITION_KEY
@@ -174,13 +174,13 @@ def position_hashes(tokens: NDArray[np.generic], places: NDArray[np.int64]) -> H
 
 
 def sorted_unique(numbers: Hashes) -> Hashes:
-    """Sorted, each once; numpy's own way goes through a hash table, at several times the cost."""
+    """Sorted unique values; `np.unique` uses a hash table, at several times the cost."""
     ordered = np.sort(numbers)
     return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)]]
 
 
 def splitmix64(numbers: Hashes) -> Hashes:
-    """SplitMix64's mixing, whose products wrap around."""
+    """SplitMix64 mixing function; products wrap around."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * TOKEN_KEY
     numbers = (numbers ^ (numbers >> np.uint64(27))) * MIX_KEY
     return numbers ^ (numbers >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Where a text names something, and the sentence around it."""
+"""Entity name matching: find a name in a text, and the sentence around it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _END = re.compile(r"[.!?。！？](?=\s|$)|(?<=[。！？])")
 
 
 def find_entity_name(text: str, name: str) -> tuple[int, int] | None:
-    """Characters [low, high) of the first place where a text has a name as whole words.
+    """Characters [low, high) of the first whole-word occurrence of a name in a text.
 
-    Capitals do not count. A name is not found inside a longer word.
+    Case-insensitive; never inside a longer word.
     """
     found = _pattern(name).search(text)
     return None if found is None else found.span()
 
 
 def sentence_around(text: str, low: int, high: int) -> str:
-    """The sentence of a text that holds the characters [low, high), without space around it."""
+    """The sentence of a text that contains characters [low, high), stripped."""
     ends = [match.end() for match in _END.finditer(text)]
     first = max((end for end in ends if end <= low), default=0)
     last = min((end for end in ends if end >= high), default=len(text))

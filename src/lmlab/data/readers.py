@@ -1,7 +1,7 @@
-"""Readers: how a file of some format becomes a stream of examples.
+"""File readers: parse a file of some format into a stream of examples.
 
-A reader is a small frozen record of where the text is and what it looks like. Nothing is read until
-`read` is called; each call is a fresh pass in constant memory.
+A reader is a small frozen record of a file's path and format. Nothing is read until `read` is
+called; each call is a new pass in constant memory.
 """
 
 from __future__ import annotations
@@ -23,40 +23,39 @@ from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """Words of a text that name an entity."""
+    """Entity mention: a character span of a text that names an entity."""
 
     start: int
     """The first character."""
     end: int
     """The character after the last."""
     entity: str
-    """The entity's name in the knowledge that it belongs to."""
+    """The entity's name in its knowledge base."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One text of a corpus."""
+    """One example of a corpus: a text, optionally with its source and mentions."""
 
     text: str
-    """The text itself, without white space around it."""
+    """The text itself, stripped."""
     condition: str | None = None
-    """What the text is given: the source sentence of a pair."""
+    """The condition of the text: the source sentence of a pair."""
     name: str | None = None
-    """Where it has one: a FASTA identifier."""
+    """Optional name: a FASTA identifier."""
     mentions: tuple[Mention, ...] = ()
-    """What it names, where the corpus tells, from left to right and none over another."""
+    """Annotated entity mentions, from left to right, without overlap."""
     location: str | None = field(default=None, compare=False)
-    """The file and the line of a text with mentions, where it has any, for errors to name."""
+    """File and line of a text with mentions, if it has any, for error messages."""
     line: int | None = field(default=None, compare=False)
-    """Line of the file, from 1; of a FASTA sequence that of its name. None where there is no file.
-    """
+    """Line in the file, from 1; for a FASTA sequence that of its name. None without a file."""
 
 
 class ExampleReader(Protocol):
-    """A source of examples that can be read again and again."""
+    """A source of examples that can be read repeatedly."""
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
-        """A fresh pass over the examples, which counts in `report` what it meets."""
+        """A new pass over the examples, with its counts added to `report`."""
         ...
 
     def identity(self) -> str:
@@ -64,13 +63,13 @@ class ExampleReader(Protocol):
         ...
 
     def files(self) -> Sequence[Path]:
-        """The files it reads, none for generated texts."""
+        """The files it reads; empty for generated texts."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainText:
-    """A sentence a line; contiguous text is read alike, and its `Layout` joins the lines again."""
+    """One sentence per line; for contiguous text the `Layout` joins the lines again."""
 
     path: Path
     errors: Errors = "strict"
@@ -89,7 +88,7 @@ class PlainText:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines:
-    """A JSON object a line: `text` or `sentence`, or the two sides of a pair.
+    """One JSON object per line: `text` or `sentence`, or the two sides of a pair.
 
     The sides are `source` and `target`; an object with both is read as a pair, whatever else it
     holds. A text may have `mentions` of entities, a list of [start, end, entity] by characters.
@@ -149,14 +148,14 @@ def _json_example(line: str) -> Example:
 
 
 def read_fields(row: Mapping[str, object]) -> tuple[str, ...]:
-    """The fields of a JSON object that a corpus has a use for: both sides of a pair, or a text."""
+    """The fields of a JSON object that a corpus uses: both sides of a pair, or a text."""
     if "source" in row and "target" in row:
         return "source", "target"
     return next(((key,) for key in ("text", "sentence") if key in row), ())
 
 
 def _json_mentions(row: dict[str, object], key: str) -> tuple[Mention, ...]:
-    """`mentions`, a list of [start, end, entity]: characters of the text as it stands there."""
+    """Parse `mentions`, a list of [start, end, entity] in characters of the unstripped text."""
     listed, text = row.get("mentions", []), str(row[key])
     if not isinstance(listed, list):
         raise ValueError(f"expected a list in 'mentions', got {type(listed).__name__}")
@@ -187,7 +186,7 @@ def _json_text(row: dict[str, object], key: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Fasta:
-    """Named sequences of letters: a line `>name …`, then the letters on one or more lines."""
+    """FASTA: named sequences of letters, a line `>name …` followed by lines of letters."""
 
     path: Path
     errors: Errors = "strict"
@@ -233,7 +232,7 @@ def _fasta_example(
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelFiles:
-    """Two files whose lines belong together: the source and its translation."""
+    """Parallel corpus in two line-aligned files: the source and its translation."""
 
     source: Path
     target: Path
@@ -248,7 +247,7 @@ class ParallelFiles:
             if source[1] and target[1]:
                 yield Example(target[1], condition=source[1], line=source[0])
             elif source[1] or target[1]:
-                # It is told as a pair, so its empty side no more as a line.
+                # Counted as a pair, so its empty side is not counted as a line again.
                 report.empty_rows += 1
                 report.empty_lines -= 1
 
@@ -280,13 +279,13 @@ class ParallelFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class TabSeparated:
-    """Pairs in two columns: source, tab, target."""
+    """Parallel corpus in two columns: source, tab, target."""
 
     path: Path
     errors: Errors = "strict"
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
-        # A tab at an end of a line is kept: it tells that the side before or after it is empty.
+        # Leading and trailing tabs are kept: they mark an empty side.
         for number, line in numbered_lines(self.path, report, self.errors, around=" \r\n"):
             columns = [column.strip() for column in line.strip().split("\t")]
             if not any(columns):
@@ -312,7 +311,7 @@ class TabSeparated:
 
 @dataclass(frozen=True)
 class ChainedReaders:
-    """Readers one after another: the files of a folder."""
+    """Concatenation of readers: the files of a folder."""
 
     readers: tuple[ExampleReader, ...]
 
@@ -329,12 +328,12 @@ class ChainedReaders:
 
 @dataclass(frozen=True)
 class GeneratedExamples:
-    """Examples made by a function: generated languages, lists in memory."""
+    """Examples from a function: generated languages, lists in memory."""
 
     make: Callable[[], Iterable[Example]]
-    """Called once for each pass; must give the same examples each time."""
+    """Called once per pass; must return the same examples each time."""
     name: str
-    """Name, version and seed: whatever decides the examples."""
+    """Name, version and seed: everything that determines the examples."""
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         yield from self.make()
@@ -347,7 +346,7 @@ class GeneratedExamples:
 
 
 def file_hash(path: Path) -> str:
-    """Hash of a file's bytes, read once for each state of the file on disk."""
+    """Hash of a file's bytes, cached by the file's size and modification time."""
     try:
         state = path.stat()
         return _file_hash(path, state.st_size, state.st_mtime_ns)
@@ -357,6 +356,6 @@ def file_hash(path: Path) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _file_hash(path: Path, size: int, changed: int) -> str:
-    del size, changed  # part of the key only: a changed file is read again
+    del size, changed  # only part of the cache key: a changed file is read again
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

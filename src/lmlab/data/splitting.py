@@ -1,4 +1,4 @@
-"""Parts of what a reader gives: how a single file becomes train, validation and test."""
+"""Train/validation/test splits of a single reader."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Example, ExampleReader
 
 SPLIT_BLOCK = 20
-"""Of each 20 examples in a row one is validation and one is test: 90/5/5 exactly."""
+"""Of every 20 consecutive examples one is validation and one is test: 90/5/5 exactly."""
 
 
 @dataclass(frozen=True)
 class SelectedExamples:
-    """The examples whose index (from 0) a rule keeps, in the order of the file."""
+    """The examples whose index (from 0) satisfies a predicate, in file order."""
 
     reader: ExampleReader
     predicate: Callable[[int], bool]
     rule: str
-    """The rule in words; it is part of the identity, so it must say all that decides it."""
+    """Description of the predicate; part of the identity, so it must determine it completely."""
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         for index, example in enumerate(self.reader.read(report)):
@@ -38,10 +38,10 @@ class SelectedExamples:
 
 
 def split_by_block(reader: ExampleReader, part: str, seed: int) -> SelectedExamples:
-    """Train, validation or test part of a file, 90/5/5, by a hash of block number and seed.
+    """90/5/5 split (train, validation or test) by a hash of block number and seed.
 
-    The choice is made inside each block of 20 examples, so that a pass needs no count of the whole,
-    the proportions are exact, and text that drifts along a file is represented in each part.
+    The choice is made within each block of 20 examples, so that a pass needs no total count, the
+    proportions are exact, and text that drifts along a file is represented in each part.
     """
     return SelectedExamples(
         reader, lambda index: split_of_index(index, seed) == part, f"{part} of 90/5/5, seed {seed}"
@@ -49,7 +49,7 @@ def split_by_block(reader: ExampleReader, part: str, seed: int) -> SelectedExamp
 
 
 def split_of_index(index: int, seed: int) -> str:
-    """Whether an example of a file that is divided by block is train, validation or test."""
+    """The split (train, validation or test) of an example index under `split_by_block`."""
     block, place = divmod(index, SPLIT_BLOCK)
     validation, test = _held_out_places(block, seed)
     return {validation: "validation", test: "test"}.get(place, "train")
@@ -71,7 +71,7 @@ def split_every_fifth(reader: ExampleReader, part: str) -> SelectedExamples:
 
 
 def split_by_position(reader: ExampleReader, part: str, total: int) -> SelectedExamples:
-    """The first 90 %, next 5 % or last 5 % of a contiguous text, whose order must be kept."""
+    """The first 90 %, next 5 % or last 5 % of a contiguous text, in order."""
     first, second = total * 90 // 100, total * 95 // 100
     low, high = {"train": (0, first), "validation": (first, second), "test": (second, total)}[part]
     return SelectedExamples(reader, lambda index: low <= index < high, f"{low} to {high}")
@@ -79,14 +79,14 @@ def split_by_position(reader: ExampleReader, part: str, total: int) -> SelectedE
 
 @dataclass(frozen=True)
 class ShuffledExamples:
-    """A share of the examples, shuffled once by seed; they are all held in memory for it."""
+    """A fraction of the examples, shuffled once by seed; all are held in memory."""
 
     reader: ExampleReader
     seed: int
     low: float
-    """Start of the share, as a fraction of all."""
+    """Start, as a fraction of all examples."""
     high: float
-    """End of the share."""
+    """End, as a fraction of all examples."""
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
         examples = list(self.reader.read(report))

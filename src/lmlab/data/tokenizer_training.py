@@ -1,4 +1,4 @@
-"""How each kind of tokeniser is made: its settings in the `tokenizers` library, its vocabulary."""
+"""Tokeniser training: word-level, character, byte-level BPE and WordPiece."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmlab.core.limits import check_limit
 from lmlab.core.vocabulary import END, MASK, PAD, SPECIAL_TOKENS, START, UNKNOWN
 
 RESERVED_TOKENS = frozenset({PAD, START, END, MASK})
-"""Symbols that no text can write."""
+"""Special tokens that cannot occur in a text."""
 SUBWORD_SIZE = 8000
 SPECIAL_TOKEN_WORD = r"(?<!\S)<(?:pad|s|/s|mask)>(?!\S)"
 SPECIAL_TOKEN_OPENING = r"<(?=(?:pad|s|/s|mask)>)"
@@ -27,16 +27,16 @@ CJK_PATTERN = r"[\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """One kind of tokeniser."""
+    """A tokeniser kind: how it is assembled and trained."""
 
     assemble: Callable[[Any], HfTokenizer]
     """From a vocabulary (or a trained model) to the tokeniser."""
     train: Callable[[Iterable[str], int, int | None], HfTokenizer]
-    """From texts, least count and size to the tokeniser."""
+    """From texts, minimum count and vocabulary size to the tokeniser."""
 
 
 def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | None) -> HfTokenizer:
-    """A tokeniser of that kind from texts, one pass over them."""
+    """Train a tokeniser of that kind, in one pass over the texts."""
     if kind not in TRAINERS:
         raise unknown_name_or_path("tokeniser", kind, [*TRAINERS, "a tokenizer.json"])
     if min_count < 1:
@@ -45,7 +45,7 @@ def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | N
         raise UserError(
             f"a vocabulary needs more than its {len(SPECIAL_TOKENS)} symbols, not {size}."
         )
-    if kind in ("bpe", "wordpiece"):  # whose library allocates it at once
+    if kind in ("bpe", "wordpiece"):  # the library allocates the whole size at once
         check_limit("vocabulary", size or 0, called="vocabulary_size")
     try:
         return TRAINERS[kind].train(texts, min_count, size)
@@ -54,7 +54,7 @@ def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | N
 
 
 def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a tokeniser but for what it learnt, for comparison."""
+    """The settings of a tokeniser without its learned vocabulary, for comparison."""
     bare = copy.copy(settings)
     bare["model"] = {key: value for key, value in settings["model"].items() if key != "vocab"}
     bare["added_tokens"] = [
@@ -65,9 +65,9 @@ def without_vocabulary(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def word_level_tokenizer(vocabulary: dict[str, int]) -> HfTokenizer:
-    """Words between white space, looked up whole; the symbols' names in a text mean nothing."""
+    """Word-level tokeniser: splits on white space; spelled-out special tokens become <unk>."""
     inner = HfTokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    # Rust does not call the separators 1c to 1f white space, Python does.
+    # Rust does not count the separators 1c to 1f as white space, Python does.
     inner.normalizer = normalizers.Sequence(
         [
             normalizers.Replace(Regex(r"[\x1c-\x1f]"), " "),
@@ -87,7 +87,7 @@ def _train_words(texts: Iterable[str], min_count: int, size: int | None) -> HfTo
 
 
 def _characters(vocabulary: dict[str, int]) -> HfTokenizer:
-    # BPE without merges: one token a character, and much quicker than splitting into words first.
+    # BPE without merges: one token per character, and much faster than splitting into words first.
     inner = HfTokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens([AddedToken(UNKNOWN, normalized=False, special=True)])
@@ -102,7 +102,7 @@ def _train_characters(texts: Iterable[str], min_count: int, size: int | None) ->
 
 
 def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str) -> dict[str, int]:
-    """Symbols first, then tokens by falling count, equal ones in order of their characters."""
+    """Vocabulary: special tokens first, then tokens by falling count, ties by code point."""
     enough = [
         token for token in counts if counts[token] >= min_count and token not in SPECIAL_TOKENS
     ]
@@ -119,8 +119,8 @@ def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str)
 
 
 def _byte_pairs(model: models.BPE) -> HfTokenizer:
-    # Bytes as letters (Radford et al. 2019): lossless, and nothing is unknown. Letters never join
-    # with other signs, so that no merge can spell a symbol.
+    # Byte-level BPE (Radford et al. 2019): lossless, and nothing is unknown. Letters never merge
+    # with punctuation, so no merge can spell a special token.
     inner = HfTokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     inner.decoder = decoders.ByteLevel()
@@ -148,8 +148,8 @@ def _train_byte_pairs(texts: Iterable[str], min_count: int, size: int | None) ->
 
 
 def _word_pieces(model: models.WordPiece) -> HfTokenizer:
-    # Words are split at white space only, so that decoding gives the text back; each ideograph is
-    # a word, as in BERT, because a sentence of them has no spaces.
+    # Split at white space only, so that decoding restores the text; each CJK character is a word,
+    # as in BERT, because such sentences have no spaces.
     inner = HfTokenizer(model)
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -172,8 +172,8 @@ def _train_word_pieces(texts: Iterable[str], min_count: int, size: int | None) -
         characters.update(dict.fromkeys(word, count))
     ranked = sorted(characters, key=lambda c: (-characters[c], c))
     kept = ranked[: max(1, (size - len(SPECIAL_TOKENS)) // 2)]
-    # The library numbers the pieces it starts from in the order of a hash table, which differs from
-    # run to run, and breaks ties by number. Given as symbols they have an order, and so the result.
+    # The library numbers its initial alphabet in hash-table order, which differs from run to run,
+    # and breaks ties by number. Passing it as special tokens fixes the order and so the result.
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=max(2, min_count),
@@ -186,7 +186,7 @@ def _train_word_pieces(texts: Iterable[str], min_count: int, size: int | None) -
 
 
 def _count_pieces(draft: HfTokenizer, texts: Iterable[str]) -> dict[str, int]:
-    """How often each word occurs, as the tokeniser will split text into words."""
+    """Word counts, with words as the tokeniser's pre-tokeniser splits them."""
     spaced: Counter[str] = Counter()
     for text in texts:
         spaced.update(text.replace(UNKNOWN, " ").split())
@@ -199,20 +199,20 @@ def _count_pieces(draft: HfTokenizer, texts: Iterable[str]) -> dict[str, int]:
 
 
 def _continued(words: Iterable[str], kept: frozenset[str]) -> list[str]:
-    """The characters that occur inside words, marked as WordPiece marks them."""
+    """The characters that occur inside words, with WordPiece's continuation prefix."""
     inside = {character for word in words for character in word[1:]}
     return [f"##{character}" for character in sorted(inside & kept)]
 
 
 def _repeated(counts: dict[str, int], most: int = 1000) -> Iterator[list[str]]:
-    """Each word as often as it was counted."""
+    """Repeat each word as often as it was counted."""
     for word, count in counts.items():
         for low in range(0, count, most):
             yield [word] * min(most, count - low)
 
 
 def _chunks(texts: Iterable[str], size: int = 1000) -> Iterator[list[str]]:
-    """Texts in lists, because crossing into the library for each costs more than the work."""
+    """Texts in lists: crossing into the library for each text costs more than the work."""
     remaining = iter(texts)
     while chunk := [text.replace(UNKNOWN, " ") for text in islice(remaining, size)]:
         yield chunk

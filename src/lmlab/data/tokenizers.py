@@ -1,9 +1,9 @@
-"""Tokenisers: words, characters, BPE and WordPiece, by the `tokenizers` library.
+"""Tokenisers: word-level, character, BPE and WordPiece, based on the `tokenizers` library.
 
-All are saved as `tokenizer.json`, which Hugging Face's libraries load and give the same ids. Ours
-have the symbols <pad> <unk> <s> </s> <mask> with ids 0 to 4. A literal "<unk>" in a text (PTB has
-them) is the unknown symbol; the other symbols cannot be written in a text: a word "<s>" is unknown,
-and the other kinds see its characters.
+All are saved as `tokenizer.json`, which Hugging Face's libraries load with the same ids. Ours have
+the special tokens <pad> <unk> <s> </s> <mask> with ids 0 to 4. A literal "<unk>" in a text (as in
+PTB) is the unknown token; the other special tokens cannot be spelled in a text: the word "<s>" is
+unknown, and the other kinds see its characters.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ SPECIAL_TOKEN_NAMES: dict[str, tuple[str, ...]] = {
     "end": (END, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>"),
     "mask": (MASK, "[MASK]"),
 }
-"""What each symbol is called by tokenisers from elsewhere, best first."""
+"""Spellings of each special token in third-party tokenisers, in order of preference."""
 
 
 class Tokenizer:
-    """From text to ids and back, around a `tokenizers.Tokenizer`."""
+    """Tokeniser: text to ids and back, wrapping a `tokenizers.Tokenizer`."""
 
     def __init__(self, inner: hf.Tokenizer) -> None:
-        # A copy, because what the caller holds must keep its padding and truncation.
+        # A copy, so that the caller's object keeps its padding and truncation.
         inner = hf.Tokenizer.from_str(inner.to_str())
         inner.no_padding()
         inner.no_truncation()
@@ -59,11 +59,11 @@ class Tokenizer:
         self._dropped = {*self.vocabulary.unpredictable, self.vocabulary.end}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without start or end."""
+        """Token ids of a text, without start or end token."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without start or end."""
+        """Token ids of each text, without start or end token."""
         if self._lookup is not None:
             return [self._look_up(text) for text in texts]
         for text in texts:
@@ -73,9 +73,9 @@ class Tokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text, and for each the characters [start, end) of the text it stands for.
+        """Token ids of a text, and the character span [start, end) of each token.
 
-        White space around a token is left out of its span.
+        Spans exclude surrounding white space.
         """
         if self._lookup is not None:
             return self._look_up(text), _spans(text, self.kind)
@@ -85,10 +85,11 @@ class Tokenizer:
         return encoding.ids, [_stripped(text, low, high) for low, high in encoding.offsets]
 
     def words(self, text: str) -> list[int]:
-        """For each token of a text the number of the word it is part of, counted from 0.
+        """Word index, from 0, of each token of a text.
 
-        Words are what the tokeniser divides a text into first (white space and punctuation, say);
-        of our own characters, what white space separates, each piece of that, and each ideograph.
+        Words are what the pre-tokeniser splits a text into (at white space and punctuation, say);
+        for our character tokeniser, runs between white space, each white space and each CJK
+        character.
         """
         if self.kind == "word" and self._lookup is not None:
             return list(range(len(text.split())))
@@ -98,71 +99,71 @@ class Tokenizer:
             begins = [here or before for before, here in itertools.pairwise([True, *alone])]
             return [count - 1 for count in itertools.accumulate(begins)]
         check_text(text)
-        # A token of no word (a symbol) stands by itself, and gets a number that no other has.
+        # A token outside any word (a special token) gets a unique negative index.
         with _telling_failures():
             found = self._inner.encode(text, add_special_tokens=False).word_ids
         return [-1 - place if word is None else word for place, word in enumerate(found)]
 
     def characters_of(self, text: str, count: int) -> int:
-        """How many characters of a text its first `count` tokens stand for, to their end."""
+        """Number of characters covered by the first `count` tokens of a text."""
         if self._lookup is not None and self.kind == "char" and UNKNOWN not in text:
             return min(count, len(text))
         spans = self.encode_with_offsets(text)[1][:count]
         return spans[-1][1] if spans else 0
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids: words joined by spaces, characters by nothing.
+        """Decode ids into text: words joined by spaces, characters by nothing.
 
-        Symbols are dropped, but for <unk>, which is an outcome like the others and stays visible.
+        Special tokens are dropped except <unk>, which is an outcome like the others.
         """
         kept = [i for i in map(int, ids) if i not in self._dropped]
         if self.kind in ("word", "char"):
             tokens = [self.token(i) for i in kept]
             return (" " if self.kind == "word" else "").join(tokens)
         text = self._inner.decode(kept, skip_special_tokens=False)
-        # The unknown symbol of byte-level BPE swallows the space before it; give it back.
+        # The unknown token of byte-level BPE swallows the preceding space; restore it.
         return text.replace(UNKNOWN, f" {UNKNOWN}").strip() if self.kind == "bpe" else text
 
     def token(self, id: int) -> str:
-        """The token of an id, as the vocabulary spells it; an id without one is <pad>'s."""
+        """The token string of an id; <pad> for an id without one."""
         found: str | None = self._inner.id_to_token(int(id))
         return PAD if found is None else found
 
     @property
     def symbols(self) -> frozenset[int]:
-        """Ids that stand for nothing in a text; <unk> stands for a word, and is none of them."""
+        """Ids of the special tokens; <unk>, which stands for a word, is not among them."""
         named = {each["id"] for each in self._settings["added_tokens"] if each["special"]}
         known = {id for id in named | self._dropped if id is not None}
-        # Where the end token serves as the unknown one too (GPT-2) it is a special token.
+        # If the end token doubles as the unknown token (GPT-2), it is a special token.
         return frozenset(known - ({self.vocabulary.unknown} - {self.vocabulary.end}))
 
     def id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary spells it, or None."""
+        """The id of a token string, or None."""
         found: int | None = self._inner.token_to_id(token)
         return found
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> Tokenizer:
-        """The same tokeniser with other tokens as its symbols."""
+        """The same tokeniser with other special tokens."""
         other = copy(self)
         other.vocabulary = vocabulary
         other._dropped = {*vocabulary.unpredictable, vocabulary.end}
         return other
 
     def save(self, path: Path | str) -> None:
-        """Write `tokenizer.json`, whole or not at all."""
+        """Write `tokenizer.json` atomically."""
         write_bytes(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """`tokenizer.json` as it is written."""
+        """The content of `tokenizer.json`."""
         return str(self._inner.to_str(pretty=True)).encode()
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
-        """A tokeniser from any `tokenizer.json`, ours or Hugging Face's.
+        """Load a tokeniser from any `tokenizer.json`, ours or Hugging Face's.
 
-        Of tokenisers from elsewhere the symbols are found by their customary names; where one
-        token serves as both start and end (GPT-2) it is the end, and stands before a text too;
-        where there is no padding symbol, an id beyond the vocabulary serves.
+        Special tokens of third-party tokenisers are identified by their usual names. If one token
+        is both start and end (GPT-2), it is the end token and also precedes a text; without a
+        padding token, an id beyond the vocabulary is used.
         """
         if not Path(path).exists():
             raise UserError(f"there is no file {path} with a tokeniser; check the path.")
@@ -173,7 +174,7 @@ class Tokenizer:
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UserError(f"cannot read the tokeniser {path}: {reason}.") from error
-        except BaseException as error:  # the library raises bare Exceptions, and Rust's panics
+        except BaseException as error:  # the library raises bare Exceptions and Rust panics
             if not _is_failure(error):
                 raise
             raise UserError(f"{path} is not a tokenizer.json: {error}.") from error
@@ -185,13 +186,13 @@ class Tokenizer:
             ) from error
 
     def fingerprint(self) -> str:
-        """Hash of everything that decides the ids."""
+        """Hash of everything that determines the ids."""
         return hashlib.blake2b(self._inner.to_str().encode(), digest_size=16).hexdigest()
 
     def _make_lookup(self) -> dict[str, int] | None:
-        """For our own words and characters, a dictionary: five times as quick as the library.
+        """Dictionary lookup for our word and character tokenisers: five times as fast.
 
-        Only where the settings are those of a tokeniser of ours, for which the two are equal.
+        None unless the settings equal those of our own tokenisers, for which the results agree.
         """
         if self.kind not in ("word", "char"):
             return None
@@ -223,11 +224,11 @@ class Tokenizer:
 def train_tokenizer(
     kind: str, texts: Iterable[str], *, min_count: int = 1, size: int | None = None
 ) -> Tokenizer:
-    """A tokeniser of a kind (word, char, bpe, wordpiece) made from texts.
+    """Train a tokeniser of a kind (word, char, bpe, wordpiece) on texts.
 
-    `min_count`: words or characters (for BPE and WordPiece pairs of pieces) seen less often get no
-    token of their own. `size`: most entries of the vocabulary, symbols counted; BPE and WordPiece
-    take 8,000 unless told, the others all. Memory grows with the number of different words.
+    `min_count`: rarer words or characters (for BPE and WordPiece, pairs) get no token of their own.
+    `size`: maximum vocabulary size, special tokens included; 8,000 by default for BPE and
+    WordPiece, unlimited for the others. Memory grows with the number of distinct words.
     """
     return Tokenizer(train_kind(kind, texts, min_count=min_count, size=size))
 
@@ -240,9 +241,9 @@ def tokenizer_for(
     size: int | None = None,
     source: bool | None = None,
 ) -> Tokenizer:
-    """The tokeniser a corpus asks for, or another kind, trained on the splits it names.
+    """Train a corpus's default tokeniser, or another kind, on the splits it names.
 
-    `source`: of pairs only what texts are given, or only the texts; both where None.
+    `source`: for pairs, train on the sources only or the targets only; on both if None.
     """
     return train_tokenizer(
         kind or corpus.tokenizer,
@@ -253,13 +254,13 @@ def tokenizer_for(
 
 
 def _is_failure(error: BaseException) -> bool:
-    """Whether the `tokenizers` library failed; a panic of Rust's is no Exception in Python."""
+    """Whether the `tokenizers` library failed; a Rust panic is no Exception in Python."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 @contextmanager
 def _telling_failures() -> Iterator[None]:
-    """An error of the library in one sentence: a damaged tokeniser fails when it is used."""
+    """Turn library errors into a UserError: a damaged tokeniser fails only when used."""
     try:
         yield
     except BaseException as error:
@@ -271,13 +272,13 @@ def _telling_failures() -> Iterator[None]:
 
 
 def _spans(text: str, kind: str) -> list[tuple[int, int]]:
-    """Where the words are, or the characters and unknown symbols."""
+    """Spans of the words, or of the characters and <unk> tokens."""
     pattern = r"\S+" if kind == "word" else rf"{UNKNOWN}|."
     return [match.span() for match in re.finditer(pattern, text, re.DOTALL)]
 
 
 def _stripped(text: str, low: int, high: int) -> tuple[int, int]:
-    """The span without the white space around what it holds; an empty one stands at its end."""
+    """The span without surrounding white space; an empty one collapses to its end."""
     low += len(text[low:high]) - len(text[low:high].lstrip())
     return low, max(low, low + len(text[low:high].rstrip()))
 
@@ -286,15 +287,15 @@ def _kind(settings: dict[str, Any]) -> str:
     model: dict[str, Any] = settings["model"]
     kinds = {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
     if model["type"] == "BPE":
-        # Ours of characters merges nothing and splits nothing beforehand.
+        # Our character tokeniser has no merges and no pre-tokeniser.
         return "bpe" if model["merges"] or settings["pre_tokenizer"] else "char"
     return kinds.get(str(model["type"]), str(model["type"]).lower())
 
 
 def _own_unknown(model: dict[str, Any]) -> tuple[str, ...]:
-    """What a tokeniser writes for what it does not know: its customary name may be another's.
+    """The tokeniser's own unknown token, which may differ from the usual name.
 
-    MPNet's has a token <unk> in its vocabulary and writes [UNK].
+    MPNet's vocabulary has a token <unk>, but its unknown token is [UNK].
     """
     if model.get("unk_token"):
         return (str(model["unk_token"]),)

@@ -1,4 +1,4 @@
-"""What a generated language knows of itself: the distribution its texts were drawn from."""
+"""True distribution of a generated language: exact entropy and log-probabilities."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Truth(Protocol):
-    """The true distribution over texts, against which a model's regret is measured."""
+    """The true distribution over texts, the reference for a model's regret."""
 
     @property
     def entropy(self) -> float:
@@ -21,7 +21,7 @@ class Truth(Protocol):
 
 @runtime_checkable
 class TruthWithLength(Truth, Protocol):
-    """A truth that also knows how long its texts are, so that entropy can be told per token."""
+    """A true distribution with a known expected length, so that entropy per token is defined."""
 
     @property
     def expected_tokens(self) -> float:

@@ -1,4 +1,4 @@
-"""Unknown words: the share of a text's tokens that a tokenizer maps to <unk>, with examples."""
+"""Unknown-token (OOV) rate: the fraction of a text's tokens mapped to <unk>, with examples."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from lmlab.core.vocabulary import UNKNOWN
 
 WARN_ABOVE = 0.05
-"""Share of unknown tokens beyond which a user is warned."""
+"""Fraction of unknown tokens above which the user is warned."""
 MAX_EXAMPLES = 5
 MAX_DIFFERENT = 100_000
-"""Different unknown words that are remembered at most."""
+"""Maximum number of distinct unknown words stored."""
 MAX_CHARACTERS = 131_072
-"""Characters of a text that are looked at: memory is bounded for a text of any length."""
+"""Maximum number of characters examined per text, to bound the memory."""
 
 
 class UnknownWords:
-    """Counts the tokens of texts and those that a tokenizer does not know.
+    """Counts the tokens and the unknown tokens of texts.
 
-    A literal <unk> in a text is that token itself, and counts as known.
+    A literal <unk> in a text counts as known.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -45,7 +45,7 @@ class UnknownWords:
                     self.words[word] += 1
 
     def counting(self, texts: Iterable[str]) -> Iterator[str]:
-        """The texts as they come, each counted."""
+        """Pass texts through, counting each."""
         for text in texts:
             self.add(text)
             yield text
@@ -55,7 +55,7 @@ class UnknownWords:
         return self.unknown / max(self.tokens, 1)
 
     def warning(self) -> str | None:
-        """A sentence where more than a few per cent are unknown, with the most frequent ones."""
+        """A warning with the most frequent unknown words if the rate is too high, else None."""
         if self.share <= WARN_ABOVE:
             return None
         what = {"word": "words", "char": "characters"}.get(self.tokenizer.kind, "tokens")

@@ -1,4 +1,4 @@
-"""Losses that stand beside the curve: what knows nothing, words alone, two words, the truth."""
+"""Baseline losses: uniform, unigram, n-gram (Kneser-Ney) and true entropy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lmlab.objectives.next_token import NextToken
 UNIFORM, UNIGRAM, ENTROPY = "uniform", "unigram", "entropy"
 BIGRAM, TRIGRAM = "bigram", "trigram"
 MAX_TOKENS = 3_000_000
-"""Training tokens that n-grams are counted on: a few seconds and some hundred megabytes at most."""
+"""Most training tokens for n-gram counts: a few seconds, some hundred megabytes."""
 BASELINE_MEANINGS = {
     UNIFORM: "every token equally likely: a model that knows nothing",
     UNIGRAM: "how frequent each token is in train, and no context",
@@ -39,7 +39,7 @@ def compute_baselines(
     batches: Iterable[Batch],
     vocabulary: Vocabulary,
 ) -> tuple[Baseline, ...]:
-    """The levels on a split, the highest first; `batches` are those of the split, in order."""
+    """Baselines on a split, highest first; `batches` are those of the split, in order."""
     batches = list(batches)
     values = {UNIFORM: math.log(vocabulary.size - len(vocabulary.unpredictable))}
     for name, order in ((UNIGRAM, 1), (BIGRAM, 2), (TRIGRAM, 3)):
@@ -55,9 +55,9 @@ def compute_baselines(
 def kneser_ney_loss(
     train: TokenDataset, batches: Iterable[Batch], vocabulary: Vocabulary, *, order: int
 ) -> float:
-    """Nats per token on the batches of the Kneser-Ney model of an order, fitted on train.
+    """Nats per token of a Kneser-Ney n-gram model of this order, fitted on train.
 
-    Of a long training text its first `MAX_TOKENS` are counted.
+    Only the first `MAX_TOKENS` training tokens are counted.
     """
     emission = NgramTable(order, vocabulary)
     emission.fit(*leading_sequences(*flatten_dataset(train), MAX_TOKENS))
@@ -70,15 +70,15 @@ def kneser_ney_loss(
     total, count = 0.0, 0
     with torch.no_grad():
         for batch in batches:
-            # A batch of contiguous text brings the token before it along; a trigram loses the one
-            # before that at the first position of a row of thousands.
+            # A batch of contiguous text carries the token before it; a trigram lacks only the one
+            # before that, at the first position of a row of thousands.
             total -= float(counted.log_prob(batch).per_token.sum())
             count += batch.count
     return total / max(count, 1)
 
 
 def flatten_dataset(dataset: TokenDataset) -> tuple[np.ndarray, np.ndarray]:
-    """All ids in a row, and where sequences start and end; a stream is one sequence."""
+    """All ids concatenated, and the sequence offsets; a stream is one sequence."""
     if dataset.layout.kind == "contiguous":
         return dataset.stream, np.array([0, len(dataset.stream)], dtype=np.int64)
     return dataset.stream, dataset.offsets
@@ -87,7 +87,7 @@ def flatten_dataset(dataset: TokenDataset) -> tuple[np.ndarray, np.ndarray]:
 def leading_sequences(
     tokens: np.ndarray, offsets: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The sequences that the first `most` ids hold whole, at least one; a longer one is cut."""
+    """The whole sequences within the first `most` ids, at least one; a longer one is cut."""
     if len(tokens) <= most:
         return tokens, offsets
     kept = offsets[: max(int(np.searchsorted(offsets, most, side="right")), 1)]
@@ -96,9 +96,9 @@ def leading_sequences(
 
 
 def true_distribution_loss(corpus: Corpus, split: str, dataset: TokenDataset) -> float | None:
-    """Nats per token that the truth gives the split; None where there is no truth to compare with.
+    """Nats per token of the true distribution on the split; None if it is unknown.
 
-    A text cut short or with unknown words has another probability than the text itself.
+    Also None for truncated texts or unknown words, whose probability differs from the text's.
     """
     if corpus.truth is None or dataset.layout.cut is not None or dataset.unknown:
         return None

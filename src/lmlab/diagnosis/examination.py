@@ -1,4 +1,4 @@
-"""Look a run over: every check of `checks/`, the levels, the band, and the whole in a sentence."""
+"""Diagnose a run: all checks of `checks/`, baselines, reference band and a summary."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Check = Callable[[RunEvidence], Finding | None]
 def all_checks() -> dict[str, Check]:
     """Every public function of every file in `checks/`, by its name in words.
 
-    The function is its registration: it takes an `RunEvidence` and gives a `Finding`, or None where
-    all is well. It raises `MissingEvidence` where it can't tell, `NotApplicable` where it has no
-    meaning.
+    Defining the function registers it. It takes a `RunEvidence` and returns a `Finding`, or None if
+    all is well. It raises `MissingEvidence` if it can't be run, `NotApplicable` if it has no
+    meaning for this run.
     """
     found: dict[str, Check] = {}
     for module_info in sorted(pkgutil.iter_modules(room.__path__), key=lambda info: info.name):
@@ -53,10 +53,10 @@ def all_checks() -> dict[str, Check]:
 
 
 def examine_run(run: Path | str, *, data: str | Path | Corpus | None = None) -> Examination:
-    """Answer "is this normal?" for a run of any system.
+    """Diagnose a run of any system: answers "is this normal?".
 
-    `data` says where its corpus is now, if it has moved. Neither the run nor anything else is
-    changed. Cost: reading the corpus once, and a few thousand tokens through the model.
+    `data` gives the corpus's location if it has moved. Nothing is modified. Cost: reading the
+    corpus once, and a few thousand tokens through the model.
     """
     evidence = RunEvidence(run, data=data)
     findings: list[Finding] = []

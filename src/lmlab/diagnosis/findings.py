@@ -1,4 +1,4 @@
-"""What the doctor tells: findings, and the whole examination."""
+"""Findings of a diagnosis, and the whole examination."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Severity = Literal["serious", "mild"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that a healthy run does not have."""
+    """A symptom that a healthy run does not have."""
 
     name: str
     severity: Severity
-    """serious: the run's figures mean little until it is mended; mild: they could be better."""
+    """serious: the run's results mean little until it is fixed; mild: they could be better."""
     observed: str
-    """What was seen, with its number."""
+    """The observation, with its number."""
     why: str
     """Why it matters."""
     suggestions: tuple[str, ...]
-    """What to try, the likeliest first."""
+    """What to try, most promising first."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """The numbers behind it, by name."""
+    """The underlying numbers, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A loss to hold the run's own against, in nats per token on the split that was watched."""
+    """A baseline loss, in nats per token on the validation split."""
 
     name: str
     value: float
@@ -39,20 +39,19 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceBand:
-    """Between which held-out losses healthy runs of the same family lie, by tokens seen."""
+    """Range of held-out losses of healthy runs of the same family, by tokens seen."""
 
     corpus: str
     family: str
     systems: tuple[str, ...]
-    """What the reference runs were."""
+    """Systems of the reference runs."""
     points: tuple[tuple[float, float, float], ...]
     """Tokens seen, lowest and highest loss."""
 
     def at(self, tokens: float) -> tuple[float, float] | None:
         """Lowest and highest loss after so many tokens; None before the first point.
 
-        Between two points a straight line; after the last one its losses, which later ones of a
-        healthy run do not exceed.
+        Linear between points; constant after the last, which a healthy run does not exceed later.
         """
         if not self.points or tokens < self.points[0][0]:
             return None
@@ -66,7 +65,7 @@ class ReferenceBand:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedCheck:
-    """A check that was not made, and why."""
+    """A check that was not run, and why."""
 
     check: str
     reason: str
@@ -74,40 +73,40 @@ class SkippedCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """A run, looked over."""
+    """The diagnosis of a run."""
 
     run: str
     system: str
     corpus: str
     kind: str
-    """What its scores are: see `lmlab.core.score_kind`."""
+    """Kind of its scores: see `lmlab.core.score_kind`."""
     unit: str
-    """What the losses are counted in."""
+    """Unit of the losses."""
     losses_comparable: bool
-    """Whether training losses are of the same sort as held-out ones; else they are a contrast."""
+    """Whether training and held-out losses are of the same kind; false for sampled losses (NCE)."""
     outcome: str
-    """The system, its corpus and the loss it reached beside the levels."""
+    """The system, its corpus and its final loss against the baselines."""
     verdict: str
-    """The same, with what came of the checks."""
+    """The same, with the result of the checks."""
     key_figures: Mapping[str, float]
-    """Numbers by name, healthy or not."""
+    """Key figures by name, healthy or not."""
     history: TrainingHistory
     levels: tuple[Baseline, ...]
     reference_band: ReferenceBand | None
     findings: tuple[Finding, ...]
     """Serious ones first."""
     skipped: tuple[SkippedCheck, ...]
-    """Checks that could not be made, for want of something."""
+    """Checks that could not be run, because something is missing."""
     not_applicable: tuple[SkippedCheck, ...]
-    """Checks that have no meaning for such a system or corpus."""
+    """Checks that do not apply to this system or corpus."""
     checks: tuple[str, ...]
-    """The checks that were made."""
+    """The checks that were run."""
 
     @property
     def healthy(self) -> bool:
-        """Whether checks were made, and none of them found anything."""
+        """Whether checks were run and none has a finding."""
         return bool(self.checks) and not self.findings
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
+        """All fields as plain values, for JSON."""
         return {"healthy": self.healthy, **asdict(self)}

@@ -1,4 +1,4 @@
-"""The few numbers that tell how a run is, and the sentences they make."""
+"""Key figures of a run, and sentences that summarise them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmlab.diagnosis.run_evidence import (
 
 
 def compute_key_figures(evidence: RunEvidence) -> dict[str, float]:
-    """Numbers by name, in the order of their weight; what can't be had is left out."""
+    """Key figures by name, most important first, omitting what is unavailable."""
     measured: dict[str, Callable[[RunEvidence], float | None]] = {
         "best held-out loss": lambda e: e.history.best.loss if e.history.best else None,
         "last held-out loss": lambda e: e.history.held_out[-1].loss if e.history.held_out else None,
@@ -54,7 +54,7 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 
 def describe_outcome(evidence: RunEvidence) -> str:
-    """The system, its corpus and the loss it reached, beside the levels."""
+    """The system, its corpus and its final loss against the baselines."""
     where = f"{evidence.card.name} on {evidence.config['corpus']['spec'] or 'an unknown corpus'}"
     return f"{where}{_reached(evidence)}"
 
@@ -65,7 +65,7 @@ def summarise_checks(
     skipped: Sequence[SkippedCheck],
     inapplicable: Sequence[SkippedCheck],
 ) -> str:
-    """What came of the checks: "No finding among 18 checks; 3 were not made: …"."""
+    """Summary of the checks: "No finding among 18 checks; 3 were not made: …"."""
     told = _made_sentence(findings, made)
     if skipped:
         told += f"; {len(skipped)} {'was' if len(skipped) == 1 else 'were'} not made{_why(skipped)}"

@@ -1,4 +1,4 @@
-"""The curve with the levels and the band beside it."""
+"""Loss curve with baselines and reference band."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BASELINE_DASH = (0, (2, 2))
 
 
 def loss_figure(examination: Examination) -> FigureSpec:
-    """Loss against training tokens, the levels as dashed lines, the band shaded."""
+    """Loss against training tokens, baselines dashed, reference band shaded."""
     return FigureSpec(
         name="doctor",
         title="The curve beside what it can be held against",
@@ -49,7 +49,7 @@ def loss_figure(examination: Examination) -> FigureSpec:
 
 
 def write_loss_figure(examination: Examination, folder: Path) -> list[Path]:
-    """Write doctor.svg and doctor.png into a folder; nothing where there is no curve."""
+    """Write doctor.svg and doctor.png into a folder; nothing if there is no curve."""
     history = examination.history
     if not history.train and not history.held_out:
         return []
@@ -100,7 +100,7 @@ def _draw(figure: Figure, examination: Examination) -> None:
 
 
 def _draw_band(axes: Axes, band: ReferenceBand, longest: float) -> None:
-    """To the end of the curve, level after the last reference point."""
+    """Shade the band to the end of the curve, constant after the last reference point."""
     inside = [point for point in band.points if point[0] <= longest]
     end = band.at(longest)
     points = [*inside, (longest, *end)] if end is not None else inside
@@ -110,8 +110,7 @@ def _draw_band(axes: Axes, band: ReferenceBand, longest: float) -> None:
 
 
 def _limits(examination: Examination) -> tuple[float, float]:
-    """From below everything to just above the highest level; a curve that is worse leaves at the
-    top, unless there is nothing else to see."""
+    """y limits: from below all curves to just above the highest baseline; worse curves are cut."""
     history = examination.history
     losses = [each.loss for each in history.held_out] or [each.loss for each in history.train]
     levels = [level.value for level in examination.levels]

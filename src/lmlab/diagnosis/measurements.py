@@ -25,17 +25,17 @@ from lmlab.diagnosis.run_evidence import RunEvidence
 
 
 def epochs_seen(evidence: RunEvidence) -> float:
-    """Passes over the training text, by the tokens seen."""
+    """Epochs: passes over the training text, by tokens seen."""
     return evidence.history.tokens / max(evidence.texts.train.total_tokens, 1)
 
 
 def unknown_token_rate(dataset: TokenDataset) -> float:
-    """Unknown tokens among the predicted ones."""
+    """Share of unknown tokens among the predicted ones."""
     return dataset.unknown / max(dataset.total_tokens, 1)
 
 
 def trigram_gain(evidence: RunEvidence) -> float:
-    """Nats that a counted model gains on held-out text by two words of context over one."""
+    """Gain of a trigram over a bigram model on held-out text, in nats."""
     if evidence.normalised:
         return evidence.levels[BIGRAM].value - evidence.levels[TRIGRAM].value
     one, two = (ngram_loss(evidence, evidence.validation_batches, order) for order in (2, 3))
@@ -43,12 +43,12 @@ def trigram_gain(evidence: RunEvidence) -> float:
 
 
 def ngram_loss(evidence: RunEvidence, batches: list[Batch], order: int) -> float:
-    """Nats per token of the Kneser-Ney n-gram of an order, fitted on the run's own tokens."""
+    """Nats per token of a Kneser-Ney n-gram model, fitted on the run's own tokens."""
     return kneser_ney_loss(evidence.texts.train, batches, evidence.vocabulary, order=order)
 
 
 def sample_loss(system: System, evidence: RunEvidence) -> float:
-    """Nats per token of a system on the sample of held-out text."""
+    """Nats per token of a system on the held-out sample."""
     assert isinstance(system, LogProb)
     total, count, device = 0.0, 0, device_of(system)
     generator = torch.Generator(device=device).manual_seed(0)
@@ -60,7 +60,7 @@ def sample_loss(system: System, evidence: RunEvidence) -> float:
 
 
 def with_equal_norms(system: System, name: str) -> System:
-    """A copy in which all rows of a table have the mean length; the system itself is left alone."""
+    """A copy in which all rows of an embedding table have the mean norm."""
     changed = copy.deepcopy(system)
     rows = changed.get_parameter(name)
     with torch.no_grad():
@@ -70,7 +70,7 @@ def with_equal_norms(system: System, name: str) -> System:
 
 
 def norm_frequency_correlation(vectors: Tensor, train: TokenDataset) -> float:
-    """Pearson's correlation of length and log frequency, over the tokens seen in train."""
+    """Pearson correlation of vector norm and log frequency, over the tokens seen in train."""
     counts = np.bincount(np.asarray(train.stream, dtype=np.int64), minlength=len(vectors))
     seen = counts > 0
     lengths = vectors.norm(dim=1).double().cpu().numpy()[seen]

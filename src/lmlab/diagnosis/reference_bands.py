@@ -1,4 +1,4 @@
-"""Where the loss should be by now: bands of real short runs of healthy systems, by corpus.
+"""Reference bands: losses of short runs of healthy systems, by corpus.
 
 The file is written by `python scripts/build_reference_bands.py`.
 """
@@ -14,14 +14,14 @@ from typing import Any
 from lmlab.diagnosis.findings import ReferenceBand
 
 ANY_FAMILY = "any"
-"""The band of all families together, for a family that has none of its own."""
+"""The band of all families, for a family without its own."""
 REFERENCE_FILE = "reference_bands.json"
 
 
 def find_reference_band(config: Mapping[str, Any], family: str) -> ReferenceBand | None:
-    """The band that a run with this config.json can be held against; None where there is none.
+    """The reference band for a run with this config.json; None if there is none.
 
-    The corpus must be a built-in one, cut into the same tokens as the reference runs had.
+    The corpus must be built in and tokenised as in the reference runs.
     """
     corpus = read_reference_bands().get(str(config["corpus"]["spec"]))
     if corpus is None or corpus["tokenizer"] != config["tokenizer"]:

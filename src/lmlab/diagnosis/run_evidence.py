@@ -1,8 +1,8 @@
-"""What the doctor looks at: the run's files, its model, its corpus, each read when first asked for.
+"""Evidence for a diagnosis: the run's files, model and corpus, each loaded on first use.
 
-A check takes an `RunEvidence` and uses what it needs. What is not to be had (a corpus that has
-moved, weights that were never saved) raises `MissingEvidence`, and the check is told as skipped,
-with the reason.
+A check takes a `RunEvidence` and uses what it needs. What is unavailable (a moved corpus, weights
+that were never saved) raises `MissingEvidence`, and the check is reported as skipped with the
+reason.
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ from lmlab.training.run_folder import (
 )
 
 SAMPLE_TOKENS = 3000
-"""Held-out tokens on which the model itself is looked at: a second or two for a small one."""
+"""Held-out tokens to run the model on: a second or two for a small one."""
 SAMPLE_BATCH = 512
 SAMPLE_STREAMS, SAMPLE_BPTT = 8, 64
 """Rows and tokens of a batch of contiguous text in the sample."""
 
 
 class MissingEvidence(Exception):
-    """Something a check needs is not to be had; the message says what, as half a sentence."""
+    """A check's input is unavailable; the message says what, as half a sentence."""
 
 
 class NotApplicable(Exception):
-    """The check has no meaning for this system or corpus: nothing is missing."""
+    """The check does not apply to this system or corpus."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenizedSplits:
-    """A corpus as the run's own tokeniser and layout cut it."""
+    """A corpus as split and tokenised by the run."""
 
     corpus: Corpus
     train: TokenDataset
     held_out: TokenDataset | None
     split: str | None
-    """validation or test, as watched in training; None where nothing is held out."""
+    """validation or test, as monitored in training; None if nothing is held out."""
 
 
 class RunEvidence:
-    """A run and all that can be learnt of it."""
+    """A run and everything derived from it, lazily."""
 
     def __init__(self, run: Path | str, *, data: str | Path | Corpus | None = None) -> None:
         self.folder = RunFolder(Path(run))
@@ -89,21 +89,21 @@ class RunEvidence:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The training's settings."""
+        """Training settings."""
         settings: Mapping[str, Any] = self.config["training"]
         return settings
 
     @property
     def normalised(self) -> bool:
-        """Whether the losses are those of a distribution, so that levels mean something.
+        """Whether the losses are normalised log-probabilities, so that baselines apply.
 
-        What is watched of a contrast (data against made-up texts) is none of its score's kind.
+        The validation metric of a noise-contrastive loss is none.
         """
         return self.card.kind in NORMALISED_KINDS and self.unit == NATS_PER_TOKEN
 
     @property
     def unit(self) -> str:
-        """What the losses are counted in, as far as is known."""
+        """Unit of the losses, as far as known."""
         try:
             return self.system.loss_unit
         except MissingEvidence:
@@ -111,13 +111,13 @@ class RunEvidence:
 
     @property
     def by_gradient(self) -> bool:
-        """Whether the run was trained in steps; the system's config may choose otherwise."""
+        """Whether the run was trained by gradient steps; the system's config may decide."""
         fitting = self.config["system_config"].get("fitting", self.card.fitting)
         return bool(fitting == "gradient")
 
     @cached_property
     def history(self) -> TrainingHistory:
-        """The course of the training."""
+        """The training history."""
         found = parse_training_history(read_metrics(self.folder.metrics))
         if not found.train and not found.held_out:
             raise MissingEvidence("its metrics.jsonl tells of no step")
@@ -137,7 +137,7 @@ class RunEvidence:
 
     @property
     def losses_comparable(self) -> bool:
-        """Whether training losses are of the same sort as held-out ones, as far as is known."""
+        """Whether training and held-out losses are of the same kind, as far as known."""
         try:
             return self.system.loss_is_comparable
         except MissingEvidence:
@@ -145,7 +145,7 @@ class RunEvidence:
 
     @cached_property
     def texts(self) -> TokenizedSplits:
-        """What it was trained on, tokenised as then."""
+        """The training corpus, tokenised as in training."""
         corpus = self._corpus()
         try:
             tokenizer = Tokenizer.load(self.folder.tokenizer)
@@ -168,7 +168,7 @@ class RunEvidence:
         spec = trained["spec"] if self._data is None else str(self._data)
         if not spec:
             raise MissingEvidence("the model comes from elsewhere and does not know its corpus")
-        # Another spec is another place, not another division: the seed stays the run's.
+        # Another spec is another location, not another split: the run's seed stays.
         how = {"errors": trained.get("errors", "strict"), "seed": int(trained["seed"])}
         try:
             corpus = open_corpus(spec, **how)
@@ -187,7 +187,7 @@ class RunEvidence:
 
     @cached_property
     def sample(self) -> list[Batch]:
-        """Some held-out text (of train where nothing is held out), in batches."""
+        """Some held-out text (train if nothing is held out), in batches."""
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
         source: LengthBatches | StreamBatches
@@ -206,7 +206,7 @@ class RunEvidence:
 
     @cached_property
     def validation_batches(self) -> list[Batch]:
-        """All of the split that was watched in training (of train where nothing is held out)."""
+        """All of the split monitored in training (train if nothing is held out)."""
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
         if dataset.layout.kind == "contiguous":
@@ -219,7 +219,7 @@ class RunEvidence:
 
     @cached_property
     def levels(self) -> dict[str, Baseline]:
-        """The losses to hold the run's own against, by name."""
+        """Baseline losses, by name."""
         if not self.normalised:
             raise NotApplicable("its losses are those of no distribution over texts")
         texts = self.texts
@@ -232,14 +232,14 @@ class RunEvidence:
 
     @cached_property
     def reference_band(self) -> ReferenceBand | None:
-        """Where healthy runs are, for built-in corpora."""
+        """Reference band of healthy runs, for built-in corpora."""
         return find_reference_band(self.config, self.card.family) if self.normalised else None
 
     @cached_property
     def captures(self) -> dict[str, Tensor]:
-        """What the system reveals of itself and no single sentence: the mean over the sample.
+        """Captures of the model rather than of single sentences: means over the sample.
 
-        By name; values with the axes of sequences or places are averaged over those.
+        By name; sequence and position axes are averaged out.
         """
         sums: dict[str, Tensor] = {}
         weight = 0.0
@@ -259,7 +259,7 @@ class RunEvidence:
 
     @cached_property
     def distance_gradients(self) -> GradientByDistance:
-        """How the gradient fares back in time."""
+        """Gradient norm by distance back in time."""
         try:
             return measure_gradient_by_distance(self.system, self.sample)
         except UserError as error:
@@ -267,7 +267,7 @@ class RunEvidence:
 
     @cached_property
     def parameter_gradients(self) -> dict[str, ParameterGradient]:
-        """The gradient in each tensor of weights."""
+        """Gradient of each parameter tensor."""
         if not self.by_gradient:
             raise NotApplicable("it was not trained by gradient")
         return measure_parameter_gradients(self.system, self.sample)

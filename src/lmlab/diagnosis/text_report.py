@@ -1,4 +1,4 @@
-"""An examination for people to read."""
+"""Text report of an examination."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmlab.diagnosis.key_figures import summarise_checks
 
 
 def report_lines(examination: Examination) -> Iterator[tuple[str, str]]:
-    """The lines of a report on the screen, each with the style it is printed in ('' for none)."""
+    """The lines of the report, each with its print style ('' for none)."""
     yield f"{examination.outcome}.", "bold"
     yield from _beside(examination)
     for finding in examination.findings:
@@ -29,7 +29,7 @@ def report_lines(examination: Examination) -> Iterator[tuple[str, str]]:
 
 
 def checks_line(examination: Examination) -> str:
-    """How many checks were made and what came of them."""
+    """How many checks were run, and their result."""
     return summarise_checks(
         examination.findings,
         len(examination.checks),

@@ -1,4 +1,4 @@
-"""The course of a training, as its metrics.jsonl tells it."""
+"""Training history, parsed from metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lmlab.training.reporting import NOT_FINITE
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingWindow:
-    """Some steps of training."""
+    """A window of training steps."""
 
     step: int
-    """The last of them."""
+    """Its last step."""
     epoch: int
     tokens: float
-    """Seen from the beginning to here."""
+    """Tokens seen so far."""
     loss: float
     """Mean over the window, in nats per token, dropout included."""
     count: float
@@ -28,14 +28,14 @@ class TrainingWindow:
     gradient_norm: float | None = None
     """… norm of its gradient before clipping …"""
     update_ratio: float | None = None
-    """… and ‖change‖ / ‖weights‖; older runs don't tell."""
+    """… and ‖update‖ / ‖weights‖; None in older runs."""
     embedding_norms: Mapping[str, float] = field(default_factory=dict)
-    """Mean length of the tokens' vectors, by table."""
+    """Mean norm of the embeddings, by table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationPoint:
-    """A look at held-out text."""
+    """An evaluation on held-out text."""
 
     step: int
     tokens: float
@@ -45,18 +45,18 @@ class ValidationPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingHistory:
-    """Everything that was written down while a run was trained."""
+    """All metrics logged while a run was trained."""
 
     train: tuple[TrainingWindow, ...] = ()
     held_out: tuple[ValidationPoint, ...] = ()
     split: str | None = None
-    """The split that was looked at: validation, or test where there is no other."""
+    """The split evaluated: validation, or test if there is no other."""
     not_finite: bool = False
-    """Whether the training ended because its loss or gradient was no number."""
+    """Whether training stopped because its loss or gradient was not finite."""
 
     @property
     def tokens(self) -> float:
-        """Training tokens seen in all."""
+        """Total training tokens seen."""
         return self.train[-1].tokens if self.train else 0.0
 
     @property
@@ -66,7 +66,7 @@ class TrainingHistory:
 
     @property
     def best(self) -> ValidationPoint | None:
-        """The look with the lowest loss."""
+        """The evaluation with the lowest loss."""
         return min(self.held_out, key=lambda look: look.loss, default=None)
 
     def train_loss(self, low: float, high: float) -> float | None:
@@ -77,7 +77,7 @@ class TrainingHistory:
 
 
 def parse_training_history(lines: Sequence[Mapping[str, Any]]) -> TrainingHistory:
-    """The history in the lines of a metrics.jsonl; what is no number is left out."""
+    """The history in the lines of a metrics.jsonl; non-finite values are dropped."""
     train: list[TrainingWindow] = []
     held_out: list[ValidationPoint] = []
     split, seen = None, 0.0

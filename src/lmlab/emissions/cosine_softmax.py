@@ -1,4 +1,4 @@
-"""Sphere emission: only the angle between the hidden state and a token's vector counts."""
+"""Cosine softmax emission: logits are scaled cosines of hidden state and token vector."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lmlab.layers.sphere_embedding import scale_to_radius
 
 
 class CosineSoftmax(Emission):
-    """p(k | h) = softmax_k(β cos(e_k, h)), with one learned scale β > 0 (003, DLM22 and DLM23).
+    """Cosine softmax: p(k | h) = softmax_k(β cos(e_k, h)), with one learned scale β > 0.
 
-    Lengths are divided out on both sides, so that no token can win by a long vector, and there
-    is no bias. Hidden (…, W), log-probabilities (…, V).
+    Both vectors are normalised, so that no token wins by its norm, and there is no bias. Hidden (…,
+    W), log-probabilities (…, V).
 
-    `dropout` falls on the direction, after the length was divided out: before it, the division
-    would undo the scaling of what is left, cosines would be smaller in training than in use by
-    √(1 - dropout), and the model in use would be too sure of itself.
+    `dropout` is applied after normalisation: before it, normalising would undo dropout's rescaling,
+    cosines would be smaller in training than in evaluation by √(1 - dropout), and the model would
+    be overconfident.
     """
 
     never_predicted: Tensor

@@ -1,4 +1,4 @@
-"""Detection: a hidden state to the probability that its token was replaced."""
+"""Replaced-token discriminator (ELECTRA): the probability that a token was replaced."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lmlab.layers.feed_forward import ACTIVATIONS, ActivationName
 
 
 class Discriminator(Emission):
-    """p(replaced | h) = σ(w · f(W h + b) + c) (Clark et al. 2020).
+    """ELECTRA's discriminator: p(replaced | h) = σ(w · f(W h + b) + c) (Clark et al. 2020).
 
-    A distribution over two outcomes, 0 written and 1 replaced, and not over the vocabulary. Hidden
-    (…, W), log-probabilities (…, 2).
+    A distribution over two outcomes, 0 original and 1 replaced, not over the vocabulary. Hidden (…,
+    W), log-probabilities (…, 2).
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
     outcomes: ClassVar[tuple[str, ...]] = ("written", "replaced")
-    """What is told of a token."""
+    """The two classes of a token."""
 
     def __init__(self, width: int, *, activation: ActivationName = "gelu") -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Discriminator(Emission):
         self.score = nn.Linear(width, 1)
 
     def log_odds(self, hidden: Tensor) -> Tensor:
-        """(…) positive where the token was rather replaced."""
+        """(…) positive where the token is more probably replaced."""
         return self.score(self.activation(self.dense(hidden))).squeeze(-1)
 
     def log_probs(self, hidden: Tensor) -> Tensor:

@@ -14,14 +14,14 @@ from lmlab.core.parts import (
 
 
 class EnergyEmission(Emission):
-    """A hidden state and the token that was fed there to an energy; no distribution over tokens."""
+    """Energy emission: a hidden state and the input token to an energy; no token distribution."""
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
     outcomes: ClassVar[tuple[str, ...]] = ("made up", "data")
-    """What is told of a text."""
+    """The two classes of a text."""
 
     def energies(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """(…) of hidden states (…, W) at places that hold `tokens` (…)."""
+        """(…) of hidden states (…, W) at positions that hold `tokens` (…)."""
         raise TypeError(f"{type(self).__name__} does not define energies")
 
 
@@ -35,18 +35,18 @@ class LogitEmission(Protocol):
     """(V,) -inf at tokens that are never predicted, 0 elsewhere."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, V) scores of hidden states (…, W)."""
+        """(…, V) logits of hidden states (…, W)."""
         ...
 
     def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(N,) the score of one token (N,) for each hidden state (N, W)."""
+        """(N,) the logit of one token (N,) for each hidden state (N, W)."""
         ...
 
 
 class JointEmission(Emission):
-    """Hidden states at several blanks of a text to one distribution over all their tokens.
+    """Joint emission: hidden states at several masked positions to one distribution over all.
 
-    As an emission it gives what one blank has by itself.
+    As an emission it gives the distribution of a single masked position.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors"})
@@ -54,9 +54,9 @@ class JointEmission(Emission):
     def joint(
         self, hidden: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
     ) -> PaddedJointDistribution:
-        """The distribution given hidden states (B, n, W), of which `lengths` (B,) are blanks.
+        """The distribution given hidden states (B, n, W), of which `lengths` (B,) are masked.
 
-        A generator is given in training alone, to those that choose something at random there.
+        A generator is given in training only, for those that make random choices.
         """
         raise TypeError(f"{type(self).__name__} does not define joint")
 
@@ -68,5 +68,5 @@ class JointEmission(Emission):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """(B,) what training minimises: minus the log-probability of tokens (B, n) together."""
+        """(B,) training loss: minus the joint log-probability of tokens (B, n)."""
         return -self.joint(hidden, lengths, generator=generator).log_prob(tokens)

@@ -1,4 +1,4 @@
-"""What the energy of a place is, given its hidden state and the token that was fed there (000)."""
+"""Energy functions of a position, given its hidden state and its input token."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lmlab.emissions.emission_interfaces import EnergyEmission
 
 
 class InnerProductEnergy(EnergyEmission):
-    """e(h, x) = -f(h) · e_x, with the input embedding of the token that was fed (000).
+    """Inner-product energy: e(h, x) = -f(h) · e_x, with the input embedding of the token.
 
-    BERT's own way to score a token, but that the token has been seen: so 000 calls it near to a
-    Markov random field. f is a linear map, where `width` and the embedding's differ, else nothing.
-    Hidden (…, W), tokens (…), energies (…).
+    BERT's score of a token, except that the token is visible to the network. f is a linear map if
+    `width` differs from the embedding's, else the identity. Hidden (…, W), tokens (…), energies
+    (…).
     """
 
     def __init__(self, width: int, embedding: nn.Embedding) -> None:
@@ -27,11 +27,11 @@ class InnerProductEnergy(EnergyEmission):
 
 
 class LinearEnergy(EnergyEmission):
-    """e(h, x) = -w · h / √W: a token speaks only through what was fed (Deng et al. 2020; 000).
+    """Linear energy: e(h, x) = -w · h / √W; the token acts through h only (Deng et al. 2020).
 
-    w is zero at first, so that all texts are alike, and a residual model is its base. The root
-    keeps the sum over places from leaping at each step of an optimiser that moves every weight
-    alike.
+    w is zero at initialisation, so that all texts have equal energy and a residual model equals its
+    base. The root keeps the sum over positions from jumping at each step of an optimiser that moves
+    all weights equally.
     """
 
     def __init__(self, width: int) -> None:
@@ -44,10 +44,10 @@ class LinearEnergy(EnergyEmission):
 
 
 class SquaredEnergy(EnergyEmission):
-    """e(h, x) = ‖A h + b‖² / W: how far from the origin, 0 where no constraint is broken (000).
+    """Squared-norm energy: e(h, x) = ‖A h + b‖² / W, 0 where no constraint is violated.
 
-    A machine that finds faults: each unit of A h + b may stand for a constraint. The map is needed,
-    since a norm at the end of the layers gives every h the same length.
+    Each unit of A h + b may stand for a constraint. The map is needed, since a final layer norm
+    gives every h the same length.
     """
 
     def __init__(self, width: int) -> None:

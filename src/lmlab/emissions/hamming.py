@@ -1,4 +1,4 @@
-"""Hamming emission: a token must agree with the hidden state part by part."""
+"""Soft Hamming emission: counts the vector parts in which token and hidden state agree."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def part_products(hidden: Tensor, tokens: Tensor) -> Tensor:
 
 
 def sum_of_sigmoids_clear(hidden: Tensor, tokens: Tensor) -> Tensor:
-    """Σ_g σ(h^g · e^g): (N, V)."""
+    """Σ_g σ(h^g · e^g), reference implementation: (N, V)."""
     return torch.sigmoid(part_products(hidden, tokens)).sum(-1)
 
 
 def lowest_product_clear(hidden: Tensor, tokens: Tensor) -> Tensor:
-    """min_g h^g · e^g: (N, V)."""
+    """min_g h^g · e^g, reference implementation: (N, V)."""
     return part_products(hidden, tokens).amin(-1)
 
 
@@ -78,25 +78,25 @@ class _LowestProduct(torch.autograd.Function):
 
 
 def sum_of_sigmoids(hidden: Tensor, tokens: Tensor) -> Tensor:
-    """Σ_g σ(h^g · e^g); equals the clear version, differentiable once."""
+    """Σ_g σ(h^g · e^g); equals the reference implementation, differentiable once."""
     result: Tensor = _SumOfSigmoids.apply(hidden, tokens)
     return result
 
 
 def lowest_product(hidden: Tensor, tokens: Tensor) -> Tensor:
-    """min_g h^g · e^g; equals the clear version, differentiable once; at most 255 parts."""
+    """min_g h^g · e^g; equals the reference, differentiable once; at most 255 parts."""
     result: Tensor = _LowestProduct.apply(hidden, tokens)
     return result
 
 
 class Hamming(Emission):
-    """p(k | h) = softmax_k(β Σ_g σ(h^g · e_k^g) + b_k): a soft count of the parts that agree (001).
+    """Soft Hamming similarity: p(k | h) = softmax_k(β Σ_g σ(h^g · e_k^g) + b_k).
 
-    A word has G vectors of W / G numbers, one a trait, and so has the hidden state. Each inner
-    product is squashed to between 0 and 1 before the sum, so that one trait's excess can't make up
-    for another's lack; the squashing also lifts the softmax's bound on the rank. β > 0 is learned,
-    as G agreements alone could not single out one of V tokens. Cost N · W · V and G · N · V
-    sigmoids. Hidden (…, W), log-probabilities (…, V).
+    Tokens and hidden states have G vectors of W / G units, one per feature. Each inner product is
+    squashed to between 0 and 1 before the sum, so that one feature's excess cannot compensate for
+    another's lack; the nonlinearity also lifts the softmax's rank bound. β > 0 is learned, as G
+    agreements alone could not single out one of V tokens. Cost N · W · V and G · N · V sigmoids.
+    Hidden (…, W), log-probabilities (…, V).
     """
 
     never_predicted: Tensor
@@ -129,11 +129,11 @@ class Hamming(Emission):
         self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def initial_log_scale(self, size: int) -> float:
-        """Such that agreement in all parts, against half of it, weighs about what log V does."""
+        """Such that agreement in all parts, relative to half of them, is worth about log V."""
         return math.log(max(2 * math.log(size) / self.parts, 1.0))
 
     def agreement(self, hidden: Tensor) -> Tensor:
-        """(N, V) how far each token agrees with each hidden state (N, W)."""
+        """(N, V) agreement of each token with each hidden state (N, W)."""
         return sum_of_sigmoids(*self._split_parts(hidden))
 
     def _split_parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,9 +147,9 @@ class Hamming(Emission):
 
 
 class HammingLowest(Hamming):
-    """p(k | h) = softmax_k(β min_g σ(h^g · e_k^g) + b_k): the part that agrees least decides (001).
+    """Minimum agreement: p(k | h) = softmax_k(β min_g σ(h^g · e_k^g) + b_k).
 
-    σ rises, so the lowest sigmoid is that of the lowest product.
+    σ is monotone, so the lowest sigmoid is that of the lowest product.
     """
 
     def initial_log_scale(self, size: int) -> float:

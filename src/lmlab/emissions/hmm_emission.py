@@ -1,4 +1,4 @@
-"""Emission of a hidden Markov model: tokens come from the states of their own block."""
+"""HMM emission with block structure: each token is emitted by the states of its block."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lmlab.layers.hmm_parameters import HMMParameters
 
 
 class HMMEmission(Emission):
-    """p(s | h) = Σ_{z in the block of s} w_z(h) P(s | z), the hidden state being the log-weights.
+    """Block HMM emission: p(s | h) = Σ_{z in the block of s} w_z(h) P(s | z), h the log-weights.
 
-    Hidden (…, K). A target costs K / C numbers, the whole distribution V · K / C.
+    Hidden (…, K). Cost K / C per target, V · K / C for the whole distribution.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"states"})
@@ -35,7 +35,7 @@ class HMMEmission(Emission):
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         tables = self.markov.tables()
-        # As products of probabilities, in double so that the faintest do not vanish.
+        # As products of probabilities, in double precision against underflow.
         weights = hidden.double().exp().view(*hidden.shape[:-1], -1, tables.states_per_block)
         emission = tables.emission.double().exp()
         parts, places = [], []

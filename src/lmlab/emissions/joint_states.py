@@ -1,4 +1,4 @@
-"""Tokens of several blanks together, by hidden states that tie each blank to one before it."""
+"""Latent-state joint emission: masked tokens coupled by a chain or tree of hidden states."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from lmlab.layers.pairwise_potentials import (
 )
 
 INITIAL_SELF_AFFINITY = 8.0
-"""How much better a state goes with itself than with others at first, in nats."""
+"""Initial log-potential of a state with itself relative to others, in nats."""
 INITIAL_AFFINITY_STD = 3.0
-"""Standard deviation of how much a state likes a token at first. States that are much alike at
-first stay so: the blanks' product is a plateau, which only states with a taste sublayer_output."""
+"""Standard deviation of the initial affinities of states to tokens. States that start too similar
+stay so: the factorised solution is a plateau, which only distinct states leave."""
 AFFINITY_SCALE = 10.0
-"""Vectors of tokens are kept so much shorter than they count: what a state likes has a long way to
-go, and a step of Adam is of one length for all parameters."""
+"""Token vectors are stored smaller by this factor: affinities must move far, and an Adam step has
+the same size for all parameters."""
 
 
 class JointStates(JointEmission):
-    """p(x_1 … x_n) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π exp(A_i(z_parent, z_i)).
+    """Latent-state model of masked tokens, marginalised exactly over states z.
 
-    000's energy of a filling, unary and pairwise, made summable by K states a blank: φ is a softmax
-    head's score; r_i(z) = v_z · R h_i; g(z, a) = v_z · f_a; A_i(z, z') = (Q v_z) · (K v_z') with Q
-    and K made of the hidden states at the two blanks. A blank hangs from the one before it, or from
-    the one that `parents` chooses. g is normalised over tokens and A over the states of the later
-    blank, so that r alone weighs states against each other: without that a state with strong links
-    to itself wins all blanks, and the others never learn. One blank alone is a softmax of
+        p(x_1 … x_n) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π exp(A_i(z_parent, z_i))
+
+    Unary and pairwise potentials, made tractable by K states per masked position: φ is a softmax
+    head's logit; r_i(z) = v_z · R h_i; g(z, a) = v_z · f_a; A_i(z, z') = (Q v_z) · (K v_z') with Q
+    and K functions of the hidden states at the two positions. The parent is the masked position
+    before, or the one that `parents` chooses. g is normalised over tokens and A over the states of
+    the later position, so that only r weighs states against each other: else a state with strong
+    links to itself wins everywhere, and the others never learn. A single position is a softmax of
     φ(a) + log Σ_z exp(r(z) + g(z, a)). Hidden (B, n, W); cost n (K² + K V).
     """
 
@@ -49,7 +51,7 @@ class JointStates(JointEmission):
     ) -> None:
         super().__init__()
         self.unary = unary
-        # Only the direction counts, and the shorter vectors are the faster they turn.
+        # Only the direction matters, and shorter vectors rotate faster.
         self.vectors = nn.Parameter(torch.randn(states, rank) * 0.1)
         self.tokens = nn.Parameter(
             torch.randn(vocabulary.size, rank) * (INITIAL_AFFINITY_STD / AFFINITY_SCALE)
@@ -62,7 +64,7 @@ class JointStates(JointEmission):
 
     @property
     def weight(self) -> Tensor:
-        """(V, W) vectors of the tokens."""
+        """(V, W) token vectors."""
         return self.unary.weight
 
     @property
@@ -71,7 +73,7 @@ class JointStates(JointEmission):
         return self.unary.never_predicted
 
     def affinities(self) -> Tensor:
-        """(K, V) g, how much each state likes each token."""
+        """(K, V) g, the affinity of each state to each token."""
         liked = self._units() @ self.tokens.T * AFFINITY_SCALE
         whole = torch.logsumexp(liked + self.never_predicted, -1, keepdim=True)
         return liked - whole
@@ -80,12 +82,12 @@ class JointStates(JointEmission):
         return F.log_softmax(self.logits(hidden) + self.never_predicted, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, V) scores of one blank alone, the states summed out."""
+        """(…, V) logits of a single masked position, the states marginalised."""
         by_states = log_product(self._states(hidden), self.affinities())
         return self.unary.logits(hidden) + by_states
 
     def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(N,) the score of one token for each hidden state (N, W), without the others."""
+        """(N,) the logit of one token for each hidden state (N, W), without the others."""
         by_states = self._states(hidden) + self.affinities().T[targets]
         return self.unary.logit(hidden, targets) + torch.logsumexp(by_states, -1)
 
@@ -110,10 +112,10 @@ class JointStates(JointEmission):
         )
 
     def _states(self, hidden: Tensor) -> Tensor:
-        """(…, K) r, how well each state fits the place by itself."""
+        """(…, K) r, the unary score of each state."""
         preferred: Tensor = self.state_scores(hidden) @ self._units().T
         return preferred
 
     def _units(self) -> Tensor:
-        """(K, R) v, of length one: no state has stronger links than another for its length."""
+        """(K, R) v, of length one: no state has stronger links by its norm."""
         return F.normalize(self.vectors, dim=-1)

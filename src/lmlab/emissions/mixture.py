@@ -1,4 +1,4 @@
-"""Mixture emission: the hidden state chooses among K states, each a distribution over tokens."""
+"""Mixture emission: the hidden state weighs K states, each a distribution over tokens."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lmlab.layers.sphere_embedding import scale_to_radius
 
 
 class MixtureStates(nn.Module):
-    """P(s | z) = softmax_s(e_s · v_z) for K vectors v_z (003, DLM10).
+    """Component distributions P(s | z) = softmax_s(e_s · v_z) for K vectors v_z.
 
-    `tied` shares the input embedding as e; without it the output vectors are free (003, DLM21).
+    `tied` shares the input embedding as e; without it the output vectors are free.
     """
 
     never_predicted: Tensor
@@ -38,32 +38,32 @@ class MixtureStates(nn.Module):
         super().__init__()
         self.count = count
         self.weight = output_embedding(width, vocabulary, tied)
-        # Different starts, or every state would stay the same for ever.
+        # Random initialisation breaks the symmetry between states.
         self.vectors = nn.Parameter(torch.randn(count, width))
         self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """(V, W) and (K, W), whose inner products are the scores of tokens under states."""
+        """(V, W) and (K, W), whose inner products are the logits of tokens under states."""
         return self.weight, self.vectors
 
     def log_table(self) -> Tensor:
-        """(V, K) log P(s | z), tokens first, so that those of the targets are whole rows."""
+        """(V, K) log P(s | z), tokens first, so that a target is a contiguous row."""
         return log_table(*self.factors(), self.never_predicted)
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """(…, K) log P(s | z) of some tokens (…): rows of the table, which is made once a call."""
+        """(…, K) log P(s | z) of tokens (…): rows of the table, computed once per call."""
         rows = table_log_prob(*self.factors(), self.never_predicted, tokens.flatten())
         return rows.view(*tokens.shape, self.count)
 
     def capture_internals(self) -> dict[str, Capture]:
-        """Inner values worth a picture."""
+        """Internal activations."""
         return {}
 
 
 class CosineMixtureStates(MixtureStates):
-    """P(s | z) = softmax_s(β_z cos(e_s, v_z)): tokens and states on the sphere (003, DLM22).
+    """Cosine components P(s | z) = softmax_s(β_z cos(e_s, v_z)): states on the unit sphere.
 
-    Each state has a scale β_z > 0 of its own, √W at the start.
+    Each state has its own scale β_z > 0, initially √W.
     """
 
     def __init__(
@@ -89,10 +89,11 @@ class CosineMixtureStates(MixtureStates):
 
 
 class WeightedStates(Emission):
-    """p(s | h) = Σ_z w_z(h) P(s | z), where the hidden state is the K log-weights themselves.
+    """Mixture p(s | h) = Σ_z w_z(h) P(s | z), where the hidden state is the K log-weights.
 
-    Hidden (…, K). log_prob gathers K numbers for each target; the table of V · K is made once a
-    batch, so that no (batch, time, K, V) is ever built. Cost V · K · W for the table, K a target.
+    Hidden (…, K). log_prob gathers K numbers for each target; the table of V · K is computed once
+    per batch, so that no (batch, time, K, V) is ever built. Cost V · K · W for the table, K per
+    target.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"states"})
@@ -109,10 +110,10 @@ class WeightedStates(Emission):
         return torch.logsumexp(self.log_weights(hidden) + self.states.log_prob(targets), dim=-1)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        # As a product of probabilities, in double so that the faintest do not vanish.
+        # As a product of probabilities, in double precision against underflow.
         weights = self.log_weights(hidden).double().exp()
         mixed = weights @ self.states.log_table().double().exp().t()
-        # log 0 has no gradient, so what is never predicted is put in after it.
+        # log 0 has no gradient, so -inf is filled in afterwards.
         never = self.states.never_predicted
         return mixed.masked_fill(never.isinf(), 1.0).log().to(hidden.dtype) + never
 
@@ -136,9 +137,9 @@ class WeightedStates(Emission):
 
 
 class MixtureEmission(WeightedStates):
-    """p(s | h) = Σ_z P(z | h) P(s | z), P(z | h) = softmax_z(c_z · h + b_z) (003, DLM10 and on).
+    """Mixture p(s | h) = Σ_z P(z | h) P(s | z), P(z | h) = softmax_z(c_z · h + b_z).
 
-    `dropout` falls on the hidden state. Hidden (…, W).
+    `dropout` is applied to the hidden state. Hidden (…, W).
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})

@@ -1,4 +1,4 @@
-"""Mixture of softmaxes: several views of the hidden state, mixed after the softmax."""
+"""Mixture of softmaxes (MoS): several projections of the hidden state, mixed as probabilities."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from lmlab.emissions.softmax import Softmax
 
 
 class MixtureOfSoftmaxes(Emission):
-    """p(k | h) = Σ_m π_m(h) softmax_k(e_k · tanh(U_m h + a_m) + b_k), π = softmax(C h + c).
+    """Mixture of softmaxes (MoS, Yang et al. 2018, Breaking the Softmax Bottleneck).
 
-    Yang et al. 2018, Breaking the Softmax Bottleneck: the log-probabilities of one softmax are a
-    matrix of rank at most W + 1 over all contexts, those of a mixture are not. Unlike the states
-    of `Mixture`, which stand still, the M softmaxes move with the hidden state, and each costs
-    N · W · V. Hidden (…, W), log-probabilities (…, V).
+        p(k | h) = Σ_m π_m(h) softmax_k(e_k · tanh(U_m h + a_m) + b_k),  π = softmax(C h + c)
+
+    The log-probabilities of one softmax are a matrix of rank at most W + 1 over all contexts, those
+    of a mixture are not. Unlike the fixed states of `MixtureEmission`, the M softmaxes depend on
+    the hidden state, and each costs N · W · V. Hidden (…, W), log-probabilities (…, V).
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
@@ -43,15 +44,15 @@ class MixtureOfSoftmaxes(Emission):
         self.dropout = nn.Dropout(dropout)
 
     def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """(…, M) log π and (…, M, W) the views."""
+        """(…, M) log π and (…, M, W) the projections."""
         dropped = self.dropout(hidden)
         views = torch.tanh(self.views(dropped)).unflatten(-1, (self.count, -1))
         return F.log_softmax(self.choose(dropped), dim=-1), views
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
         log_weights, views = self._parts(hidden)
-        # Logits are made again in the backward pass, one softmax at a time: M times (N, V) at once
-        # would be the largest thing in memory by far.
+        # Activation checkpointing: logits are recomputed in the backward pass, one softmax at a
+        # time; M times (N, V) would dominate memory.
         each = [
             checkpoint(self.softmax.log_prob, view, targets, use_reentrant=False)
             for view in views.unbind(-2)
@@ -61,7 +62,7 @@ class MixtureOfSoftmaxes(Emission):
     def log_probs(self, hidden: Tensor) -> Tensor:
         log_weights, views = self._parts(hidden)
         never = self.softmax.never_predicted
-        # A sum of zeros has no gradient in logs, so what is never predicted is put in after it.
+        # log 0 has no gradient, so -inf is filled in afterwards.
         each = self.softmax.log_probs(views).masked_fill(never.isinf(), 0.0)
         return torch.logsumexp(log_weights[..., None] + each, dim=-2) + never
 

@@ -1,4 +1,4 @@
-"""Count-table emission: the last words are looked up in tables fitted by counting."""
+"""N-gram table emission: interpolated modified Kneser-Ney, fitted by counting."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BUFFERS = ("level_ends", "keys", "table_log_probs", "table_log_backoffs")
 
 
 class NgramTable(Emission):
-    """p(w | the last n - 1 words) from interpolated modified Kneser-Ney tables.
+    """N-gram model p(w | the last n - 1 words) from interpolated modified Kneser-Ney tables.
 
-    The hidden state is the context itself: ids (…, n - 1), newest last, -1 where there is no word.
+    The hidden state is the context itself: ids (…, n - 1), latest last, -1 where there is no word.
     Log-probabilities are natural and in double precision; those of padding, start and mask are
-    -inf. The tables are buffers, so that a run saves them like weights; before `fit_kneser_ney`
-    they hold the uniform distribution. Rows in reading order are quickest (several million a
-    second, as each row goes on from the one above), rows in any order are right.
+    -inf. The tables are buffers, saved like weights; before `fit` they hold the uniform
+    distribution. Rows in reading order are fastest (several million per second, as each row extends
+    the one before); any order is correct.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"contexts"})
@@ -45,20 +45,20 @@ class NgramTable(Emission):
 
     @property
     def order(self) -> int:
-        """Words in the longest n-gram, the predicted one included."""
+        """Order n: words in the longest n-gram, the predicted one included."""
         return len(self.level_ends)
 
     def fit(self, tokens: np.ndarray, offsets: np.ndarray) -> KneserNeyFit:
         """Replace the tables by those of a corpus; see `lmlab.inference.kneser_ney.fit_kneser_ney`.
 
-        The record tells the discounts, and the orders at which the corpus was too small for them.
+        The record has the discounts, and the orders at which the corpus was too small for them.
         """
         fitted = fit_kneser_ney(tokens, offsets, order=self.order, vocabulary=self.vocabulary)
         self.set_tables(fitted.tables)
         return fitted
 
     def set_tables(self, tables: BackoffTables) -> None:
-        """Replace the tables, by those of an ARPA file for example; their order becomes ours."""
+        """Replace the tables, for example by those of an ARPA file; the order is set to theirs."""
         if tables.vocabulary != self.vocabulary:
             raise UserError(
                 f"expected tables for {self.vocabulary}, but these are for {tables.vocabulary}; "
@@ -85,7 +85,7 @@ class NgramTable(Emission):
 
     @property
     def model(self) -> BackoffModel:
-        """The tables with their index, which is made when it is first needed."""
+        """The tables with their index, built on first use."""
         if self._model is None:
             self._model = BackoffModel(self.tables)
         return self._model
@@ -99,9 +99,9 @@ class NgramTable(Emission):
         return _like(whole, hidden).view(*hidden.shape[:-1], self.vocabulary.size)
 
     def matched_order(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(N,) words in the longest n-gram known for each target: 1 is the word alone.
+        """(N,) order of the longest known n-gram of each target: 1 is the unigram.
 
-        It tells how much of the context counted, and what a sparser model would have to smooth.
+        It shows how much context was used, and where the model backed off.
         """
         looked_up = self.model.predict(self._contexts(hidden), self._ids(targets, lowest=0))
         return torch.from_numpy(looked_up.orders.astype(np.int64)).to(hidden.device)
@@ -124,7 +124,7 @@ class NgramTable(Emission):
         return ids
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NgramTable:
-        """Nothing: a lookup is the processor's work, and rounded tables would not sum to one."""
+        """No-op: lookup runs on the CPU, and rounded tables would not sum to one."""
         return self
 
     def _load_from_state_dict(
@@ -137,7 +137,7 @@ class NgramTable(Emission):
                 self.register_buffer(name, torch.empty_like(stored, device="cpu"))
         super()._load_from_state_dict(state_dict, prefix, *rest, **words)
         self._model = None
-        _ = self.tables  # tells at once if they do not fit together
+        _ = self.tables  # raises at once if they are inconsistent
 
 
 def _like(values: np.ndarray, other: Tensor) -> Tensor:

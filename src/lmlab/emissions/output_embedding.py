@@ -1,4 +1,4 @@
-"""What emissions share: a vector for each token, and tokens that are never predicted."""
+"""Output embeddings of emissions, and the mask of tokens that are never predicted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lmlab.core.vocabulary import Vocabulary
 def output_embedding(
     width: int, vocabulary: Vocabulary, tied: nn.Embedding | None
 ) -> nn.Parameter | Tensor:
-    """(V, W) the vectors of a tied embedding (Press and Wolf 2017), or free ones."""
+    """(V, W) output vectors: a tied input embedding (Press and Wolf 2017), or free ones."""
     if tied is not None:
         assert tied.embedding_dim == width, "a tied embedding has the hidden width"
         return tied.weight
-    # Short vectors; where only their direction counts, the shorter they are the faster they turn.
+    # Short vectors: where only the direction matters, shorter ones rotate faster.
     return nn.Parameter(torch.empty(vocabulary.size, width).uniform_(-(width**-0.5), width**-0.5))
 
 

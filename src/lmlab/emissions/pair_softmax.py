@@ -1,4 +1,4 @@
-"""Softmax over the sum of two sources, for all pairs of sources at once."""
+"""Pair softmax emission: softmax over the sum of two sources, for all pairs at once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lmlab.layers.pair_normalisers import (
 
 
 class PairSoftmax(Softmax):
-    """p(k | a, b) = softmax_k(e_k · (x_a + y_b) + b_k), for pairs less than `reach` apart.
+    """Softmax of pairs less than `reach` apart: p(k | a, b) = softmax_k(e_k · (x_a + y_b) + b_k).
 
-    The fast version of `Softmax` over the sums of `TwoParents`: it takes the two halves of each
-    token, (…, S, 2 W), and gives P pairs, in the order of `pairs_within`. Their normalisers are
-    inner products of exponentials: two softmaxes a token instead of 2 · reach - 1.
+    The fast version of `Softmax` over the sums of `TwoLatentParents`: it takes the two halves of
+    each token, (…, S, 2 W), and gives P pairs, in the order of `pairs_within`. Their normalisers
+    are inner products of exponentials: two softmaxes per token instead of 2 · reach - 1.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"sources"})

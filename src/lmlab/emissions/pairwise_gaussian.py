@@ -1,4 +1,4 @@
-"""Tokens of several blanks together, by a Gaussian over their vectors."""
+"""Gaussian joint emission: masked tokens are coupled by a joint Gaussian over their vectors."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from lmlab.emissions.output_embedding import never_predicted_mask
 from lmlab.inference.potts_joint import PottsJoint
 
 MIN_VARIANCE = 0.02
-"""Of a blank's own part: tokens' vectors have a variance of 1 in each number."""
+"""Minimum of a position's own variance; token vectors have variance 1 per dimension."""
 
 
 class PairwiseGaussian(JointEmission):
-    """The vectors y of the blanks' tokens are normal together, y ~ N(μ, D + U Uᵀ) (000).
+    """The vectors y of the masked tokens are jointly Gaussian, y ~ N(μ, D + U Uᵀ).
 
-    Mean μ_i, own variances D_i and common factors U_i (R × M) of a blank are made of its hidden
-    state, so that the precision Λ = (D + U Uᵀ)⁻¹ ties every pair; its determinant is part of the
-    likelihood, as 000 says of a pairwise Gaussian. Vectors of tokens are drawn once and stay: if
-    they could move, all would go to one point. To "unembed", the density is read at tokens,
+    Mean μ_i, variances D_i and factor loadings U_i (R × M) of a position are functions of its
+    hidden state, so that the precision Λ = (D + U Uᵀ)⁻¹ couples every pair; its determinant is part
+    of the likelihood. Token vectors are random and fixed: if trained, all would collapse to one
+    point. To unembed, the density is evaluated at tokens,
 
         p(x) ∝ exp(Σ_i b(x_i) - τ/2 (y - μ)ᵀ Λ (y - μ)),  y_i = f(x_i),
 
-    a Potts model whose bias b and temperature are trained by its pseudo-likelihood, while the
+    a Potts model whose bias b and scale τ are trained by pseudo-likelihood, while the
     Gaussian is trained by its density alone. Hidden (B, n, W); cost n³ R³ and n V R.
     """
 
@@ -67,7 +67,7 @@ class PairwiseGaussian(JointEmission):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """(B,) minus the log-density of the tokens' vectors, and what unembedding them loses."""
+        """(B,) minus the log-density of the token vectors, plus the unembedding loss."""
         mean, covariance = self._gaussian(hidden, lengths)
         root = torch.linalg.cholesky(covariance)
         real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
@@ -82,7 +82,7 @@ class PairwiseGaussian(JointEmission):
         return -density - read
 
     def _gaussian(self, hidden: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n, R) μ and (B, n R, n R) D + U Uᵀ; the unit matrix where there is no blank."""
+        """(B, n, R) μ and (B, n R, n R) D + U Uᵀ; the identity at padding."""
         real = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]
         own = MIN_VARIANCE + F.softplus(self.spread(hidden))
         own = torch.where(real[..., None], own, 1.0)
@@ -91,7 +91,7 @@ class PairwiseGaussian(JointEmission):
         return self.mean(hidden), torch.diag_embed(own.flatten(1)) + common @ common.mT
 
     def _unembedded(self, mean: Tensor, precision: Tensor, lengths: Tensor) -> PottsJoint:
-        """The quadratic form, multiplied out: what one token adds alone, and what each pair."""
+        """The expanded quadratic form: unary terms of tokens, and pairwise terms."""
         rows, count, rank = mean.shape
         sharp = self.log_sharpness.exp()
         blocks = precision.view(rows, count, rank, count, rank).transpose(2, 3)

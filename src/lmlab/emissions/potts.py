@@ -1,4 +1,4 @@
-"""Tokens of several blanks together, every pair of blanks tied: a Potts model."""
+"""Potts joint emission: every pair of masked positions coupled, a Markov random field."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from lmlab.inference.potts_joint import PottsJoint
 from lmlab.layers.pairwise_potentials import PairwisePotentials
 
 INITIAL_TIE = 0.1
-"""How much better a token goes with itself than with others at first, in nats."""
+"""Initial log-potential of a token with itself relative to others, in nats."""
 
 
 class PottsEmission(JointEmission):
-    """p(x) ∝ exp(Σ_i φ_i(x_i) + Σ_{i<j} (Q_i f(x_i)) · (K_j f(x_j))), by pseudo-likelihood (000).
+    """Potts model of masked tokens, trained by pseudo-likelihood.
 
-    The energy as 000 writes it, with all pairs and no states. It can't be summed in general, so
-    training maximises Σ_i log p(x_i | the others) (Besag 1975), which costs n V R; `PottsJoint`
-    says what is exact then and what is not. Hidden (B, n, W).
+        p(x) ∝ exp(Σ_i φ_i(x_i) + Σ_{i<j} (Q_i f(x_i)) · (K_j f(x_j)))
+
+    All pairs, no latent states. The normaliser is intractable in general, so training maximises Σ_i
+    log p(x_i | the others) (Besag 1975), at cost n V R; `PottsJoint` documents what is exact.
+    Hidden (B, n, W).
     """
 
     def __init__(self, width: int, rank: int, vocabulary: Vocabulary, *, unary: Softmax) -> None:
@@ -32,7 +34,7 @@ class PottsEmission(JointEmission):
 
     @property
     def weight(self) -> Tensor:
-        """(V, W) vectors of the tokens."""
+        """(V, W) token vectors."""
         return self.unary.weight
 
     @property
@@ -44,11 +46,11 @@ class PottsEmission(JointEmission):
         return F.log_softmax(self.logits(hidden) + self.never_predicted, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, V) scores of one blank alone."""
+        """(…, V) logits of a single masked position."""
         return self.unary.logits(hidden)
 
     def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(N,) the score of one token for each hidden state (N, W)."""
+        """(N,) the logit of one token for each hidden state (N, W)."""
         return self.unary.logit(hidden, targets)
 
     def joint(

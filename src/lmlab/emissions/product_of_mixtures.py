@@ -1,4 +1,4 @@
-"""Product of mixtures: G weak distributions multiplied, with the normaliser that this needs."""
+"""Product of experts, each a mixture: G distributions multiplied and renormalised."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lmlab.core.parts import Emission, HiddenStates
 from lmlab.emissions.mixture import MixtureEmission
 
 ROWS_AT_ONCE = 512
-"""Rows of (N, V) that are held at once while scoring."""
+"""Rows of (N, V) held at once in scoring."""
 
 
 class ProductOfMixtures(Emission):
-    """p(s | h) = Π_g f_g(s | h) / Z(h), Z(h) = Σ_s Π_g f_g(s | h), each f_g a mixture (003, DLM19).
+    """Product of experts p(s | h) = Π_g f_g(s | h) / Z(h), Z(h) = Σ_s Π_g f_g(s | h); f_g mixtures.
 
-    A product of experts (Hinton 2002) with K^G joint states for the price of G · K. No f_g exceeds
+    A product of experts (Hinton 2002) with K^G joint states at the cost of G · K. No f_g exceeds
     one, so Z ≤ 1 and Π_g f_g is a lower bound of p, which `log_bound` gives without building any
     (N, V); the exact log-probability costs G · N · K · V. Hidden (…, W).
     """
@@ -47,7 +47,7 @@ class ProductOfMixtures(Emission):
         return total
 
     def log_prob(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        # In blocks of rows, so that a long text needs no more memory than a short one.
+        # In blocks of rows, so that memory does not grow with the text.
         blocks = [self.log_products(rows).logsumexp(-1) for rows in hidden.split(ROWS_AT_ONCE)]
         return self.log_bound(hidden, targets) - torch.cat(blocks)
 

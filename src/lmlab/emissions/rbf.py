@@ -1,4 +1,4 @@
-"""Radial basis emission: a token is the likelier the nearer its point is to the hidden state."""
+"""Radial basis function (RBF) emission: logits are negative squared distances to token vectors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class RadialBasis(Emission):
-    """p(k | h) = softmax_k(-β |h - e_k|²), β > 0 learned and ½ at the start (001).
+    """RBF softmax: p(k | h) = softmax_k(-β |h - e_k
 
-    |h|² is the same for every token, so the scores are 2β h · e_k - β |e_k|²: a softmax whose bias
-    is not free but what the vector's length makes it, and so of the same rank. Hidden (…, W),
-    log-probabilities (…, V).
+        ²), β > 0 learned and initially ½.
+
+    |h|² is the same for every token, so the logits are 2β h · e_k - β |e_k|²: a softmax whose bias
+    is determined by the vector's norm, and so of the same rank. Hidden (…, W), log-probabilities
+    (…, V).
     """
 
     never_predicted: Tensor
@@ -43,7 +45,7 @@ class RadialBasis(Emission):
         self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
     def _linear(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """2β h and the bias -β |e_k|², which a softmax over e makes the distribution."""
+        """2β h and the bias -β |e_k|², with which a softmax over e gives the distribution."""
         scale = self.log_scale.exp()
         bias = self.never_predicted - scale * self.weight.square().sum(-1)
         return 2 * scale * self.dropout(hidden), bias

@@ -1,4 +1,4 @@
-"""Mixture of K fixed states and one that moves: the hidden state itself, turned."""
+"""Mixture emission with K fixed states and a softmax over the transformed hidden state."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class RotatedMixture(Emission):
-    """p(s | h) = Σ_{z<K} P(z | h) P(s | z) + P(K | h) softmax_s(e_s · R h) (003, DLM18).
+    """Mixture of fixed states and a softmax of R h, with K + 1 components.
 
-    One of K + 1 ways: a fixed state forgets all of h but its own number, the turned one keeps h
-    whole. R is any matrix, as in the notes, and the output vectors e are those of the states.
-    `dropout` falls on the hidden state. Hidden (…, W); cost that of a mixture and of a softmax,
-    N · W · V.
+        p(s | h) = Σ_{z<K} P(z | h) P(s | z) + P(K | h) softmax_s(e_s · R h)
+
+    A fixed state retains nothing of h but its index, the last component all of h. R is any matrix,
+    and the output vectors e are those of the states. `dropout` is applied to the hidden state.
+    Hidden (…, W); cost that of a mixture and of a softmax, N · W · V.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"vectors", "components", "sources"})
@@ -33,7 +34,7 @@ class RotatedMixture(Emission):
         self.dropout = nn.Dropout(dropout)
 
     def _parts(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """(…, K + 1) log-weights, the rotation's last, and (…, W) the turned hidden state."""
+        """(…, K + 1) log-weights, the rotation's last, and (…, W) R h."""
         dropped = self.dropout(hidden)
         return F.log_softmax(self.choose(dropped), dim=-1), self.rotate(dropped)
 

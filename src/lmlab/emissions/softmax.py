@@ -16,13 +16,13 @@ from lmlab.layers.softmax_log_prob import linear_log_prob
 
 
 class Softmax(Emission):
-    """p(k | h) = softmax_k(e_k · h + b_k).
+    """Softmax over token logits: p(k | h) = softmax_k(e_k · h + b_k).
 
     `tied` shares the input embedding as e (Press and Wolf 2017). Tokens that are never predicted
-    get a bias of -inf, so that the rest sums to one. `dropout` falls on the hidden state; give it
-    where the backbone drops nothing at its end. `transform` is what a hidden state goes through
-    first (BERT's prediction head), asked only where something is predicted; it may change the
-    width, and `width` is the one after it. Hidden (…, W), log-probabilities (…, V).
+    get a bias of -inf. `dropout` is applied to the hidden state; use it if the backbone has none at
+    its output. `transform` is applied to hidden states first (BERT's prediction head), only at
+    targets; it may change the width, and `width` is the one after it. Hidden (…, W),
+    log-probabilities (…, V).
     """
 
     never_predicted: Tensor
@@ -49,19 +49,19 @@ class Softmax(Emission):
         return linear_log_prob(self._transformed(hidden), self.weight, self._biases(), targets)
 
     def log_prob_by_index(self, hidden: Tensor, which: Tensor, targets: Tensor) -> Tensor:
-        """Inner products of targets with their hidden states, less each one's own normaliser."""
+        """Inner products of targets with their hidden states, minus the log-normalisers."""
         heard = self._transformed(hidden)
         scores = (heard[which] * self.weight[targets]).sum(-1) + self._biases()[targets]
         return scores - self._log_normaliser(heard)[which]
 
     def log_prob_and_mean(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean of all scores is the score of the mean vector, so it costs no second product."""
+        """The mean of all logits is the logit of the mean vector, so it needs no second product."""
         heard, offsets = self._transformed(hidden), self._biases()
         exact = linear_log_prob(heard, self.weight, offsets, targets)
         score = (heard * F.embedding(targets, self.weight)).sum(-1) + offsets[targets]
         possible = self.never_predicted == 0
         mean = heard @ self.weight[possible].mean(0) + offsets[possible].mean()
-        # The normaliser is what a score has beyond its log-probability.
+        # The log-normaliser is the logit minus its log-probability.
         return exact, mean - (score - exact)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Softmax(Emission):
         return F.log_softmax(scores, dim=-1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, V) e_k · h + b_k of all tokens, those that are never predicted among them."""
+        """(…, V) e_k · h + b_k of all tokens, including those that are never predicted."""
         return F.linear(self._transformed(hidden), self.weight, self.bias)
 
     def logit(self, hidden: Tensor, targets: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Softmax(Emission):
         return scores if self.bias is None else scores + self.bias[targets]
 
     def scores(self, hidden: Tensor, own: Tensor, shared: Tensor | None = None) -> Tensor:
-        """Inner products with the vectors of the given tokens alone: see `Scored.scores`."""
+        """Inner products with the vectors of given tokens only: see `CandidateLogits.scores`."""
         heard = self._transformed(hidden)
         found = (F.embedding(own, self.weight) @ heard[..., None]).squeeze(-1) + self._bias_of(own)
         if shared is None:
@@ -92,18 +92,18 @@ class Softmax(Emission):
             self.bias.copy_(torch.where(self.never_predicted == 0, log_probs, 0.0))
 
     def _bias_of(self, tokens: Tensor) -> Tensor | float:
-        """b of each token; gathered as an embedding, whose gradient is the cheaper one."""
+        """b of each token; gathered as an embedding, whose gradient is cheaper."""
         return 0.0 if self.bias is None else F.embedding(tokens, self.bias[:, None]).squeeze(-1)
 
     def log_prob_by_source(self, sources: Tensor, targets: Tensor) -> Tensor:
-        """Inner products of targets with sources, less each source's own normaliser."""
+        """Inner products of targets with sources, minus each source's log-normaliser."""
         sources = self._transformed(sources)
         offsets = self._biases()
         scores = self.weight[targets] @ sources.transpose(1, 2) + offsets[targets][..., None]
         return scores - self._log_normaliser(sources.flatten(0, 1)).view(len(sources), 1, -1)
 
     def _transformed(self, hidden: Tensor) -> Tensor:
-        """What the inner products are taken with."""
+        """The hidden state after `transform` and dropout."""
         transformed = hidden if self.transform is None else self.transform(hidden)
         dropped: Tensor = self.dropout(transformed)
         return dropped
@@ -113,7 +113,7 @@ class Softmax(Emission):
         return self.never_predicted if self.bias is None else self.bias + self.never_predicted
 
     def _log_normaliser(self, hidden: Tensor) -> Tensor:
-        """(N,) log Σ_k exp(e_k · h + b_k): a score less its log-probability."""
+        """(N,) log Σ_k exp(e_k · h + b_k): the logit minus its log-probability."""
         any_token, offsets = int((self.never_predicted == 0).nonzero()[0]), self._biases()
         targets = torch.full((len(hidden),), any_token, device=hidden.device)
         score = hidden @ self.weight[any_token] + offsets[any_token]

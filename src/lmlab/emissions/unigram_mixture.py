@@ -1,4 +1,4 @@
-"""A mixture of unigram tables, without context."""
+"""Mixture of unigrams emission, without context."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lmlab.emissions.output_embedding import never_predicted_mask
 
 
 class UnigramMixture(Emission):
-    """p(s) = Σ_z π_z P(s | z), K states with a free table each (003, DLM9).
+    """Mixture of unigrams: p(s) = Σ_z π_z P(s | z), K states with a free table each.
 
-    Reads no hidden state: every place has the same distribution. It is K · V numbers, computed
-    once a batch and gathered at the targets.
+    Takes no hidden state: every position has the same distribution. It has K · V parameters, is
+    computed once per batch and gathered at the targets.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"nothing"})
@@ -26,7 +26,7 @@ class UnigramMixture(Emission):
     def __init__(self, states: int, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.weights = nn.Parameter(torch.zeros(states))
-        # Different starts, or every state would stay the same for ever.
+        # Random initialisation breaks the symmetry between states.
         self.table = nn.Parameter(torch.randn(states, vocabulary.size) * 0.1)
         self.register_buffer("never_predicted", never_predicted_mask(vocabulary), persistent=False)
 
@@ -45,16 +45,16 @@ class UnigramMixture(Emission):
         return mixed.expand(*hidden.shape[:-1], -1)
 
     def expected_counts(self, tokens: Tensor) -> Tensor:
-        """(K, V) how often each state is expected to have produced each token: the E step."""
+        """E step: (K, V) expected counts of each token under each state."""
         seen = torch.bincount(tokens, minlength=self.table.shape[1]).to(self.table.dtype)
         posterior = torch.softmax(self.joint().nan_to_num(neginf=-1e30), dim=0)
         return posterior * seen
 
     @torch.no_grad()
     def set_from_counts(self, counts: Tensor) -> None:
-        """The M step: π and P(s | z) as shares of the expected counts (K, V)."""
+        """M step: π and P(s | z) in proportion to the expected counts (K, V)."""
         by_state = counts.sum(1)
         self.weights.copy_((by_state / by_state.sum()).log())
-        # A floor keeps a token that was never seen possible, if barely.
+        # A floor keeps unseen tokens possible.
         shares = (counts + 1e-6) / (counts + 1e-6).sum(1, keepdim=True)
         self.table.copy_(shares.log())

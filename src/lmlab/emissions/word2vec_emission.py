@@ -1,8 +1,8 @@
-"""Scores of words by two vectors a word, one as context and one as the word asked for.
+"""Word2vec emission: two vectors per word, one as context (input) and one as target (output).
 
-Negative sampling fits score(w, c) to log p(w | c) - log k q(w), with k draws from the noise q: it
-is noise-contrastive estimation whose normaliser is held at 1 (Mnih and Kavukcuoglu 2013, Levy and
-Goldberg 2014). So what a fitted model says of a word is
+Negative sampling fits score(w, c) to log p(w | c) - log k q(w), with k samples from the noise q: it
+is noise-contrastive estimation with the normaliser fixed at 1 (Mnih and Kavukcuoglu 2013, Levy and
+Goldberg 2014). So a fitted model's distribution is
 
     p(w | c) = q(w) exp(score(w, c)) / Σ_v q(v) exp(score(v, c)).
 """
@@ -21,37 +21,37 @@ from lmlab.core.vocabulary import NO_TOKEN
 from lmlab.layers.unigram_distribution import UnigramDistribution
 
 MAX_SCORES_AT_ONCE = 1 << 22
-"""Scores that are computed at once where the whole vocabulary is asked for."""
+"""Maximum number of scores computed at once over the whole vocabulary."""
 
 
 class CombinedScores(NamedTuple):
-    """Scores of C candidates by J readings of each of N surroundings."""
+    """Scores of C candidates under J context representations of each of N contexts."""
 
     scores: Tensor
     """(N, J, C)"""
     present: Tensor
-    """(N, J) bool: where there is such a reading."""
+    """(N, J) bool: false at padding."""
 
 
 class ContextCombination(nn.Module):
-    """How the words around a place score a candidate together.
+    """Combination of context words into scores of a candidate (CBOW, skip-gram).
 
-    `forward` is given vectors of the surroundings (N, M, W), which of them are there (N, M), and
-    vectors of the candidates: (V, W) the same for all, or (N, C, W) others for each.
+    `forward` takes context vectors (N, M, W), their padding mask (N, M), and candidate vectors: (V,
+    W) shared, or (N, C, W) per context.
     """
 
     code: str
-    """What compiled code calls it."""
+    """Its name in compiled code."""
 
     def forward(self, around: Tensor, present: Tensor, candidates: Tensor) -> CombinedScores:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class PooledContext(ContextCombination):
-    """score(w, c) = o_w · mean_j x_j, or the sum: CBOW. With nothing around, 0.
+    """CBOW: score(w, c) = o_w · mean_j x_j, or the sum. With an empty context, 0.
 
-    With `whole`, the gradient of the mean reaches each x_j undivided, as word2vec and gensim have
-    it: context vectors learn by as much faster as there are words around (İrsoy et al. 2021).
+    With `whole`, the gradient of the mean reaches each x_j undivided, as in word2vec and gensim:
+    context vectors learn faster by the number of context words (İrsoy et al. 2021).
     """
 
     def __init__(self, *, mean: bool, whole: bool = False) -> None:
@@ -72,7 +72,7 @@ class PooledContext(ContextCombination):
 
 
 class SigmoidProduct(ContextCombination):
-    """P(w belongs to c) = Π_j σ(o_w · x_j), score = log P/(1 - P): CBOW as 002 writes it."""
+    """CBOW by a product of sigmoids: P(w belongs to c) = Π_j σ(o_w · x_j), score = logit P."""
 
     code = "product"
 
@@ -84,7 +84,7 @@ class SigmoidProduct(ContextCombination):
 
 
 class EachContextWord(ContextCombination):
-    """score(w, x_j) = o_w · x_j for each word around alone: skip-gram."""
+    """Skip-gram: score(w, x_j) = o_w · x_j for each context word separately."""
 
     code = "each"
 
@@ -93,13 +93,13 @@ class EachContextWord(ContextCombination):
 
 
 class Word2VecEmission(Emission):
-    """p(w | c) ∝ q(w) exp(score(w, c)), mixed in equal parts over the readings of c.
+    """Word distribution p(w | c) ∝ q(w) exp(score(w, c)), averaged over representations of c.
 
-    One reading for CBOW; for skip-gram one for each word around, so that p(w | c) is the mean over
-    j of p(w | x_j). With nothing around it is the prior. The unknown word is not trained: its score
-    is -log k, at which it is as likely as the noise law has it. Contexts (…, M) ids,
-    log-probabilities (…, V); -inf at symbols, the end among them. Vectors start as word2vec's do:
-    those of contexts uniform in ±1/2W, the others at zero.
+    One representation for CBOW; for skip-gram one per context word, so that p(w | c) is the mean
+    over j of p(w | x_j). With an empty context it is the prior. <unk> is not trained: its score is
+    -log k, at which it is as probable as under the noise distribution. Contexts (…, M) ids,
+    log-probabilities (…, V); -inf at special tokens, the end included. Initialised as word2vec:
+    context vectors uniform in ±1/2W, the others zero.
     """
 
     input_kinds: ClassVar[frozenset[str]] = frozenset({"contexts"})
@@ -140,7 +140,7 @@ class Word2VecEmission(Emission):
         scores, present = self.combined_scores(contexts)
         if self.unigram.vocabulary.unknown is not None:
             scores[..., self.unigram.vocabulary.unknown] = -math.log(max(self.negatives, 1))
-        # With nothing around, one reading of score 0 leaves the prior.
+        # With an empty context, one representation of score 0 leaves the prior.
         empty = ~present.any(1, keepdim=True)
         scores = scores.masked_fill(empty[..., None], 0.0)
         present = present | (empty & (torch.arange(present.shape[1], device=present.device) == 0))

@@ -1,4 +1,4 @@
-"""Ablation: a system trained whole and with some of its terms switched off, side by side (003)."""
+"""Ablation study: a system trained intact and with some of its terms disabled, compared."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ RECORD_FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class AblationTrial:
-    """One training: a set of switches that are off, and a seed."""
+    """One training run: a set of disabled terms, and a seed."""
 
     disabled: DisabledTerms
     seed: int
     run: str
-    """Its folder, seen from the ablation's."""
+    """Its folder, relative to the ablation's."""
     parameters: int
     seconds: float
-    """Training time by the clock, over all sittings."""
+    """Wall-clock training time, over all resumed sessions."""
     losses: tuple[tuple[int, float], ...]
     """Epochs and the held-out loss after each, in nats per token."""
     failed: str = ""
-    """Why there is no loss, where the training ran into numbers that are none."""
+    """Why there is no loss, where the training diverged to non-finite numbers."""
 
     def loss_at(self, epoch: int) -> float | None:
-        """The loss after that many epochs; None where it was not trained so long."""
+        """The loss after that many epochs; None where training was shorter."""
         return next((loss for after, loss in self.losses if after >= epoch), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedMean:
-    """A mean over seeds, with the standard deviation where there are several."""
+    """Mean over seeds, with the standard deviation where there are several."""
 
     mean: float
     standard_deviation: float | None
@@ -59,26 +59,26 @@ class SeedMean:
 
 @dataclass(frozen=True, kw_only=True)
 class AblationRow:
-    """What a set of switches leads to."""
+    """Results of one set of disabled terms."""
 
     disabled: DisabledTerms
     terms: str
-    """The set in words."""
+    """The set as text."""
     intact: bool
-    """Whether it is what the others are compared with."""
+    """Whether it is the baseline of the others."""
     parameters: int
     seconds: float
     """Mean training time."""
     losses: Mapping[int, SeedMean]
     """By epoch."""
     differences: Mapping[int, SeedMean]
-    """Loss less the intact system's with the same seed, by epoch; empty for the intact one."""
+    """Loss minus the intact system's with the same seed, by epoch; empty for the intact one."""
     failed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AblationPlan:
-    """What an ablation is asked to find out."""
+    """Plan of an ablation: system, settings, sets of disabled terms, seeds and epochs."""
 
     card: Card
     plan: TrainingPlan
@@ -86,12 +86,12 @@ class AblationPlan:
     data: str
     tokenizer: str | None
     given: Mapping[str, Any]
-    """The settings as they were given, without the switches."""
+    """The settings as given, without the switches."""
     ablated_sets: tuple[DisabledTerms, ...]
     """The intact system's own first."""
     seeds: int
     report_epochs: tuple[int, ...]
-    """Epochs at which losses are told."""
+    """Epochs at which losses are reported."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -99,7 +99,7 @@ class AblationPlan:
         return self.ablated_sets[0]
 
     def record(self) -> dict[str, Any]:
-        """What must stay the same when an ablation goes on."""
+        """What must stay the same when an ablation is resumed."""
         system, training = asdict(self.plan.system_config), asdict(self.plan.training)
         found = {
             "system": self.card.name,
@@ -115,7 +115,7 @@ class AblationPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Ablation:
-    """The table, and what it was made of."""
+    """Ablation results: the table, and the trials behind it."""
 
     path: Path
     system: str
@@ -126,14 +126,14 @@ class Ablation:
     report_epochs: tuple[int, ...]
     seeds: int
     rows: tuple[AblationRow, ...]
-    """Best first, by the loss at the last asked epoch."""
+    """Best first, by the loss at the last reported epoch."""
     trials: tuple[AblationTrial, ...]
     notes: tuple[str, ...]
     finished: bool
-    """Whether every training asked for has been done."""
+    """Whether every planned training is done."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """A JSON-serialisable dict."""
         found = asdict(self) | {"path": str(self.path)}
         return dict(json.loads(json.dumps(found)))
 
@@ -204,9 +204,9 @@ def _sets(
     each: bool,
     pairs: bool,
 ) -> tuple[tuple[DisabledTerms, ...], tuple[str, ...]]:
-    """The intact set and all others, and notes on those that mean nothing and are left out.
+    """The intact set and all others, and notes on those that have no effect and are left out.
 
-    What is off in the settings is off in every set, the intact one too.
+    Terms disabled in the settings are disabled in every set, the intact one too.
     """
     base: DisabledTerms = tuple(plan.system_config.off)
     if refusal := _refusal(card, plan, base):
@@ -241,7 +241,7 @@ def _joined(base: DisabledTerms, off: DisabledTerms) -> DisabledTerms:
 
 
 def _refusal(card: Card, plan: TrainingPlan, off: DisabledTerms) -> str:
-    """Why the system can't be built with these off; nothing where it can."""
+    """Why the system can't be built with these disabled; empty where it can."""
     module = system_module(card.name)
     try:
         module.build(replace(plan.system_config, off=off), Vocabulary(size=8))
@@ -253,7 +253,7 @@ def _refusal(card: Card, plan: TrainingPlan, off: DisabledTerms) -> str:
 def summarise_trials(
     question: AblationPlan, trials: Sequence[AblationTrial], *, path: Path, split: str
 ) -> Ablation:
-    """The table of what has been trained so far."""
+    """Aggregate the finished trials into rows."""
     found = {(trial.disabled, trial.seed): trial for trial in trials}
     wanted = [(off, seed) for seed in range(question.seeds) for off in question.ablated_sets]
     asked = [found[key] for key in wanted if key in found]

@@ -1,4 +1,4 @@
-"""The trainings of an ablation: each a run of its own, finished ones kept, stopped ones resumed."""
+"""Training runs of an ablation: finished ones are kept, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ ReportProgress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TrialTask:
-    """One training that is asked for."""
+    """One planned training."""
 
     disabled: DisabledTerms
     seed: int
     folder: str
 
     def name(self, question: AblationPlan) -> str:
-        """In words."""
+        """A readable name."""
         words = describe_switches(self.disabled, question.card.switches)
         return f"{question.card.name}, {words}{' off' if self.disabled else ''}, seed {self.seed}"
 
@@ -67,14 +67,14 @@ class TrialTask:
 def run_ablation(
     question: AblationPlan, out: Path, *, jobs: int, quiet: bool, tell: ReportProgress
 ) -> Ablation:
-    """Train what is missing; after each training the record is written anew."""
+    """Train what is missing; after each training the record is rewritten."""
     book = AblationRecord(question, out)
     missing = [task for task in _tasks(question) if not book.is_finished(task)]
     done = len(_tasks(question)) - len(missing)
     if done:
         tell(f"{done} of {len(_tasks(question))} trainings were done before")
     if not missing:
-        book.write()  # nothing to train, but the table may be another
+        book.write()  # nothing to train, but the table may have changed
     elif jobs == 1:
         _in_turn(question, book, missing, quiet, tell)
     else:
@@ -83,7 +83,7 @@ def run_ablation(
 
 
 def _tasks(question: AblationPlan) -> list[TrialTask]:
-    """One seed of everything first, so that an unfinished table says something."""
+    """One seed of every set first, so that an unfinished table is informative."""
     return [
         TrialTask(disabled=off, seed=seed, folder=f"{_folder(off)}-seed{seed}")
         for seed in range(question.seeds)
@@ -96,7 +96,7 @@ def _folder(off: DisabledTerms) -> str:
 
 
 class AblationRecord:
-    """The record of an ablation, in its folder: what was asked, and every finished training."""
+    """Ablation record, in the ablation's folder: the plan, and every finished trial."""
 
     def __init__(self, question: AblationPlan, out: Path) -> None:
         self.question = question
@@ -135,7 +135,7 @@ class AblationRecord:
         return (task.disabled, task.seed) in self._trials
 
     def add_trial(self, task: TrialTask, *, failed: str = "") -> AblationTrial:
-        """Take a finished training into the record."""
+        """Add a finished training to the record."""
         run = RunFolder(self.runs / task.folder)
         trial, self._split = _read_trial(task, run, failed)
         self._trials[task.disabled, task.seed] = trial
@@ -148,7 +148,7 @@ class AblationRecord:
         return summarise_trials(self.question, trials, path=self.out, split=self._split)
 
     def write(self) -> None:
-        """ablation.json: the table, and beside it trainings of other sets that were done before."""
+        """Write ablation.json: the table, and the earlier trials of other sets."""
         found = self.ablation().as_dict()
         every = [asdict(trial) for trial in self._trials.values()]
         asked = self.question.record()
@@ -159,7 +159,7 @@ class AblationRecord:
 
 
 def _read_trial(task: TrialTask, run: RunFolder, failed: str) -> tuple[AblationTrial, str]:
-    """What a finished run's own files tell, and the split of its losses."""
+    """A trial from a finished run's files, and the split of its losses."""
     config, lines = run.read_config(), read_metrics(run.metrics)
     held_out = [line for line in lines if line["event"] in HELD_OUT_SPLITS]
     if not held_out and not failed:
@@ -188,7 +188,7 @@ def _in_turn(
     quiet: bool,
     tell: ReportProgress,
 ) -> None:
-    """One after another in this process, each with its own bar."""
+    """Run sequentially in this process, each with its own progress bar."""
     total = len(tasks)
     for number, task in enumerate(tasks, 1):
         tell(f"[{number}/{total}] {task.name(question)}")
@@ -207,7 +207,7 @@ def _in_turn(
 
 
 def _await_writer(book: AblationRecord, task: TrialTask) -> None:
-    """Wait for the training of an ablation that was killed to write its last checkpoint."""
+    """Wait for a training process of a killed ablation to write its last checkpoint."""
     lock_output(book.runs / task.folder, wait=GRACE_SECONDS + 10).release()
 
 
@@ -228,7 +228,7 @@ def _arguments(question: AblationPlan, task: TrialTask, book: AblationRecord) ->
 
 
 def _failure(book: AblationRecord, task: TrialTask, error: UserError) -> str:
-    """A training that ran into numbers that are none is a result; any other error is not."""
+    """A training that diverged to non-finite numbers is a result; any other error is raised."""
     lines = read_metrics(RunFolder(book.runs / task.folder).metrics)
     if not lines or lines[-1]["event"] != NOT_FINITE:
         raise error
@@ -256,7 +256,7 @@ def _at_once(
     jobs: int,
     tell: ReportProgress,
 ) -> None:
-    """Several at a time, each in a process of its own with its share of the cores."""
+    """Run several at a time, each in a process of its own with its share of the cores."""
     waiting, running = list(tasks), dict[TrialTask, subprocess.Popen[bytes]]()
     begun = dict[TrialTask, subprocess.Popen[bytes]]()
     share = str(max(1, (os.cpu_count() or 1) // jobs))
@@ -285,7 +285,7 @@ def _at_once(
 def _begin(
     question: AblationPlan, book: AblationRecord, task: TrialTask, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A training as a process that ends with this one."""
+    """Start a training as a child process that ends with this one."""
     given = _arguments(question, task, book)
     words = [sys.executable, "-m", "lmlab", "train", given["system"]]
     for name in ("data", "out", "size", "tokenizer", "recipe", "epochs", "seed"):
@@ -302,7 +302,7 @@ def _begin(
 def _take(
     question: AblationPlan, book: AblationRecord, task: TrialTask, code: int, tell: ReportProgress
 ) -> None:
-    """Enter what a process that ended has trained, or tell what went wrong."""
+    """Record the training of a finished process, or report its failure."""
     if code == 0:
         _finished(question, book, task, "", tell)
         return
@@ -312,7 +312,7 @@ def _take(
 
 
 def _ask_to_stop(running: Mapping[TrialTask, subprocess.Popen[bytes]]) -> None:
-    """Each writes a checkpoint and ends; we wait for that."""
+    """Ask each process to write a checkpoint and end, and wait for it."""
     for job in running.values():
         if job.poll() is None:
             job.send_signal(signal.SIGINT)
@@ -323,7 +323,7 @@ def _ask_to_stop(running: Mapping[TrialTask, subprocess.Popen[bytes]]) -> None:
 def _remove_refused(
     book: AblationRecord, begun: Mapping[TrialTask, subprocess.Popen[bytes]]
 ) -> None:
-    """Leave no log of trainings that were refused, or stopped, before they wrote anything."""
+    """Remove logs of trainings that were refused, or stopped, before they wrote anything."""
     for task, job in begun.items():
         if job.returncode != CRASHED and not (book.runs / task.folder).exists():
             _log(book, task).unlink(missing_ok=True)
@@ -336,7 +336,7 @@ def _log(book: AblationRecord, task: TrialTask) -> Path:
 
 
 def _written(value: Any) -> str:
-    """A value as `--set` takes it."""
+    """A value in `--set` syntax."""
     if isinstance(value, (tuple, list)):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,4 +1,4 @@
-"""An ablation as a table (terminal, Markdown, LaTeX) and as a picture."""
+"""Ablation tables (terminal, Markdown, LaTeX) and figure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MISSING = "–"
 
 @dataclass(frozen=True)
 class AblationColumn:
-    """One column: its heading, what it shows of a row, and whether it is a number."""
+    """A table column: heading, cell text of a row, and whether it is numeric."""
 
     heading: str
     show: Callable[[AblationRow], str]
@@ -51,7 +51,7 @@ class AblationColumn:
 
 
 def ablation_columns(ablation: Ablation) -> tuple[AblationColumn, ...]:
-    """003's columns: what is off, losses and differences at the asked epochs, size, time."""
+    """Columns: disabled terms, losses and differences at the reported epochs, size, time."""
     shown = [
         AblationColumn(
             "off", lambda row: ",".join(map(str, row.disabled)) or "intact", number=False
@@ -92,7 +92,7 @@ def _number(figure: SeedMean | None, form: str) -> str:
 
 
 def ablation_caption(ablation: Ablation) -> str:
-    """What the figures are."""
+    """Table caption."""
     seeds = "one seed" if ablation.seeds == 1 else f"{ablation.seeds} seeds"
     spread = "" if ablation.seeds == 1 else ", ± the standard deviation over them"
     whole = next((row for row in ablation.rows if row.intact), None)
@@ -122,7 +122,7 @@ def ablation_rich_table(ablation: Ablation) -> Table:
 
 
 def ablation_markdown(ablation: Ablation) -> str:
-    """The table and its notes as Markdown."""
+    """The table and its notes in Markdown."""
     shown = ablation_columns(ablation)
     table = markdown_rows(
         [column.heading for column in shown],
@@ -140,7 +140,7 @@ def ablation_markdown(ablation: Ablation) -> str:
 
 
 def ablation_latex(ablation: Ablation) -> str:
-    """A `table` for LaTeX with the package booktabs."""
+    """A LaTeX `table` with the package booktabs."""
     shown = ablation_columns(ablation)
     align = "".join("r" if column.number else "l" for column in shown)
     rows = [" & ".join(latex_escape(column.show(row)) for column in shown) for row in ablation.rows]
@@ -163,7 +163,7 @@ def ablation_latex(ablation: Ablation) -> str:
 
 
 def ablation_figure(ablation: Ablation) -> FigureSpec:
-    """Each set's difference to the intact system: left of the line is better."""
+    """Plot each set's difference to the intact system: left of the line is better."""
     rows = [row for row in ablation.rows if row.differences]
     return FigureSpec(
         name="ablation",
@@ -207,7 +207,7 @@ def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> No
 
 
 def _by_seed(ablation: Ablation, row: AblationRow, epoch: int) -> list[float]:
-    """The row's differences seed by seed."""
+    """The row's differences by seed."""
     whole = next(each.disabled for each in ablation.rows if each.intact)
     loss = {(trial.disabled, trial.seed): trial.loss_at(epoch) for trial in ablation.trials}
     pairs = [(loss.get((row.disabled, s)), loss.get((whole, s))) for s in range(ablation.seeds)]
@@ -215,7 +215,7 @@ def _by_seed(ablation: Ablation, row: AblationRow, epoch: int) -> list[float]:
 
 
 def write_ablation_tables(ablation: Ablation) -> None:
-    """ablation.md, ablation.tex, ablation.svg and ablation.png beside ablation.json."""
+    """Write ablation.md, ablation.tex, ablation.svg and ablation.png next to ablation.json."""
     if not ablation.rows:
         return  # stopped before the first training was done
     write_text(ablation.path / "ablation.md", ablation_markdown(ablation))

@@ -19,18 +19,18 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.key_index import KeyIndex
 
 MOST_ORDER = 100
-"""Words of the longest n-gram; orders are counted in int8."""
+"""Maximum order; orders are stored as int8."""
 TEXT_BREAK = -1
-"""In place of a token: nothing is known of what comes before."""
+"""Separates texts in a token stream: no context before it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BackoffTables:
     """All n-grams of a model as nodes of one trie, numbered level by level.
 
-    Nodes 0 … V - 1 are the unigrams, node V + j is the n-gram `keys[j]`: the number of its first
-    n - 1 words as a node, times V, plus its last word. Keys are sorted, so that the nodes of a
-    level follow those of the shorter levels, and the n-grams with the same context stand together.
+    Nodes 0 … V - 1 are the unigrams, node V + j is the n-gram `keys[j]`: the node of its first n -
+    1 words, times V, plus its last word. Keys are sorted, so that the nodes of a level follow those
+    of the shorter levels, and the n-grams with the same context are adjacent.
     """
 
     vocabulary: Vocabulary
@@ -42,7 +42,7 @@ class BackoffTables:
     log_probs: np.ndarray
     """float (V + M,): natural log of P; -inf for tokens that are never predicted."""
     log_backoffs: np.ndarray
-    """float (level_ends[-2],), or (0,) for order 1: natural log of B; 0 where nothing follows."""
+    """float (level_ends[-2],), or (0,) for order 1: natural log of B; 0 if nothing follows."""
 
     def __post_init__(self) -> None:
         ends = self.level_ends
@@ -91,20 +91,20 @@ class BackoffTables:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BackoffLookup:
-    """What the tables say of N tokens."""
+    """Looked-up log-probabilities of N tokens."""
 
     log_probs: np.ndarray
     """(N,) natural log-probabilities."""
     orders: np.ndarray
-    """int8 (N,): words in the longest n-gram that was found, 1 for the token alone."""
+    """int8 (N,): order of the longest matching n-gram, 1 for the token alone."""
 
 
 class BackoffModel:
-    """Tables with an index over their keys: probabilities of many tokens at a time.
+    """Backoff n-gram model: tables with a key index, for vectorised lookup.
 
     A token costs at most order - 1 lookups, because the n-grams that end at one token are the
-    contexts of the next, and fewer where they were never seen. Padding stands for CUT inside: no
-    n-gram has it, so whatever is looked up across it is not found.
+    contexts of the next, and fewer for unseen ones. Internally padding replaces TEXT_BREAK: no
+    n-gram contains it, so no lookup across it succeeds.
     """
 
     def __init__(self, tables: BackoffTables) -> None:
@@ -112,9 +112,9 @@ class BackoffModel:
         self._index = KeyIndex(tables.keys)
 
     def read(self, stream: np.ndarray) -> BackoffLookup:
-        """Every token of a stream given the tokens before it; CUT separates texts.
+        """Every token of a stream given the tokens before it; TEXT_BREAK separates texts.
 
-        stream: int64 (S,). The probability of a CUT is that of padding, zero.
+        stream: int64 (S,). The probability of a TEXT_BREAK is that of padding, zero.
         """
         tables, size = self.tables, self.tables.vocabulary.size
         stream = np.append(self._without_breaks(stream), tables.vocabulary.pad)
@@ -142,9 +142,9 @@ class BackoffModel:
     def distribution(self, context: np.ndarray) -> np.ndarray:
         """log p of every token of the vocabulary after N contexts (N, order - 1): (N, V).
 
-        A token seen after the last n words, and after no more of them, has the probability of
-        that n-gram times the backoffs of the longer contexts. Those of n = 0, the unigrams, are
-        set everywhere, and longer n-grams overwrite shorter ones.
+        A token seen after the last n words, but after no longer context, has the probability of
+        that n-gram times the backoffs of the longer contexts. The unigrams, n = 0, are set
+        everywhere, and longer n-grams overwrite shorter ones.
         """
         tables, size = self.tables, self.tables.vocabulary.size
         known = list(self._suffixes(context))
@@ -156,7 +156,7 @@ class BackoffModel:
         for words, (rows, nodes) in enumerate(known, start=1):
             first, last = np.searchsorted(tables.keys, [nodes * size, (nodes + 1) * size])
             counts = last - first
-            # The children first … last of each node, one after the other.
+            # The concatenated children first … last of each node.
             skipped = first - (np.cumsum(counts) - counts)
             children = np.arange(counts.sum()) + np.repeat(skipped, counts)
             rows = np.repeat(rows, counts)
@@ -168,7 +168,7 @@ class BackoffModel:
         """For the last 1, 2, … order - 1 words: the rows where they are known, and their nodes."""
         width, size = context.shape[1], self.tables.vocabulary.size
         columns = self._without_breaks(context).T
-        nodes = list(columns)  # nodes[i]: of the words that end at word i, CUT where unknown
+        nodes = list(columns)  # nodes[i]: of the words that end at word i, TEXT_BREAK if unknown
         for words in range(1, width + 1):
             known = np.flatnonzero(nodes[-1] >= 0)
             yield known, nodes[-1][known]
@@ -183,10 +183,10 @@ class BackoffModel:
 
 
 def _join(context: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One stream that holds every target after its context, and where in it the targets are.
+    """One stream of every context and target, and the positions of the targets in it.
 
-    Rows that go on from the row above (its context and target are their context) share it, so that
-    text costs little more than its own length; rows of different texts begin with a CUT.
+    Rows that continue the row above (its context and target are their context) share it, so that
+    text costs little more than its own length; other rows begin with a TEXT_BREAK.
     """
     rows, width = context.shape
     goes_on = np.zeros(rows, dtype=bool)

@@ -1,16 +1,16 @@
-"""The likeliest tokens under a tree of hidden states that are summed out: an exact search.
+"""A* search for the most probable tokens under a latent tree with marginalised states.
 
     score(x) = log Σ_z exp(Σ_i E_i(z_i, x_i) + Σ_{i>0} link_i(z_parent(i), z_i))
 
-Which tokens are best when states are summed out is hard in general (Lyngsø and Pedersen 2002), but
-bounded well: a part of the tokens given, no way to go on is better than
+Maximising over tokens with states summed out is NP-hard in general (Lyngsø and Pedersen 2002), but
+well bounded: given a prefix of the tokens, no completion is better than
 
     log Σ_z exp(… + Σ_c U_c(z_parent(c))),   U_c(z) = max_x log Σ_z' exp(link_c(z, z') + E_c(z', x)
                                                       + Σ_{children d of c} U_d(z')),
 
-where each open branch takes its tokens as if it knew its parent's state. Best-first search by this
-bound (A*, Hart et al. 1968) meets fillings in the order of their scores. Where states matter little
-or are nearly certain the bound is tight, and the search goes straight to its goal.
+where each open branch chooses its tokens as if its parent's state were known. Best-first search by
+this bound (A*, Hart et al. 1968) finds fillings in the order of their scores. If states matter
+little or are nearly certain, the bound is tight and few prefixes are expanded.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ import torch
 from torch import Tensor
 
 MAX_EXPANSIONS = 20_000
-"""Beginnings that are looked at before a search gives up being sure."""
+"""Prefixes expanded before the exact search gives up."""
 FALLBACK_BEAM = 64
-"""Width of the search that stands in for it then."""
+"""Beam width of the fallback search."""
 TINY = 1e-300
-"""Sums below this count as this: a bound may be too high, but never too low."""
+"""Lower limit of sums: a bound may be too high, but never too low."""
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Tokens, their score, and whether no other tokens behind them in the order are better."""
+    """Tokens, their score, and whether they are proven better than all later results."""
 
     tokens: tuple[int, ...]
     score: float
@@ -43,7 +43,7 @@ class SearchResult:
 
 @dataclass(frozen=True, eq=False)
 class _Prefix:
-    """Tokens of the first places, and the next place's by their bounds, best first."""
+    """Tokens of the first positions, and those of the next by their bounds, best first."""
 
     tokens: tuple[int, ...]
     bounds: list[float]
@@ -51,12 +51,12 @@ class _Prefix:
 
 
 class BestFirstSearch:
-    """One row: token potentials E_i (K, V), links (K, K) to a parent before it, all in logs."""
+    """A* search of one row: log-potentials E_i (K, V), links (K, K) to an earlier parent."""
 
     def __init__(
         self, tokens: Sequence[Tensor], links: Sequence[Tensor], parents: Sequence[int]
     ) -> None:
-        """`links[i - 1]` ties place i to `parents[i]`; `parents[0]` is not looked at."""
+        """`links[i - 1]` connects position i to `parents[i]`; `parents[0]` is ignored."""
         self.links = [link.double() for link in links]
         self.parents = [-1, *parents[1:]]
         self.tokens = [each.double() for each in tokens]
@@ -64,7 +64,7 @@ class BestFirstSearch:
         for child, parent in enumerate(self.parents[1:], 1):
             self.children[parent].append(child)
         self.open = self._bounds()
-        # Potentials with what an open subtree adds at most, as numbers under a common factor.
+        # Potentials with the bounds of open subtrees, as probabilities under a common factor.
         self.inside = [self._inside(place, self.open) for place in range(len(tokens))]
         self.heights = [each.amax(-1) for each in self.inside]
         self.numbers = [
@@ -73,7 +73,7 @@ class BestFirstSearch:
         ]
 
     def ranked(self, count: int, *, most: int = MAX_EXPANSIONS) -> list[SearchResult]:
-        """The `count` best, in order; by a beam, and not proven, where it would take too long."""
+        """The `count` best, in order; by beam search, and not proven, if it takes too long."""
         found: list[SearchResult] = []
         for each in itertools.islice(self._in_order(most), count):
             if each is None:
@@ -88,7 +88,7 @@ class BestFirstSearch:
         return found
 
     def _in_order(self, most: int) -> Iterator[SearchResult | None]:
-        """All that is possible, best first; None in the end if it takes too long."""
+        """All possible fillings, best first; then None if it takes too long."""
         tie = itertools.count()
         first = self._expanded(())
         queue = [(-first.bounds[0], next(tie), first, 0)]
@@ -112,7 +112,7 @@ class BestFirstSearch:
             heapq.heappush(queue, (-further.bounds[0], next(tie), further, 0))
 
     def _beam(self, width: int) -> list[SearchResult]:
-        """Beginnings with the best bounds, place by place; their last bounds are scores."""
+        """Beam search over prefixes by their bounds; the bounds of complete ones are scores."""
         kept: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
         for _ in self.tokens:
             longer = [
@@ -126,7 +126,7 @@ class BestFirstSearch:
         return [SearchResult(tokens, score, proven=False) for tokens, score in kept]
 
     def _bounds(self) -> dict[int, Tensor]:
-        """(K,) U of each place but the root, by its parent's state."""
+        """(K,) U of each position but the root, by its parent's state."""
         found: dict[int, Tensor] = {}
         for place in range(len(self.tokens) - 1, 0, -1):
             inside = self._inside(place, found)
@@ -138,14 +138,14 @@ class BestFirstSearch:
         return found
 
     def _inside(self, place: int, bounds: dict[int, Tensor]) -> Tensor:
-        """(K, V) a place's potentials with the bounds of all that hangs below it."""
+        """(K, V) a position's potentials with the bounds of its whole subtree."""
         inside = self.tokens[place]
         for child in self.children[place]:
             inside = inside + bounds[child][:, None]
         return inside
 
     def _expanded(self, tokens: tuple[int, ...]) -> _Prefix:
-        """Bounds of all tokens at the next place."""
+        """Bounds of all tokens at the next position."""
         place = len(tokens)
         reach = self._outside(tokens) + self.heights[place]
         top = reach.amax()
@@ -156,11 +156,11 @@ class BestFirstSearch:
         return _Prefix(tokens, values.tolist(), order.tolist())
 
     def _outside(self, tokens: tuple[int, ...]) -> Tensor:
-        """(K,) what all that is not below the next place adds to each of its states."""
+        """(K,) contribution of everything outside the next position's subtree to its states."""
         place = len(tokens)
         if place == 0:
             return self.tokens[0].new_zeros(len(self.tokens[0]))
-        # What each given place has in itself and from below, but for the way to the next place.
+        # Each given position's potential with its subtree's, except on the path to the next one.
         path = self._path(place)
         gathered: list[Tensor] = []
         for given, token in enumerate(tokens):
@@ -181,7 +181,7 @@ class BestFirstSearch:
         return arriving
 
     def _path(self, place: int) -> list[int]:
-        """From the root to a place."""
+        """The path from the root to a position."""
         path = [place]
         while path[-1] != 0:
             path.append(self.parents[path[-1]])

@@ -1,7 +1,7 @@
 """The decoding loop for every system with `Step`: peek, choose a token, advance.
 
-The loop uses `peek`, `advance` and `state.select` alone, so a bigram, an LSTM, a GPT and a
-translator are decoded by the same lines; a strategy is the choice of the token.
+The loop uses only `peek`, `advance` and `state.select`, so a bigram, an LSTM, a GPT and a
+translation model share it; a strategy is the choice of the token.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lmlab.core.distribution import Categorical, inverse_cdf
 from lmlab.core.errors import UserError
 
 TokenChoice = Callable[[Categorical, Tensor], Tensor]
-"""From the next token's distribution (rows, V) and the numbers of those rows (rows,) to the chosen
-ids (rows,)."""
+"""From the next token's distribution (rows, V) and the row numbers (rows,) to the chosen ids
+(rows,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,10 @@ class GeneratedSequence:
     tokens: tuple[int, ...]
     """Ids, the prefix included, without start and end token."""
     log_prob: float | None
-    """The system's own log-probability, in nats, of all that follows the prefix, its end included;
-    without temperature or truncation. None where it is not known."""
+    """The system's own log-probability, in nats, of all that follows the prefix, the end token
+    included; without temperature or truncation. None if unknown."""
     finished: bool
-    """Whether the end token came; if not, the sequence was cut off at the maximum length."""
+    """Whether the end token was generated; if not, the sequence was cut at the maximum length."""
     given: int = 0
     """The number of tokens of the prefix."""
 
@@ -90,12 +90,12 @@ def decode(
 
 
 def greedy_choice(distribution: Categorical, rows: Tensor) -> Tensor:
-    """The most probable token; of equals the first id."""
+    """Greedy decoding: the most probable token; ties go to the first id."""
     return distribution.log_probs.argmax(-1)
 
 
 def ancestral_choice(generator: torch.Generator | None) -> TokenChoice:
-    """A choice that samples each token from its distribution, by one random number per row."""
+    """Ancestral sampling: each token from its distribution, by one random number per row."""
 
     def choose(distribution: Categorical, rows: Tensor) -> Tensor:
         log_probs = distribution.log_probs
@@ -117,15 +117,15 @@ def sample_tokens(log_probs: Tensor, *, generator: torch.Generator | None = None
 
 
 def next_distribution(system: Any, state: Any) -> Categorical:
-    """The next token's distribution, or a UserError where it has NaNs."""
+    """The next token's distribution; raises a UserError if it has NaNs."""
     distribution: Categorical = system.peek(state)
     check_log_probs(distribution.log_probs)
     return distribution
 
 
 def check_log_probs(log_probs: Tensor) -> None:
-    """A UserError where log-probabilities are NaN."""
-    # A sum of numbers that are at most 0 is NaN only where one of them is.
+    """Raise a UserError if log-probabilities are NaN."""
+    # A sum of numbers that are at most 0 is NaN only if one of them is.
     if log_probs.sum().isnan():
         raise UserError(
             "this model gives probabilities that are not numbers: its training has diverged; train "

@@ -1,12 +1,12 @@
-"""The forward recursion of a hidden Markov chain, in which each token tells a block of states.
+"""HMM forward algorithm with block-sparse emissions: each token reveals its block of states.
 
-    a_t ∝ p_t ∘ e_t        the belief about the state that emitted token t
+    a_t ∝ p_t ∘ e_t        the posterior of the state that emitted token t
     p_{t+1} = a_t A        the prediction of the state that emits the next one
 
-The K states stand in C blocks of K / C (one block: no constraint), and a token can only come from
-the states of its own block (Chiu and Rush 2020), so that a step costs K² / C instead of K².
-`forward_filter_clear` computes with logarithms; `forward_filter` with matrix products of
-probabilities that are normalised at every step, which is as exact and far faster.
+The K states form C blocks of K / C (one block: no constraint), and a token is only emitted by the
+states of its own block (Chiu and Rush 2020), so that a step costs K² / C instead of K².
+`forward_filter_clear` computes in log space; `forward_filter` with matrix products of probabilities
+normalised at every step, which is as exact and far faster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 MIN_SCALE = 1e-30
-"""A step less probable than this given the states left is computed with logarithms."""
+"""Steps with a scale below this are computed in log space."""
 
 
 def forward_filter_clear(
@@ -26,8 +26,8 @@ def forward_filter_clear(
     """(B, T, K) log-predictions of the state after each token.
 
     `log_predicted` (B, K) is the prediction before the first token; `log_emitted` (B, T, K / C) is
-    log p(token | state) up to a constant for each token, for the states of the block (B, T) that
-    the token comes from; `log_transition` is (K, K). Cost T · K² / C, in memory too.
+    log p(token | state) up to a constant per token, for the states of the token's block (B, T);
+    `log_transition` is (K, K). Cost T · K² / C, in memory too.
     """
     rows, time, inside = log_emitted.shape
     every, predictions = torch.arange(rows, device=blocks.device), []
@@ -44,11 +44,11 @@ def forward_filter_clear(
 def forward_filter(
     log_predicted: Tensor, log_emitted: Tensor, blocks: Tensor, log_transition: Tensor
 ) -> Tensor:
-    """As `forward_filter_clear`, by scaled matrix products: equal to it, values and gradients.
+    """As `forward_filter_clear`, by scaled matrix products: equal values and gradients.
 
-    A step that single precision can't scale sends the whole batch to the clear version.
+    If single precision can't scale a step, the whole batch is computed in log space.
     """
-    # A constant for each token cancels in the belief; this one keeps the largest at one.
+    # A constant for each token cancels in the posterior; this one makes the largest 1.
     strongest = log_emitted.detach().amax(-1, keepdim=True)
     emitted = (log_emitted - strongest).exp()
     predicted, faintest = _ScaledFilter.apply(
@@ -60,11 +60,11 @@ def forward_filter(
 
 
 class _ScaledFilter(torch.autograd.Function):
-    """Predictions (B, T, K) in probabilities, and the smallest scale met.
+    """Predictions (B, T, K) as probabilities, and the smallest scale.
 
-    Its gradient runs the recursion backwards and adds up the transition's over all tokens of a
-    block in one product, where autograd would make a (K, K) for every step. Inside, time comes
-    first, and steps write where their results stay: with few states a step is all overhead.
+    Its gradient runs the recursion backwards and sums the transition's over all tokens of a block
+    in one product, where autograd would make a (K, K) for every step. Internally time is first and
+    steps write in place: with few states a step is all overhead.
     """
 
     @staticmethod
@@ -97,7 +97,7 @@ class _ScaledFilter(torch.autograd.Function):
     def backward(context: Any, arriving: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         emitted, transition, own, beliefs, scales = context.saved_tensors
         moves: _Moves = context.moves
-        # What each prediction's gradient is in all: from its own use, and from the next step.
+        # The total gradient of each prediction: from its own use, and from the next step.
         whole = arriving.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         of_predicted = arriving.new_zeros(context.states)
         of_joint = torch.empty_like(beliefs)
@@ -113,7 +113,7 @@ class _ScaledFilter(torch.autograd.Function):
 
 
 class _Moves:
-    """The products of a step, for the rows of each block; with one block, for all rows at once."""
+    """Transition products of a step, per block; with one block, for all rows at once."""
 
     def __init__(self, transition: Tensor, blocks: Tensor, inside: int) -> None:
         self.inside, self.blocks = inside, blocks
@@ -123,7 +123,7 @@ class _Moves:
         self.groups = [] if self.one else [_by_block(b, len(self.parts)) for b in blocks]
 
     def own(self, predicted: Tensor, place: int) -> Tensor:
-        """(B, K / C) of a prediction (B, K) the states of each row's block."""
+        """(B, K / C) the states of each row's block, of a prediction (B, K)."""
         if self.one:
             return predicted
         return predicted.view(len(predicted), -1, self.inside)[self.every, self.blocks[place]]
@@ -137,7 +137,7 @@ class _Moves:
             states[self.every, self.blocks[place]] += gradient * token
 
     def forward(self, belief: Tensor, place: int, *, out: Tensor) -> None:
-        """(B, K) = belief (B, K / C) × the rows of the transition that leave its block."""
+        """(B, K) = posterior (B, K / C) × the rows of the transition that leave its block."""
         if self.one:
             torch.mm(belief, self.parts[0], out=out)
             return
@@ -165,7 +165,7 @@ class _Moves:
 
 
 def _by_block(block: Tensor, count: int) -> list[tuple[int, Tensor]]:
-    """Each block that some tokens have, with the rows of those tokens."""
+    """Each block that occurs, with the rows of its tokens."""
     order = torch.argsort(block, stable=True)
     sizes = torch.bincount(block, minlength=count).tolist()
     parts = torch.split(order, sizes)

@@ -1,9 +1,9 @@
-"""Binary trees over a sentence: the inside algorithm (Baker 1979) over any semiring.
+"""Inside algorithm for binary trees (PCFGs; Baker 1979) over any semiring.
 
-A tree's score is the sum of log-potentials: of its root, of a rule A → B C at each inner node,
-and of a word under each leaf. There are N symbols for inner nodes ("trees") and P for leaves
-("words"), S = N + P in all; a rule's children may be of either kind. A span of two or more words
-is one of the N, a single word one of the P. Cost T³ S² + T² N S² for a sentence of T words.
+A tree's score is the sum of log-potentials: of its root, of a rule A → B C at each inner node, and
+of a word at each leaf. There are N nonterminals and P preterminals, S = N + P in all; a rule's
+children may be of either kind. A span of two or more words has a nonterminal, a single word a
+preterminal. Cost T³ S² + T² N S² for a sentence of T words.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from lmlab.inference.semirings import (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rules:
-    """Log-potentials of a grammar; a probabilistic one's are normalised log-probabilities."""
+    """Log-potentials of a grammar; normalised log-probabilities for a PCFG."""
 
     root: Tensor
-    """(S,) which symbol the whole sentence is: the N of trees, then the P of words."""
+    """(S,) the root symbol: the N nonterminals, then the P preterminals."""
     binary: Tensor
     """(N, S, S) A → B C."""
 
@@ -39,7 +39,7 @@ class Rules:
         return len(self.binary)
 
     def children(self, left: bool, right: bool) -> Tensor:
-        """(N, L, R) the rules whose left and right child are trees (true) or words (false)."""
+        """(N, L, R) the rules by kind of their children: nonterminal (true) or preterminal."""
         n = self.nonterminal_count
         rows = self.binary[:, :n] if left else self.binary[:, n:]
         return rows[:, :, :n] if right else rows[:, :, n:]
@@ -47,7 +47,7 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """An element for each span and symbol."""
+    """A semiring element for each span and symbol."""
 
     words: Tensor
     """(…, T, P) single words."""
@@ -57,10 +57,10 @@ class Chart:
 
 @dataclass(frozen=True, eq=False)
 class Pairing:
-    """Ways to make spans of one width out of a left and a right part of given kinds."""
+    """All splits of the spans of one width into a left and a right part of given kinds."""
 
     kinds: tuple[bool, bool]
-    """Whether left and right are trees."""
+    """Whether left and right are nonterminals."""
     left: Tensor
     """(…, spans, splits, L)"""
     right: Tensor
@@ -68,11 +68,11 @@ class Pairing:
 
 
 Grow = Callable[[list[Pairing], Rules], Tensor]
-"""From all ways to make the spans of one width to their elements (…, spans, N)."""
+"""From all splits of the spans of one width to their elements (…, spans, N)."""
 
 
 def pairings(width: int, left: Chart, right: Chart) -> Iterator[Pairing]:
-    """All ways to part spans of this width, the left part from one chart, the right from another.
+    """All splits of spans of this width, the left part from one chart, the right from another.
 
     For inside probabilities both charts are the same.
     """
@@ -102,7 +102,7 @@ def pairings(width: int, left: Chart, right: Chart) -> Iterator[Pairing]:
 
 
 def grow_over(semiring: Semiring) -> Grow:
-    """The clear way: sum over splits, then over the rules' children, then over the kinds."""
+    """Reference implementation: sum over splits, then over the rules' children, then over kinds."""
 
     def grow(ways: list[Pairing], rules: Rules) -> Tensor:
         found = []
@@ -120,7 +120,7 @@ def grow_over(semiring: Semiring) -> Grow:
 
 
 def grow_scaled(ways: list[Pairing], rules: Rules) -> Tensor:
-    """The fast way for sums of probabilities: matrix products, each span at its own scale."""
+    """Fast implementation for probabilities: matrix products, each span with its own scale."""
     found, scales = [], []
     for way in ways:
         tops = [x.detach().amax(-1, keepdim=True) for x in (way.left, way.right)]
@@ -137,10 +137,10 @@ def grow_scaled(ways: list[Pairing], rules: Rules) -> Tensor:
 
 
 def inside(words: Tensor, rules: Rules, grow: Grow, spans: Tensor | None = None) -> Chart:
-    """The chart of a sentence, narrow spans first.
+    """The inside chart of a sentence, narrow spans first.
 
-    `words` (…, T, P) are lifted log-potentials; `spans` (…, T, T, N), if given, is multiplied
-    into the span that begins at the first index and is one plus the second wide.
+    `words` (…, T, P) are lifted log-potentials; `spans` (…, T, T, N), if given, is multiplied into
+    the span that begins at the first index and has the width one plus the second.
     """
     chart = Chart(words, {})
     for width in range(2, words.shape[-2] + 1):
@@ -198,7 +198,7 @@ def entropy(words: Tensor, rules: Rules, *, lengths: Tensor | None = None) -> Te
 def span_marginals(
     words: Tensor, rules: Rules, *, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(…, T, P) posterior of each word's symbol; (…, T, T, N) of a span with each symbol.
+    """(…, T, P) posterior of each word's preterminal; (…, T, T, N) of each labelled span.
 
     Spans are indexed by their first word and their width less one.
     """
@@ -215,7 +215,7 @@ def span_marginals(
 def viterbi_tree(
     words: Tensor, rules: Rules, *, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The best tree as indicators, shaped as `span_marginals`: Viterbi; of equals one is taken."""
+    """The Viterbi tree as indicators, shaped as `span_marginals`; ties are broken arbitrarily."""
     return _chosen(words, rules, MAX, lengths)
 
 
@@ -226,7 +226,7 @@ def sample_tree(
     lengths: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A tree drawn from the posterior, as indicators shaped as `span_marginals`."""
+    """A tree sampled from the posterior, as indicators shaped as `span_marginals`."""
     return _chosen(words, rules, SampleSemiring(generator), lengths)
 
 

@@ -1,4 +1,4 @@
-"""Where whole numbers stand in a list of them, found for a million at a time."""
+"""Vectorised hash table from integer keys to their indices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class KeyIndex:
-    """A hash table from keys to their places, with open addressing and linear probing.
+    """Hash table from keys to their indices, with open addressing and linear probing.
 
-    Multiplicative hashing as in Knuth, The Art of Computer Programming 3, section 6.4. Everything
-    is vectorised over the keys asked for: the first probe answers most of them, and each further
-    probe looks only at those still open. About 20 ns a key, where binary search needs 300.
+    Multiplicative hashing as in Knuth, The Art of Computer Programming 3, section 6.4. Vectorised
+    over the queries: the first probe answers most of them, and each further probe handles only the
+    rest. About 20 ns per key, where binary search needs 300.
 
-    keys: int64 (M,), all different, none negative. Memory: 8 to 16 bytes a key beside the keys.
+    keys: int64 (M,), distinct and non-negative. Memory: 8 to 16 bytes per key besides the keys.
     """
 
     def __init__(self, keys: np.ndarray) -> None:
@@ -28,7 +28,7 @@ class KeyIndex:
         self._insert()
 
     def _insert(self) -> None:
-        """Every key goes to the first slot, from its own on, that no other took before it."""
+        """Put every key into the first free slot from its own on."""
         pending = np.arange(len(self.keys), dtype=np.int32)
         slots = self._slots(self.keys)
         while len(pending):
@@ -44,7 +44,7 @@ class KeyIndex:
         return hashed.view(np.int64)
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
-        """The place of each wanted key, -1 where it is not there: int64 (N,) to (N,)."""
+        """The index of each wanted key, -1 if absent: int64 (N,) to (N,)."""
         slots = self._slots(wanted)
         places = self._places.take(slots)
         if not len(self.keys):
@@ -58,6 +58,6 @@ class KeyIndex:
         return places.astype(np.int64)
 
     def _key_at(self, places: np.ndarray) -> np.ndarray:
-        # The -1 of an empty slot is read as the first key. That does no harm: were it the one
-        # wanted, its own slot would have come before any empty one.
+        # The -1 of an empty slot reads the first key. That is harmless: were it the one wanted, its
+        # own slot would have come before any empty one.
         return self.keys.take(places, mode="clip")

@@ -21,12 +21,12 @@ from lmlab.inference.backoff import BackoffTables
 from lmlab.inference.key_index import KeyIndex
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
-"""What `lmplz --discount_fallback` takes for D(1), D(2) and D(3 or more)."""
+"""D(1), D(2) and D(3 or more) of `lmplz --discount_fallback`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NgramCounts:
-    """How often the n-grams of a corpus occur, numbered as nodes as in `BackoffTables`."""
+    """N-gram counts of a corpus, with nodes numbered as in `BackoffTables`."""
 
     vocabulary: Vocabulary
     level_ends: np.ndarray
@@ -34,16 +34,16 @@ class NgramCounts:
     keys: np.ndarray
     """int64 (M,), ascending: context node times V plus last word, of the n-grams from two words."""
     counts: np.ndarray
-    """int64 (V + M,): occurrences; a unigram counts where it is predicted."""
+    """int64 (V + M,): occurrences; a unigram counts only where it is predicted."""
     sequence_starts: np.ndarray
-    """int64 (V + M,): occurrences at the very beginning of a sequence."""
+    """int64 (V + M,): occurrences at the start of a sequence."""
     suffixes: np.ndarray
     """int64 (M,): the node of each of those n-grams without its first word."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KneserNeyFit:
-    """Fitted tables, and how they came about."""
+    """Fitted tables and estimation statistics."""
 
     tables: BackoffTables
     discounts: np.ndarray
@@ -51,25 +51,25 @@ class KneserNeyFit:
     counts_of_counts: np.ndarray
     """int64 (order, 4): how many n-grams have the adjusted count 1, 2, 3, 4."""
     fallback_orders: tuple[int, ...]
-    """Orders whose discounts could not be estimated, so that FALLBACK_DISCOUNTS stand in."""
+    """Orders whose discounts could not be estimated and are FALLBACK_DISCOUNTS."""
 
 
 def fit_kneser_ney(
     tokens: np.ndarray, offsets: np.ndarray, *, order: int, vocabulary: Vocabulary
 ) -> KneserNeyFit:
-    """Estimate a model of an order from sequences of ids.
+    """Estimate a Kneser-Ney model of a given order from sequences of ids.
 
-    tokens: ids (T,) of all sequences in a row; sequence i is tokens[offsets[i]:offsets[i + 1]].
-    The first token of a sequence (`<s>`) is context only, the others are predicted; a `<s>` later
-    on begins a new one. Sequences may be empty, cut short without `</s>`, or one long stream.
+    tokens: concatenated ids (T,); sequence i is tokens[offsets[i]:offsets[i + 1]]. The first token
+    of a sequence (`<s>`) is context only, the others are predicted; a later `<s>` starts a new one.
+    Sequences may be empty, cut short without `</s>`, or one long stream.
 
     Every predictable token of the vocabulary (all but padding, start and mask) shares in the
-    uniform distribution, so that the probabilities sum to one. `lmplz` knows only the words it saw
-    and `<unk>`; where that is the whole vocabulary the two are equal.
+    uniform distribution, so that the probabilities sum to one. `lmplz` has only the words it saw
+    and `<unk>`; if that is the whole vocabulary the two are equal.
 
-    Where discounts are undefined, as on tiny corpora, those of `lmplz --discount_fallback` stand in
-    and the record says so. One thing differs from `lmplz`: a discount of exactly zero falls back
-    too, as contexts would give unseen words no probability at all.
+    Undefined discounts, as on tiny corpora, are replaced by those of `lmplz --discount_fallback`,
+    which the result records. Unlike in `lmplz`, a discount of exactly zero falls back too, since
+    contexts would otherwise give unseen words no probability.
 
     Time: a sort of T numbers for each order; half a second for a million tokens at order 5.
     """
@@ -90,15 +90,14 @@ def fit_kneser_ney(
 def _count_ngrams(
     tokens: np.ndarray, offsets: np.ndarray, *, order: int, vocabulary: Vocabulary
 ) -> NgramCounts:
-    """Count the n-grams of up to `order` words that do not cross a beginning; see
-    `fit_kneser_ney`."""
+    """Count the n-grams of up to `order` words within sequences; see `fit_kneser_ney`."""
     return _count(*_checked(tokens, offsets, order, vocabulary), order, vocabulary)
 
 
 def _checked(
     tokens: np.ndarray, offsets: np.ndarray, order: int, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ids as int64, and (T,) bool where a sequence begins."""
+    """The ids as int64, and (T,) bool where a sequence starts."""
     if order < 1:
         raise UserError(f"the order of an n-gram model is at least 1, not {order}.")
     assert len(offsets) >= 1 and offsets[0] == 0 and offsets[-1] == len(tokens), "offsets span all"
@@ -122,15 +121,15 @@ def _checked(
 def _count(
     stream: np.ndarray, heads: np.ndarray, order: int, vocabulary: Vocabulary
 ) -> NgramCounts:
-    """Level by level: the n-grams of n words that end at a place, from those of n - 1 words."""
+    """Level by level: the n-grams of n words ending at a position, from those of n - 1 words."""
     size = vocabulary.size
     level_ends, keys, suffixes = [size], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     counts = [np.bincount(stream[~heads], minlength=size)]
     sequence_starts = [np.zeros(size, np.int64)]
-    nodes = stream.copy()  # of the n-gram that ends at each place, if there is one
+    nodes = stream.copy()  # of the n-gram that ends at each position, if any
     ends, opens = np.arange(len(stream)), heads
     for _ in range(order - 1):
-        # An n-gram grows by the token after it, unless a sequence begins there.
+        # An n-gram grows by the token after it, unless a sequence starts there.
         grows = np.flatnonzero(~np.append(heads, True)[ends + 1])
         contexts, ends, opens = nodes[ends[grows]], ends[grows] + 1, opens[grows]
         wanted = contexts * size + stream[ends]
@@ -155,17 +154,17 @@ def _count(
 
 
 def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different values, ascending, and how often each occurs (np.unique sorts indirectly)."""
+    """The distinct values, ascending, and their counts (np.unique sorts indirectly)."""
     ordered = np.sort(values)
     firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
     return ordered[firsts], np.diff(firsts, append=len(ordered))
 
 
 def adjusted_counts(counts: NgramCounts) -> np.ndarray:
-    """a of every node: occurrences at the highest order, different words before it at the others.
+    """Adjusted counts a: occurrences at the highest order, distinct left contexts at the others.
 
-    An n-gram at the beginning of a sequence has no word before it; it counts as often as it occurs
-    there, as `lmplz` counts those that begin with `<s>`.
+    An n-gram at the start of a sequence has no left context; it counts as often as it occurs there,
+    as `lmplz` counts those that begin with `<s>`.
     """
     adjusted = counts.counts.copy()
     if len(counts.level_ends) > 1:
@@ -181,7 +180,7 @@ def counts_of_counts(
 ) -> np.ndarray:
     """int64 (order, 4): n-grams of each order with adjusted count 1 to 4.
 
-    The nodes `by_occurrence` are taken with their number of occurrences; see `_last_gram`.
+    The nodes `by_occurrence` use their number of occurrences; see `_last_gram`.
     """
     taken = adjusted.copy()
     taken[by_occurrence] = counts.counts[by_occurrence]
@@ -193,10 +192,10 @@ def _last_gram(stream: np.ndarray, heads: np.ndarray, counts: NgramCounts) -> np
     """Nodes of the n-grams that `lmplz` puts into its statistics with the wrong count.
 
     It sorts n-grams by their last word first, words by their first appearance (`<s>` and `</s>`
-    before all), and adds each to the counts of counts when the next one comes. What remains at the
-    end, the last n-gram and its suffixes below the highest order, is added with its occurrences in
-    place of its adjusted count. One n-gram of each order hardly matters in a real corpus, but in a
-    tiny one it shifts the discounts, and we promise the same numbers.
+    before all), and adds each to the counts of counts when the next one comes. The remaining one,
+    the last n-gram and its suffixes below the highest order, is added with its occurrences instead
+    of its adjusted count. That hardly matters in a real corpus, but in a tiny one it shifts the
+    discounts, and we reproduce the numbers of `lmplz`.
     """
     vocabulary, longest = counts.vocabulary, len(counts.level_ends) - 1
     appeared = np.empty(vocabulary.size, dtype=np.int64)
@@ -221,7 +220,7 @@ def _node(counts: NgramCounts, gram: np.ndarray) -> int:
 def estimate_discounts(n1: int, n2: int, n3: int, n4: int) -> tuple[float, ...] | None:
     """D(j) = j - (j + 1) y n_{j+1} / n_j with y = n1 / (n1 + 2 n2); None unless 0 < D(j) <= j.
 
-    In whole numbers, so that it is exact whether a discount is positive.
+    In integers, so that the sign of a discount is exact.
     """
     if 0 in (n1, n2, n3):
         return None
@@ -262,12 +261,12 @@ def _interpolate(counts: NgramCounts, adjusted: np.ndarray, discounts: np.ndarra
 
 
 def _unigrams(vocabulary: Vocabulary, seen: np.ndarray, discounts: np.ndarray) -> np.ndarray:
-    """Interpolated with the uniform distribution over what can be predicted, (V,)."""
+    """Unigrams interpolated with the uniform distribution over predictable tokens, (V,)."""
     uniform = np.ones(vocabulary.size)
     uniform[list(vocabulary.unpredictable)] = 0.0
     uniform /= uniform.sum()
     total = seen.sum()
-    if total == 0:  # nothing was predicted anywhere
+    if total == 0:  # nothing is predicted anywhere
         return uniform
     discount = np.append(0.0, discounts)[np.minimum(seen, 3)]
     return (seen - discount) / total + discount.sum() / total * uniform

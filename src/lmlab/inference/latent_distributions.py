@@ -1,7 +1,7 @@
-"""Latent vectors: their prior, their posterior, draws, and the divergence between the two.
+"""Latent distributions of VAEs: prior, posterior, reparameterised samples, KL divergence.
 
-Each kind is an object that turns an encoder's numbers into a posterior. All draws are made from
-uniform numbers, so that the same code serves random draws in training and fixed points in scoring.
+Each family turns an encoder's outputs into a posterior. All samples are made from uniform numbers,
+so that the same code serves random samples in training and quasi-random points in scoring.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 MIN_UNIFORM = 2.0**-25
-"""Uniform numbers are kept this far from 0 and 1, where a Gaussian would be infinite."""
+"""Uniform numbers stay this far from 0 and 1, where a Gaussian would be infinite."""
 MIN_STD = 1e-6
 SOFTPLUS_INVERSE_OF_ONE = math.log(math.e - 1)
-"""softplus(UNIT) = 1: where the encoder says nothing, the spread is that of the prior."""
+"""softplus(SOFTPLUS_INVERSE_OF_ONE) = 1: at encoder output 0 the scale is that of the prior."""
 
 
 class LatentPosterior(Protocol):
-    """q(z | s) for B rows, L numbers each."""
+    """Approximate posterior q(z | s) for B rows of L latent dimensions."""
 
     @property
     def mean(self) -> Tensor:
@@ -32,11 +32,11 @@ class LatentPosterior(Protocol):
 
     @property
     def std(self) -> Tensor:
-        """(B, L) standard deviation of each number."""
+        """(B, L) standard deviation of each dimension."""
         ...
 
     def reparameterised_sample(self, uniforms: Tensor) -> Tensor:
-        """(…, B, L) latents from numbers in (0, 1) of that shape, differentiable in q."""
+        """(…, B, L) latents from uniform numbers of that shape, differentiable in q."""
         ...
 
     def log_prob(self, latents: Tensor) -> Tensor:
@@ -44,12 +44,12 @@ class LatentPosterior(Protocol):
         ...
 
     def kl_divergence(self) -> Tensor:
-        """(B, L) KL(q || p) in nats, by the chain rule over the numbers: the sum is exact."""
+        """(B, L) KL(q || p) in nats, by the chain rule over dimensions: the sum is exact."""
         ...
 
 
 class LatentFamily(Protocol):
-    """A kind of latent vector."""
+    """A family of latent distributions."""
 
     @property
     def size(self) -> int:
@@ -58,7 +58,7 @@ class LatentFamily(Protocol):
 
     @property
     def numbers(self) -> int:
-        """How many numbers of an encoder a posterior is made from."""
+        """Number of encoder outputs that parameterise a posterior."""
         ...
 
     def posterior(self, numbers: Tensor) -> LatentPosterior:
@@ -66,7 +66,7 @@ class LatentFamily(Protocol):
         ...
 
     def sample_prior(self, uniforms: Tensor) -> Tensor:
-        """(…, L) latents of the prior from numbers in (0, 1)."""
+        """(…, L) samples of the prior from uniform numbers."""
         ...
 
     def prior_log_prob(self, latents: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class LatentFamily(Protocol):
 
 @dataclass(frozen=True)
 class DiagonalGaussian:
-    """p(z) = N(0, I), q(z | s) = N(μ(s), diag σ(s)²) (Kingma and Welling 2014)."""
+    """Diagonal Gaussian: p(z) = N(0, I), q(z | s) = N(μ, diag σ²) (Kingma and Welling 2014)."""
 
     size: int
 
@@ -97,10 +97,10 @@ class DiagonalGaussian:
 
 @dataclass(frozen=True)
 class FullGaussian(DiagonalGaussian):
-    """p(z) = N(0, I), q(z | s) = N(μ(s), C(s) C(s)ᵀ) with C lower triangular.
+    """Full-covariance Gaussian: p(z) = N(0, I), q(z | s) = N(μ(s), C(s) C(s)ᵀ), C lower triangular.
 
-    003 thinks of a covariance of the prior as well: the decoder's first linear map absorbs it, so
-    the prior stays the standard one. L (L + 3) / 2 numbers, cost L² a row.
+    A covariance of the prior would be absorbed by the decoder's first linear map, so the prior is
+    the standard one. L (L + 3) / 2 numbers, cost L² per row.
     """
 
     @property
@@ -119,11 +119,11 @@ class FullGaussian(DiagonalGaussian):
 
 @dataclass(frozen=True)
 class BernoulliLatent:
-    """p(z) = ½ for each bit, q(z | s) = Π π_j^z_j (1 - π_j)^(1 - z_j), π = σ(encoder).
+    """Bernoulli latents: p(z) = ½ per bit, q(z | s) = Π π_j^z_j (1 - π_j)^(1 - z_j).
 
-    A draw has the gradient of its probability, the straight-through estimator (Bengio et al.
-    2013): biased in training, but without the variance of a score function. Scores are not
-    affected: draws are exact, and so is the divergence.
+    π = σ(encoder). A sample has the gradient of its probability, the straight-through estimator
+    (Bengio et al. 2013): biased in training, but without the variance of a score function. Scores
+    are not affected: samples and KL divergence are exact.
     """
 
     size: int
@@ -190,7 +190,7 @@ class FullPosterior:
 
 @dataclass(frozen=True, eq=False)
 class BernoulliPosterior:
-    """Independent bits, given by the log-odds of a one."""
+    """Independent bits, parameterised by their log-odds."""
 
     log_odds: Tensor
 
@@ -205,7 +205,7 @@ class BernoulliPosterior:
     def reparameterised_sample(self, uniforms: Tensor) -> Tensor:
         mean = self.mean
         bits = (uniforms.to(mean.device) < mean).to(mean)
-        return bits + (mean - mean.detach())  # a zero that has the gradient
+        return bits + (mean - mean.detach())  # zero, but with the gradient of the mean
 
     def log_prob(self, latents: Tensor) -> Tensor:
         return (latents * self.log_odds - F.softplus(self.log_odds)).sum(-1)
@@ -217,11 +217,11 @@ class BernoulliPosterior:
 
 
 def standard_normal(uniforms: Tensor) -> Tensor:
-    """Φ⁻¹ of numbers in (0, 1), computed in double precision and given in the default one."""
+    """Φ⁻¹ of uniform numbers, computed in double precision, returned in the default one."""
     kept = uniforms.double().clamp(MIN_UNIFORM, 1 - MIN_UNIFORM)
     return torch.special.ndtri(kept).to(torch.get_default_dtype())
 
 
 def _positive(numbers: Tensor) -> Tensor:
-    """Numbers made positive, 1 at 0; linear where large, so that none explodes."""
+    """Softplus scaled to 1 at 0; linear where large, so that nothing explodes."""
     return F.softplus(numbers + SOFTPLUS_INVERSE_OF_ONE) + MIN_STD

@@ -1,11 +1,11 @@
-"""Linear chains: N variables of K states each, tied to their neighbours.
+"""Linear-chain dynamic programs (HMM, CRF): N variables of K states each.
 
     score(z) = Σ_i unary[i, z_i] + Σ_i pairwise[i, z_i, z_{i+1}]
 
 Unary potentials are (…, N, K), pairwise ones (…, N - 1, K, K), both in logs and of any sign; -inf
-forbids. A transition that is the same at every step is `pairwise.expand(N - 1, K, K)`: no memory.
-Rows of different length are given by `lengths` (…,): what stands behind a row's end is not looked
-at. One dynamic program (`forward_messages`) serves all; its cost is N · K² for each row.
+forbids. A transition shared by all steps is `pairwise.expand(N - 1, K, K)`: no memory. Rows of
+different length are given by `lengths` (…,): padding is ignored. One dynamic program
+(`forward_messages`) serves all; its cost is N · K² per row.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lmlab.inference.semirings import (
 def forward_messages(
     unary: Tensor, pairwise: Tensor, *, semiring: Semiring = LOG, lengths: Tensor | None = None
 ) -> Tensor:
-    """(…, N, K) sums over all that stands before a variable, its own potential included.
+    """(…, N, K) forward messages, each including the variable's own potential.
 
-    Behind a row's length the last message is repeated.
+    Beyond a row's length the last message is repeated.
     """
     pairwise = pairwise.expand(*unary.shape[:-2], *pairwise.shape[-3:])
     unary, pairwise = semiring.lift(unary), semiring.lift(pairwise)
@@ -58,15 +58,15 @@ def log_partition(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = N
 
 
 def forward_backward(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-    """(…, N, K) posterior p(z_i): forward messages times those of the chain read backwards.
+    """(…, N, K) posterior p(z_i) by the forward-backward algorithm.
 
-    Differentiable like any other function; zero behind a row's length.
+    Differentiable; zero beyond a row's length.
     """
     if lengths is not None:
         unary, pairwise = mask_padding(unary, pairwise, lengths)
     forward = forward_messages(unary, pairwise)
     backward = forward_messages(unary.flip(-2), pairwise.flip(-3).transpose(-1, -2)).flip(-2)
-    # Both messages hold the variable's own potential, of which one is enough.
+    # Both messages contain the variable's own potential; remove one.
     own = torch.where(unary.isinf(), 0.0, unary)
     posterior = torch.softmax(forward + backward - own, dim=-1)
     if lengths is None:
@@ -76,7 +76,7 @@ def forward_backward(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None 
 
 
 def mask_padding(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Potentials under which the variables behind a row's length just repeat its last one."""
+    """Potentials under which the variables beyond a row's length repeat its last one."""
     count, states = unary.shape[-2:]
     places = torch.arange(count, device=unary.device)
     real = places < lengths[..., None]
@@ -87,7 +87,7 @@ def mask_padding(unary: Tensor, pairwise: Tensor, lengths: Tensor) -> tuple[Tens
 
 
 def pair_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None) -> Tensor:
-    """(…, N - 1, K, K) posterior p(z_i, z_{i+1}), as numbers; zero behind a row's length."""
+    """(…, N - 1, K, K) posterior p(z_i, z_{i+1}), detached; zero beyond a row's length."""
     shape = (*unary.shape[:-2], unary.shape[-2] - 1, *pairwise.shape[-2:])
     (parts,) = structure_marginals(
         lambda p: total(unary.detach(), p, lengths=lengths), pairwise.expand(shape)
@@ -98,7 +98,7 @@ def pair_marginals(unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = 
 def viterbi(
     unary: Tensor, pairwise: Tensor, *, lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The best score (…) and its assignment (…, N): Viterbi; 0 behind a row's length."""
+    """Viterbi: the best score (…) and its assignment (…, N); 0 beyond a row's length."""
     with torch.no_grad():
         score = total(unary, pairwise, semiring=MAX, lengths=lengths)
     return score, _one(unary, pairwise, MAX, lengths)
@@ -111,7 +111,7 @@ def sample(
     lengths: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """(…, N) one assignment for each row, drawn from the posterior; 0 behind a row's length."""
+    """(…, N) one assignment per row, sampled from the posterior; 0 beyond a row's length."""
     return _one(unary, pairwise, SampleSemiring(generator), lengths)
 
 

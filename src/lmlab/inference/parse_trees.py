@@ -1,4 +1,4 @@
-"""Trees as nested spans, for pictures and tables."""
+"""Parse trees as nested labelled spans, for figures and tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ParseTree:
-    """A labelled span of words and what it is made of."""
+    """A labelled span of words and its children."""
 
     label: int
-    """Its symbol: those of inner nodes first, those of leaves after them."""
+    """Its symbol: nonterminals first, then preterminals."""
     first: int
     """Index of its first word."""
     last: int
@@ -21,7 +21,7 @@ class ParseTree:
     """Two for an inner node, none for a leaf."""
 
     def brackets(self, words: list[str]) -> str:
-        """The tree in brackets: (0 (3 the) (5 dog))."""
+        """Bracket notation: (0 (3 the) (5 dog))."""
         if not self.children:
             return f"({self.label} {words[self.first]})"
         inner = " ".join(child.brackets(words) for child in self.children)
@@ -29,7 +29,7 @@ class ParseTree:
 
 
 def tree_from_indicators(of_words: Tensor, of_spans: Tensor, length: int) -> ParseTree:
-    """The tree that indicators (T, P) and (T, T, N) describe, of `length` words."""
+    """The tree of `length` words given by indicators (T, P) and (T, T, N)."""
     count = of_spans.shape[-1]
     labels = {
         (first, first + width + 1): symbol for first, width, symbol in of_spans.nonzero().tolist()
@@ -38,7 +38,7 @@ def tree_from_indicators(of_words: Tensor, of_spans: Tensor, length: int) -> Par
     def read(first: int, last: int) -> ParseTree:
         if last - first == 1:
             return ParseTree(count + int(of_words[first].argmax()), first, last)
-        # Exactly one way of parting a span has both parts in the tree.
+        # Exactly one split of a span has both parts in the tree.
         middle = next(
             k
             for k in range(first + 1, last)

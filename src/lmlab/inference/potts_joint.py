@@ -1,10 +1,11 @@
-"""Several tokens together, each tied to every other by a full matrix of pair potentials.
+"""Potts model of several tokens, with a full matrix of potentials between every pair.
 
     p(x) ∝ exp(Σ_i φ_i(x_i) + Σ_{i<j} f(x_i) · M_ij f(x_j))
 
-A Potts model. Its conditionals cost n V R, and so its pseudo-likelihood; its sum has V^n terms and
-is taken only where those are few. Where they are many, draws are a Gibbs sampler's, marginals the
-mean of its conditionals, and the likeliest filling the best that climbing from several draws finds.
+Its conditionals, and so its pseudo-likelihood, cost n V R; its partition function has V^n terms and
+is computed only if those are few. If they are many, samples come from a Gibbs sampler, marginals
+are the mean of its conditionals, and the mode is the best result of hill climbing from several
+samples.
 """
 
 from __future__ import annotations
@@ -22,35 +23,35 @@ from lmlab.core.errors import UserError
 from lmlab.core.joint_distribution import RankedFilling
 
 MAX_ENUMERATED_FILLINGS = 2**22
-"""Fillings of a row that are summed one by one."""
+"""Maximum number of fillings of a row that are enumerated."""
 GIBBS_SWEEPS = 60
-"""Rounds of the Gibbs sampler over all blanks; the first third is not counted in marginals."""
+"""Gibbs sweeps over all positions; marginals skip the first third as burn-in."""
 SEARCH_RESTARTS = 16
-"""Draws that the search for the likeliest filling climbs from."""
+"""Samples from which the search for the mode climbs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PottsJoint:
-    """The distribution of n tokens for each of B rows: a `core.joint.TokenJoint`."""
+    """Joint distribution of n tokens for each of B rows: a `PaddedJointDistribution`."""
 
     scores: Tensor
-    """(B, n, V) φ; -inf where a token never comes."""
+    """(B, n, V) φ; -inf at impossible tokens."""
     ties: Tensor
-    """(B, n, n, R, R) M_ij, of which those with i < j count."""
+    """(B, n, n, R, R) M_ij; only those with i < j are used."""
     vectors: Tensor
     """(V, R) f."""
     lengths: Tensor
-    """(B,) places that each row has."""
+    """(B,) number of positions of each row."""
 
     @property
     def real(self) -> Tensor:
-        """(B, n) bool: whether a row has such a place."""
+        """(B, n) bool: the unpadded positions."""
         places = torch.arange(self.scores.shape[1], device=self.scores.device)
         return places < self.lengths[:, None]
 
     @cached_property
     def symmetric_ties(self) -> Tensor:
-        """(B, n, n, R, R) M_ij above the diagonal and M_jiᵀ below it; 0 where there is no pair."""
+        """(B, n, n, R, R) M_ij above the diagonal and M_jiᵀ below it; 0 if there is no pair."""
         count = self.scores.shape[1]
         above = torch.ones(count, count, dtype=torch.bool, device=self.scores.device).triu(1)
         pairs = self.real[:, :, None] & self.real[:, None, :] & above
@@ -63,12 +64,12 @@ class PottsJoint:
         return F.log_softmax(self.scores + pulls @ self.vectors.T, -1)
 
     def pseudo_log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) Σ_i log p(x_i | the others): what Besag (1975) maximises in place of log p(x)."""
+        """(B,) pseudo-log-likelihood Σ_i log p(x_i | the others) (Besag 1975)."""
         each = self.conditionals(tokens).gather(-1, tokens[..., None])[..., 0]
         return torch.where(self.real, each, 0.0).sum(1)
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) by the sum over all fillings, where they are few."""
+        """(B,) exact log-probability by enumeration, if fillings are few."""
         return torch.stack(
             [
                 self._table(row)[tuple(tokens[row, :length].tolist())]
@@ -77,7 +78,7 @@ class PottsJoint:
         )
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
-        """(B, n) likewise, the tokens behind each place summed out."""
+        """(B, n) likewise, with the tokens after each position summed out."""
         found = torch.zeros(tokens.shape, dtype=self.scores.dtype, device=tokens.device)
         rows = []
         for row, length in enumerate(self.lengths.tolist()):
@@ -89,7 +90,7 @@ class PottsJoint:
         return torch.stack(rows)
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B, n) tokens: exact where fillings are few, else after some sweeps of Gibbs."""
+        """(B, n) tokens: exact if fillings are few, else after some Gibbs sweeps."""
         if not self._all_enumerable:
             return self._gibbs(generator)[0]
         drawn = torch.zeros(self.scores.shape[:2], dtype=torch.int64, device=self.scores.device)
@@ -102,9 +103,9 @@ class PottsJoint:
         return drawn
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B, n, V): exact where fillings are few, else the mean of Gibbs' conditionals.
+        """(B, n, V): exact if fillings are few, else the mean of Gibbs conditionals.
 
-        Asked twice without a generator it answers the same: its sweeps have a seed of their own.
+        Deterministic without a generator: the sweeps have their own seed.
         """
         with torch.no_grad():
             if not self._all_enumerable:
@@ -118,9 +119,9 @@ class PottsJoint:
             return found
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
-        """Best first; where fillings are many, the best that climbing finds, not proven.
+        """Best first; if fillings are many, the best found by hill climbing, not proven.
 
-        Their log_prob is then the pseudo-log-likelihood, as the sum is not known.
+        Their log_prob is then the pseudo-log-likelihood, as the partition function is unknown.
         """
         length = int(self.lengths[row])
         if length == 0:
@@ -145,7 +146,7 @@ class PottsJoint:
         return self._enumerable(int(self.lengths.max()))
 
     def _table(self, row: int) -> Tensor:
-        """(V, …, V) log-probabilities of all fillings of a row; () for a row without a blank."""
+        """(V, …, V) log-probabilities of all fillings of a row; () for an empty row."""
         length, size = int(self.lengths[row]), self.scores.shape[-1]
         if not self._enumerable(length):
             raise UserError(
@@ -165,7 +166,7 @@ class PottsJoint:
         return table - torch.logsumexp(table.flatten(), 0)
 
     def _gibbs(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Tokens after all sweeps, and the log of the mean conditionals (B, n, V) on the way."""
+        """Tokens after all sweeps, and the log of the mean conditionals (B, n, V)."""
         with torch.no_grad():
             drawn = Categorical(F.log_softmax(self.scores, -1)).sample(generator=generator)
             total = torch.zeros_like(self.scores)
@@ -178,9 +179,9 @@ class PottsJoint:
         return drawn, (total / total.sum(-1, keepdim=True)).log()
 
     def _hill_climb(self, row: int, length: int, count: int) -> list[RankedFilling]:
-        """Each place in turn to its best given the others, until none moves; several starts.
+        """Coordinate ascent: each position to its best given the others, from several starts.
 
-        Those that ended apart, best first by their unnormalised log-probability.
+        Distinct local optima, best first by their unnormalised log-probability.
         """
         alone = PottsJoint(
             scores=self.scores[row, :length].detach().expand(SEARCH_RESTARTS, -1, -1),

@@ -1,8 +1,7 @@
-"""How probable it is that a sentence of a grammar begins with given words.
+"""Prefix probabilities of a PCFG: how probable it is that a sentence begins with given words.
 
-A leftmost derivation writes its words from left to right; a prefix probability is that of all
-derivations whose first words are these (Jelinek and Lafferty 1991). It needs no tree to end: what
-comes after the prefix is free, so a grammar that may grow for ever is no trouble.
+The sum over all leftmost derivations whose first words are these (Jelinek and Lafferty 1991). What
+follows the prefix is free, so an improper grammar, whose derivations may not end, is no problem.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ def prefix_probabilities(chart: Chart, rules: Rules) -> Chart:
 
         prefix(A, i…j) = Σ_{A→B C} prefix(B, i…j) + Σ_{A→B C, k} inside(B, i…k) prefix(C, k…j)
 
-    The first sum asks for itself through left children; its closure (I - L)⁻¹, with
-    L[A, B] = Σ_C P(A → B C), answers for all depths at once. Cost: as the inside algorithm's.
+    The first sum is recursive in left children; its closure (I - L)⁻¹, with L[A, B] = Σ_C P(A → B
+    C), covers all depths. Cost: as the inside algorithm's.
     """
     n = rules.nonterminal_count
     left_child = rules.binary.exp().sum(-1)

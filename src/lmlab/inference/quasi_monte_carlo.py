@@ -1,8 +1,8 @@
-"""Points at which an expectation is taken, fixed by what is scored and by nothing around it.
+"""Quasi-Monte Carlo: Sobol points for expectations, seeded by the text itself.
 
-A score that draws from a generator depends on everything drawn before it. Here the points of a row
-depend on its own tokens and on a seed alone, so that a sentence has the same score alone, padded
-and in any batch; over many sentences they are as good as independent, so errors average out.
+With a random generator, a score would depend on all samples before it. Here the points of a row
+depend only on its own tokens and a seed, so that a sentence has the same score alone, padded and in
+any batch; over many sentences they are as good as independent, so errors average out.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-"""The odd number nearest to 2⁶⁴ over the golden ratio: multiples of it fill the ring evenly."""
+"""The odd number nearest to 2⁶⁴ over the golden ratio: its multiples fill the ring evenly."""
 
 
 def sobol_points(
     tokens: Tensor, lengths: Tensor, *, count: int, dimensions: int, seed: int = 0
 ) -> Tensor:
-    """(S, B, L) numbers in (0, 1), `count` points of L `dimensions` for each row of (B, T) tokens.
+    """(S, B, L) Sobol points in (0, 1): `count` of L `dimensions` per row of (B, T) tokens.
 
-    Sobol's points, moved round the unit cube by a shift of each row's own (Cranley and Patterson
-    1976): each point is uniform, so a mean over them is unbiased over seeds, and they lie more
-    evenly than independent ones. In double precision. Cost S · B · L.
+    Each row is shifted round the unit cube by its own offset (Cranley and Patterson 1976): each
+    point is uniform, so a mean over them is unbiased over seeds, and they are more even than
+    independent ones. In double precision. Cost S · B · L.
     """
     shifts = _uniform(_row_hash(tokens, lengths, seed)[:, None] + _multiples(dimensions, tokens))
     engine = torch.quasirandom.SobolEngine(dimensions, scramble=False)
@@ -31,15 +31,15 @@ def sobol_points(
 
 
 def seed_of(generator: torch.Generator | None) -> int:
-    """The seed that a generator was given, however often it was used since; 0 where there is none.
+    """The initial seed of a generator, however often it was used; 0 if there is none.
 
-    Seeds decide points, and draws before them do not.
+    Points depend on seeds, not on earlier samples.
     """
     return 0 if generator is None else generator.initial_seed()
 
 
 def _row_hash(tokens: Tensor, lengths: Tensor, seed: int) -> Tensor:
-    """(B,) 64 bits of each row's tokens and their places; padding does not count."""
+    """(B,) 64-bit hash of each row's tokens and their positions, without padding."""
     time = tokens.shape[1]
     each = _mixed(_mixed(tokens) + _multiples(time, tokens))
     inside = torch.arange(time, device=tokens.device) < lengths[:, None]
@@ -51,14 +51,14 @@ def _multiples(count: int, like: Tensor) -> Tensor:
 
 
 def _mixed(bits: Tensor) -> Tensor:
-    """Splitmix64's finaliser (Steele et al. 2014): every bit of the result hangs on every bit."""
+    """Splitmix64's finaliser (Steele et al. 2014): every output bit depends on every input bit."""
     bits = (bits ^ _shifted(bits, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
     bits = (bits ^ _shifted(bits, 27)) * (0x94D049BB133111EB - 2**64)
     return bits ^ _shifted(bits, 31)
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
-    """A shift to the right that brings in zeros; torch's own brings in the sign."""
+    """A logical shift to the right; torch's own is arithmetic."""
     return (bits >> places) & ((1 << (64 - places)) - 1)
 
 

@@ -1,9 +1,9 @@
-"""Semirings: what "sum" and "product" mean in a dynamic program (Goodman 1999).
+"""Semirings for dynamic programs: log, max, sample, entropy (Goodman 1999).
 
-One program over a structure (`chain.py`, `inside.py`) gives the likelihood, the best structure,
-samples and the entropy, each with another semiring. Which parts a best or a drawn structure uses
-is the gradient of its value with respect to the potentials, as posterior marginals are the
-gradient of the log-partition (Eisner 2016): so no program is written twice, nor backwards.
+One program over a structure (`linear_chain.py`, `inside.py`) gives the likelihood, the best
+structure, samples and the entropy, each with another semiring. The best or sampled structure is the
+gradient of the value with respect to the potentials, as posterior marginals are the gradient of the
+log-partition (Eisner 2016): so there are no backward passes to write.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch import Tensor
 
 
 class Semiring:
-    """Sums and products of elements, which are tensors of log-potentials or more.
+    """Sums and products of elements: tensors of log-potentials, possibly with more.
 
     An element may have leading dimensions of its own; programs count dimensions from the end.
     """
 
     dimensions: ClassVar[int] = 0
-    """How many leading dimensions of its own an element has."""
+    """Number of leading dimensions of an element."""
 
     def lift(self, potentials: Tensor) -> Tensor:
         """Log-potentials as elements."""
         return potentials
 
     def value(self, element: Tensor) -> Tensor:
-        """What a program that ends in this element has computed."""
+        """The result of a program that ends in this element."""
         return element
 
     def times(self, first: Tensor, second: Tensor) -> Tensor:
@@ -37,12 +37,12 @@ class Semiring:
         return first + second
 
     def sum(self, elements: Tensor, dim: int) -> Tensor:
-        """The sum over one dimension, which is counted from the end."""
+        """The sum over one dimension, counted from the end."""
         raise TypeError(f"{type(self).__name__} does not define sum")
 
 
 class LogSemiring(Semiring):
-    """Sums of exponentials: the value is log Σ_structures exp(score)."""
+    """Log semiring (sum-product): the value is log Σ_structures exp(score)."""
 
     def sum(self, elements: Tensor, dim: int) -> Tensor:
         assert dim < 0
@@ -50,7 +50,7 @@ class LogSemiring(Semiring):
 
 
 class MaxSemiring(Semiring):
-    """The better one: the value is the best structure's score; of equals one is taken."""
+    """Max semiring (Viterbi): the value is the best score; ties are broken arbitrarily."""
 
     def sum(self, elements: Tensor, dim: int) -> Tensor:
         assert dim < 0
@@ -58,9 +58,9 @@ class MaxSemiring(Semiring):
 
 
 class SampleSemiring(Semiring):
-    """As LogSemiring, but the gradient goes to one term, drawn by its share of the sum.
+    """Sampling semiring: as LogSemiring, but the gradient goes to one sampled term.
 
-    So the gradient of a program's value is one structure, drawn from the posterior.
+    So the gradient of a program's value is one structure, sampled from the posterior.
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
@@ -84,7 +84,7 @@ class _DrawnSum(torch.autograd.Function):
     ) -> Tensor:
         last = elements.movedim(dim, -1)
         total = torch.logsumexp(last, -1)
-        # Where no term is possible none can be drawn; any will do, since nothing reaches it.
+        # If no term is possible, any will do, since no gradient reaches it.
         shares = (last - total[..., None]).exp().nan_to_num(nan=1.0)
         drawn = torch.multinomial(shares.reshape(-1, shares.shape[-1]), 1, generator=generator)
         context.save_for_backward(drawn.view(total.shape))
@@ -101,7 +101,7 @@ class _DrawnSum(torch.autograd.Function):
 
 
 class EntropySemiring(Semiring):
-    """Elements (2, …): a log-weight, and the entropy in nats of the choices below it.
+    """Entropy semiring: elements (2, …) of a log-weight and an entropy in nats.
 
     A sum chooses one of its terms by weight, so H = Σ p_i H_i - Σ p_i log p_i; a product's
     entropies add up (Hernando et al. 2005). The value is the entropy of the posterior.
@@ -121,7 +121,7 @@ class EntropySemiring(Semiring):
         total = torch.logsumexp(weights, dim)
         surprise = total.unsqueeze(dim) - weights
         shares = (-surprise).exp()
-        # A term of no weight adds nothing, though its surprise is infinite.
+        # A term of no weight adds nothing, though its surprisal is infinite.
         terms = torch.where(shares > 0, shares * (entropies + surprise), 0.0)
         return torch.stack([total, terms.sum(dim)])
 
@@ -132,15 +132,15 @@ LOG, MAX, ENTROPY = LogSemiring(), MaxSemiring(), EntropySemiring()
 def structure_marginals(
     program: Callable[..., Tensor], *potentials: Tensor, create_graph: bool = False
 ) -> tuple[Tensor, ...]:
-    """How much each potential takes part: the gradient of a program's value, summed over rows.
+    """Structure marginals: the gradient of a program's value, summed over rows.
 
     With a program over LOG these are posterior marginals, over MAX the best structure, over
-    SampleSemiring a drawn one. With `create_graph` marginals can be differentiated again.
+    SampleSemiring a sampled one. With `create_graph` they are differentiable again.
     """
     with torch.enable_grad():
         leaves = potentials if create_graph else tuple(p.detach() for p in potentials)
         leaves = tuple(p if p.requires_grad else p.detach().requires_grad_() for p in leaves)
-        # A potential that the program never asks for (a span of a single word) takes no part.
+        # A potential that the program never uses (a span of a single word) has none.
         return torch.autograd.grad(
             program(*leaves).sum(), leaves, create_graph=create_graph, materialize_grads=True
         )

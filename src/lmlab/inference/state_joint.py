@@ -1,11 +1,11 @@
-"""Several tokens together, tied to each other by hidden states along a chain or a tree.
+"""Joint distribution of several tokens, coupled by latent states along a chain or a tree.
 
     p(x) ∝ Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π_{i>0} exp(A_i(z_parent(i), z_i))
 
-A matrix of V × V pair potentials is so replaced by one of rank K: to normalise exactly costs
-n (K² + K V) and not n V². Likelihood, samples and posteriors are one dynamic program over
-different semirings (`linear_chain.py`, `state_joint.py`; the likelihood by `state_sums.py`, which
-is faster); the likeliest tokens are found by `best_first.py`.
+This replaces a V × V matrix of pair potentials by one of rank K: exact normalisation costs n (K² +
+K V) instead of n V². Likelihood, samples and posteriors are one dynamic program over different
+semirings (`linear_chain.py`, `tree_total`; the likelihood by the faster `state_sums`); the most
+probable tokens are found by `best_first.py`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def state_sums(
 ) -> Tensor:
     """(C, B) log Σ_z exp(score(z)) for C sets of potentials (C, B, N, K) over links (B, N-1, K, K).
 
-    `parents` (B, N) as in `state_joint.py`, None for a chain; `lengths` (B,) as there, at least 1.
-    What is less than the smallest number times the largest of its sum counts as that.
+    `parents` (B, N) as in `StateJoint`, None for a chain; `lengths` (B,) at least 1. Terms below
+    the smallest float times the largest of their sum count as that.
     """
     collected = list(unary.transpose(0, 1).unbind(2))
     tallest = links.amax((-1, -2), keepdim=True).detach()
@@ -56,39 +56,39 @@ def state_sums(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateJoint:
-    """The distribution of n tokens for each of B rows: a `core.joint.TokenJoint`."""
+    """Joint distribution of n tokens for each of B rows: a `PaddedJointDistribution`."""
 
     scores: Tensor
-    """(B, n, V) φ, the tokens' own; -inf where a token never comes."""
+    """(B, n, V) φ, unary token potentials; -inf at impossible tokens."""
     affinities: Tensor
-    """(K, V) g, of states and tokens, the same at every place."""
+    """(K, V) g, emission potentials, the same at every position."""
     states: Tensor
-    """(B, n, K) r, the states' own."""
+    """(B, n, K) r, unary state potentials."""
     links: Tensor
-    """(B, n - 1, K, K) A: entry i - 1 ties place i, in the last axis, to its parent."""
+    """(B, n - 1, K, K) A: entry i - 1 connects position i, in the last axis, to its parent."""
     lengths: Tensor
-    """(B,) places that each row has; more may stand behind them and are not looked at."""
+    """(B,) number of positions of each row; padding is ignored."""
     parents: Tensor | None = None
-    """(B, n) numbers of earlier places; None for a chain, where each is tied to the one before."""
+    """(B, n) indices of earlier positions; None for a chain."""
 
     @cached_property
     def free_potentials(self) -> Tensor:
-        """(B, n, K) potentials of states with their token unknown: summed over all tokens."""
+        """(B, n, K) potentials of states, summed over all tokens."""
         return self.states + log_product(self.scores, self.affinities.T)
 
     @property
     def real(self) -> Tensor:
-        """(B, n) bool: whether a row has such a place."""
+        """(B, n) bool: the unpadded positions."""
         places = torch.arange(self.scores.shape[1], device=self.scores.device)
         return places < self.lengths[:, None]
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) log-probability of tokens (B, n) together: two sums over the same links."""
+        """(B,) joint log-probability of tokens (B, n): two sums over the same links."""
         given, whole = self._sums(torch.stack([self._given(tokens), self.free_potentials]))
         return (given - whole).masked_fill(self._impossible(tokens).any(1), -torch.inf)
 
     def prefix_log_probs(self, tokens: Tensor) -> Tensor:
-        """(B, n) log-probability of the tokens up to each place: n + 1 sums, side by side."""
+        """(B, n) log-probability of each prefix of the tokens: n + 1 batched sums."""
         count = tokens.shape[1]
         known = torch.ones(count + 1, count, dtype=torch.bool, device=tokens.device).tril(-1)
         whole, *so_far = self._sums(
@@ -98,7 +98,7 @@ class StateJoint:
         return (torch.stack(so_far, 1) - whole[:, None]).masked_fill(impossible, -torch.inf)
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B, n) tokens: states drawn from their posterior, then a token from each."""
+        """(B, n) tokens: states sampled from their posterior, then a token from each."""
         semiring = SampleSemiring(generator)
         (drawn,) = structure_marginals(
             lambda unary: self._total(unary, semiring), self.free_potentials
@@ -107,19 +107,19 @@ class StateJoint:
         return Categorical(F.log_softmax(self.scores + chosen, -1)).sample(generator=generator)
 
     def marginals(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B, n, V) log-probabilities of each place by itself, as numbers."""
+        """(B, n, V) marginal log-probabilities of each position, detached."""
         with torch.no_grad():
             by_state = self.state_posterior().log() - self.free_potentials + self.states
             return F.log_softmax(self.scores + log_product(by_state, self.affinities), -1)
 
     def state_posterior(self) -> Tensor:
-        """(B, n, K) probabilities of the states, no token known; zero behind a row's end."""
+        """(B, n, K) marginals of the states, no token known; uniform beyond a row's length."""
         (posterior,) = structure_marginals(self._total, self.free_potentials)
-        # What no sum reaches takes no part; any state will do there.
+        # Padding is not used; any state will do there.
         return posterior.masked_fill(~self.real[..., None], 1 / posterior.shape[-1])
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
-        """The likeliest fillings of one row, best first."""
+        """The most probable fillings of one row, best first."""
         length = int(self.lengths[row])
         if length == 0:
             return [RankedFilling(tokens=(), log_prob=0.0)]
@@ -137,14 +137,14 @@ class StateJoint:
         ]
 
     def _given(self, tokens: Tensor) -> Tensor:
-        """(B, n, K) potentials of states with their tokens known, as far as a row has any."""
+        """(B, n, K) potentials of states given their tokens, at unpadded positions."""
         score = self.scores.gather(-1, tokens[..., None])
         given = self.states + score + self.affinities.T[tokens]
         known = self.real & ~self._impossible(tokens)
         return torch.where(known[..., None], given, self.free_potentials)
 
     def _impossible(self, tokens: Tensor) -> Tensor:
-        """(B, n) bool: tokens that never come, of which no sum is taken, as its log is -inf."""
+        """(B, n) bool: impossible tokens, which no sum includes, as their log is -inf."""
         return self.scores.gather(-1, tokens[..., None])[..., 0].isneginf() & self.real
 
     def _sums(self, unary: Tensor) -> Tensor:
@@ -177,9 +177,9 @@ class StateJoint:
 
 
 def log_product(first: Tensor, second: Tensor) -> Tensor:
-    """(…, C) log Σ_m exp(first[…, m] + second[m, c]), as one product of matrices.
+    """(…, C) log Σ_m exp(first[…, m] + second[m, c]), as one matrix product.
 
-    Its largest parts are taken out first; what is then below the smallest number counts as that.
+    The maxima are subtracted first; what then underflows counts as the smallest float.
     """
     rows, columns = first.amax(-1, keepdim=True), second.amax(0)
     product = (first - rows).exp() @ (second - columns).exp()
@@ -206,7 +206,7 @@ def tree_total(
         receives = place == parents[..., child, None]
         if lengths is not None:
             receives = receives & (child < lengths)[..., None]
-        # One, the element that changes nothing, is zero in logs and has no entropy.
+        # The semiring's one is zero in logs and has no entropy.
         sent = torch.where(receives[..., None], message[..., None, :], 0.0)
         collected = semiring.times(collected, sent)
     return semiring.value(semiring.sum(collected[..., 0, :], -1))

@@ -1,4 +1,4 @@
-"""One sentence through a network of layers: its inner values, with the words of every place."""
+"""Layer activations of one sentence, with a token label for every position."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from lmlab.inspection.token_names import (
 from lmlab.objectives.objective_interfaces import MaskedLMObjective, ReplacedTokenDetectionObjective
 
 LAYER_NAME_PATTERN = re.compile(r"(?P<where>.*?) ?layer (?P<layer>\d+) (?P<what>.+)")
-"""Names of inner values that every layer has: `decoder layer 3 source attention`."""
+"""Names of per-layer captures: `decoder layer 3 source attention`."""
 SEEDS = 4
-"""Ways to hide something of a text that are tried."""
+"""Seeds tried for a random mask."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerActivations:
-    """The same inner value of every layer."""
+    """One activation in every layer."""
 
     where: str
-    """encoder, decoder, query, or nothing."""
+    """encoder, decoder, query, or empty."""
     what: str
     layers: tuple[int, ...]
     captures: tuple[Capture, ...]
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """Human-readable name."""
         return f"{self.where} {self.what}".strip()
 
     @property
@@ -55,7 +55,7 @@ class LayerActivations:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SentenceActivations:
-    """A sentence, how it was shown, and what was seen inside."""
+    """A sentence, its view and its captures."""
 
     sentence: TokenizedSentence
     view: View
@@ -63,11 +63,11 @@ class SentenceActivations:
     captures: Mapping[str, Capture]
 
     def series(self) -> list[LayerActivations]:
-        """Inner values that come layer by layer."""
+        """The captures that exist per layer."""
         return group_by_layer(self.captures)
 
     def words(self, series: LayerActivations, axis: str, entries: int) -> tuple[str, ...]:
-        """A name for each entry of an axis: its own, the word that is fed there, or a number."""
+        """A label for each entry of an axis: its own name, the input token, or a number."""
         named = series.captures[0].names.get(axis)
         if named is not None:
             return named
@@ -79,23 +79,23 @@ class SentenceActivations:
         )
         if len(words) > entries:
             return words[len(words) - entries :] if axis == "source" else words[:entries]
-        # What stands before the inputs was put there by the network: a memory, a relay.
+        # Positions before the inputs are added by the network: memory tokens, a relay node.
         return ("·",) * (entries - len(words)) + words
 
 
 def stack_input_words(view: View, where: str, names: TokenNames) -> tuple[str, ...]:
-    """What goes through the layers of the encoder, the decoder, or the only stack there is."""
+    """Input tokens of the encoder, the decoder, or the only stack."""
     if view.decoder is None or where == "encoder":
         return input_words(view, names)
     written = input_words(view.decoder, names)
     if where == "decoder":
         return written
-    # One stack for an image and its text: the first token, the patches, the other tokens.
+    # Image and text in one stack: the first token, the patches, the other tokens.
     return (*written[:1], *input_words(view, names), *written[1:])
 
 
 def input_words(view: View, names: TokenNames) -> tuple[str, ...]:
-    """What is fed at each place of the first row."""
+    """The input token at each position of the first row."""
     length = int(view.lengths[0])
     if view.inputs.ndim != 2:
         return tuple(f"patch {place + 1}" for place in range(length))
@@ -103,7 +103,7 @@ def input_words(view: View, names: TokenNames) -> tuple[str, ...]:
 
 
 def group_by_layer(captures: Mapping[str, Capture]) -> list[LayerActivations]:
-    """Inner values that come layer by layer, in the order of their first layer."""
+    """Per-layer captures, in the order of their first layer."""
     found: dict[tuple[str, str], list[tuple[int, Capture]]] = {}
     for name, capture in captures.items():
         match = LAYER_NAME_PATTERN.fullmatch(name)
@@ -122,12 +122,12 @@ def group_by_layer(captures: Mapping[str, Capture]) -> list[LayerActivations]:
 
 
 def has_attention_layers(captures: Mapping[str, Capture]) -> bool:
-    """Whether these are the inner values of a network whose layers attend."""
+    """Whether the captures come from a network with attention layers."""
     return any("head" in capture.axes for capture in captures.values())
 
 
 def captures_without_layers(captures: Mapping[str, Capture]) -> dict[str, Capture]:
-    """Those that are worth a picture by themselves: of layers that attend, what has no layer."""
+    """Captures that get a figure of their own: in an attention network, those of no layer."""
     if not has_attention_layers(captures):
         return dict(captures)
     return {
@@ -143,7 +143,7 @@ def _in_series(capture: Capture) -> bool:
 
 
 def token_names(subject: InspectedModel) -> TokenNames:
-    """How ids of a run are written."""
+    """Names of a run's token ids."""
     objective = getattr(subject.system, "objective", None)
     return TokenNames(
         token=subject.token,
@@ -155,7 +155,7 @@ def token_names(subject: InspectedModel) -> TokenNames:
 def record_activations(
     subject: InspectedModel, sentence: TokenizedSentence
 ) -> SentenceActivations | None:
-    """A pass over one sentence with everything noted; None where no layer attends."""
+    """Forward pass over one sentence with all captures; None if no layer has attention."""
     system = subject.system
     if not isinstance(system, Assembly):
         return None
@@ -170,17 +170,17 @@ def record_activations(
 
 
 def clean_view(system: System, batch: Batch) -> View:
-    """The texts with nothing hidden where the objective can show them so; else its own view."""
+    """The unmasked view if the objective has one; else the objective's own view."""
     assert isinstance(system, Assembly)
     objective = system.objective
     if isinstance(objective, ReplacedTokenDetectionObjective):
         return objective.clean_view(batch)
     view = _view(system, batch, 0)
     if view.decoder is not None:
-        # Of what is hidden at random, the way that leaves the encoder most to read.
+        # Of several random masks, the one that leaves the encoder the most tokens.
         views = [view, *(_view(system, batch, seed) for seed in range(1, SEEDS))]
         return max(views, key=lambda each: int(each.lengths[0]))
-    # Two streams have nothing to draw where nothing is asked.
+    # Two-stream models have no activations without targets.
     if isinstance(objective, MaskedLMObjective) and view.query_attention_mask is None:
         return objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
     return view

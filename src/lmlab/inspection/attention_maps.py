@@ -1,7 +1,7 @@
-"""Attention of any Transformer: every head of every layer, lines from word to word, and norms.
+"""Attention maps of a Transformer: all heads of all layers, head view and sublayer norms.
 
-After BertViz (Vig 2019): the model view is a map for each layer and head, the head view draws a
-line from each word to those that it looks at.
+After BertViz (Vig 2019): the model view shows a map for each layer and head, the head view a line
+from each token to the tokens it attends to.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from lmlab.plotting.figure import (
 )
 
 MAX_WORDS = 24
-"""Places of a sentence that are drawn."""
+"""Most positions shown."""
 MAX_LAYERS = 4
-"""Layers whose lines are drawn side by side; of more, some from the first to the last."""
+"""Most layers in the head view; of more, evenly spaced ones from first to last."""
 MIN_LINE_WEIGHT = 0.15
-"""Attention below this has no line."""
+"""Attention weights below this get no line."""
 MAP_GAP = 1.6
-"""Squares between the maps of two heads."""
+"""Cells between the maps of two heads."""
 WORD_LINE_INCHES = 0.23
-"""Inches from a word to the next."""
+"""Inches between two tokens."""
 ATTENDED_AXIS_NAMES = {"time": "word", "source": "word", "slot": "slot"}
-"""What stands at either side of lines, by axis."""
+"""What the two ends of a line are called, by axis."""
 LINE_SPAN_INCHES = 1.5
-"""Inches that a line goes across."""
+"""Width of a panel of lines, in inches."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionMaps:
-    """The attention of all layers and heads on one sentence."""
+    """Attention weights of all layers and heads on one sentence."""
 
     weights: Values
     """(layers, heads, rows, columns)"""
@@ -75,7 +75,7 @@ class AttentionMaps:
 
 
 def attention_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """How the layers attend on the first sentence; nothing where none does."""
+    """Attention figures of the first sentence; none without attention layers."""
     looked = record_activations(subject, subject.sentences[0])
     if looked is None:
         return []
@@ -95,7 +95,7 @@ def _of_series(looked: SentenceActivations, series: LayerActivations) -> list[Fi
 
 
 def attention_maps(looked: SentenceActivations, series: LayerActivations) -> AttentionMaps:
-    """The numbers of a series with the words of its places."""
+    """Attention weights of a series with the tokens of its positions."""
     weights = np.stack([c.values[0].double().cpu().numpy() for c in series.captures])
     rows, columns = (
         looked.words(series, axis, size)
@@ -134,7 +134,7 @@ def _model_view(
 
 
 def draw_attention_maps(figure: Figure, maps: AttentionMaps, *, title: str) -> None:
-    """Maps of all heads beside each other, a line of them for each layer."""
+    """Model view (BertViz): a grid of attention maps, one row per layer, one column per head."""
     layers, heads, tall, wide = maps.weights.shape
     axes = figure.add_axes((0, 0, 1, 1))
     scale = colour_scale(maps.weights, UNIT_INTERVAL)
@@ -206,7 +206,7 @@ def _head_view(
 
 
 def evenly_spaced(count: int, most: int) -> tuple[int, ...]:
-    """At most so many of the places 0 … count - 1, the first and the last among them."""
+    """At most `most` of the indices 0 … count - 1, including the first and the last."""
     if count <= most:
         return tuple(range(count))
     return tuple(round(place * (count - 1) / (most - 1)) for place in range(most))
@@ -219,7 +219,7 @@ def _widest(words: Sequence[str]) -> float:
 def draw_attention_lines(
     figure: Figure, maps: AttentionMaps, chosen: Sequence[int], *, title: str
 ) -> None:
-    """Words at both sides and lines between them, a panel for each chosen layer."""
+    """Head view (BertViz): tokens on both sides, lines between them, one panel per chosen layer."""
     width, height = figure.get_size_inches()
     margins = (_widest(maps.rows), _widest(maps.columns))
     panel = LINE_SPAN_INCHES + sum(margins) + 0.2
@@ -245,7 +245,7 @@ def draw_attention_lines(
 
 
 def _draw_lines(axes: Axes, weights: Values) -> None:
-    """Lines of (heads, rows, columns); a head's lines lie a little beside those of others."""
+    """Lines of (heads, rows, columns), slightly offset per head."""
     heads = len(weights)
     for head, map_ in enumerate(weights):
         rows, columns = np.nonzero(map_ >= MIN_LINE_WEIGHT)
@@ -269,7 +269,7 @@ def _no_frame(axes: Axes) -> None:
 
 
 def _norm_pictures(looked: SentenceActivations) -> list[FigureSpec]:
-    """How much each sublayer adds at each place, a heat map for each stack of layers."""
+    """Norm of each sublayer's output at each position, one heat map per stack."""
     found: dict[str, dict[str, LayerActivations]] = {}
     for series in looked.series():
         if series.axes == ("batch", "time", "unit"):
@@ -318,6 +318,6 @@ def _norms(
 
 
 def _norm(series: LayerActivations, place: int) -> Values:
-    """(T,) the length of each place's vector."""
+    """(T,) the norm of each position's vector."""
     values = series.captures[place].values[0].double().norm(dim=-1)
     return np.asarray(values.cpu().numpy(), dtype=np.float64)

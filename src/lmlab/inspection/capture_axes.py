@@ -1,4 +1,4 @@
-"""Inner values made ready for a figure: labels of their entries, titles of their axes."""
+"""Captures prepared for plotting: entry labels, axis titles, orientation and order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from lmlab.plotting.charts import (
 WORD_AXES = ("time", "source")
 STATE_AXES = ("state", "next state")
 AXIS_PLURALS = {"token": "tokens", "entity": "entities", "fact": "facts"}
-"""Axes of which the likeliest entries are listed, and what these are called."""
+"""Axes whose most probable entries are listed, and the entries' name."""
 MAX_POSITIONS = 40
-"""Positions of a sentence that are drawn."""
+"""Most positions shown."""
 TOKENS_IN_STATE_NAME = 2
-"""Words that a state is named by, the likeliest first."""
+"""Most probable tokens that name a state."""
 
 AXIS_TITLES = {
     "batch": "sentence",
@@ -50,21 +50,21 @@ AXIS_TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class AxisLabels:
-    """What the entries of an axis are called."""
+    """Labels of the entries of each axis."""
 
     token: Callable[[int], str]
-    """The text of an id of the vocabulary."""
+    """The text of a vocabulary id."""
     tokens: tuple[str, ...] = ()
-    """Of the sequence that is shown, the opening symbol first; empty where none is."""
+    """Tokens of the sequence, start token first; empty without one."""
     sentences: tuple[str, ...] = ()
-    """Of the batch, where there are several."""
+    """Sentences of the batch, if there are several."""
     states: tuple[str, ...] = ()
-    """The likeliest words of each state, where they are known."""
+    """The most probable tokens of each state, if known."""
     order: Indices | None = field(default=None, compare=False)
-    """States, the busiest first, where it is known."""
+    """States by usage, most used first, if known."""
 
     def entry_labels(self, axis: str, entries: int) -> tuple[str, ...] | None:
-        """A name for each entry; None where numbers must do."""
+        """A label for each entry; None means plain numbers."""
         if axis in WORD_AXES:
             return self._words(axis, entries)
         if axis in STATE_AXES:
@@ -73,7 +73,8 @@ class AxisLabels:
         if axis == "move":
             return tuple(str(place - entries // 2) for place in range(entries))
         if axis in ("distance", "slot", "head", "choice"):
-            # Distances, slots and heads are counted from one, choices as their reading names them.
+            # Distances, slots and heads count from one; choices as the capture's description names
+            # them.
             first = 0 if axis == "choice" else 1
             return tuple(str(place + first) for place in range(entries))
         if axis == "batch":
@@ -83,7 +84,7 @@ class AxisLabels:
         return None
 
     def axis_title(self, axis: str, entries: int) -> str:
-        """What the axis is called."""
+        """Title of the axis."""
         plain = self.tokens and entries in (len(self.tokens), len(self.tokens) - 2)
         return "token" if plain and axis in WORD_AXES else AXIS_TITLES[axis]
 
@@ -102,24 +103,24 @@ class AxisLabels:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FigureData:
-    """An inner value made ready to be drawn: no batch, nothing of one entry, not too long."""
+    """A capture ready to plot: no batch axis, no axis of size one, long axes cut."""
 
     values: Values
     axes: tuple[str, ...]
     names: tuple[str, ...]
-    """What each axis is called in the picture."""
+    """Title of each axis."""
     labels: tuple[tuple[str, ...] | None, ...]
     bounds: Bounds
-    """The interval of the values, by definition; it decides the colour scale."""
+    """Range of the values by definition; sets the colour scale."""
     sums_to_one: str
-    """The axis that the values are a distribution over; empty where they are none."""
+    """The axis over which the values are a distribution; empty if they are none."""
     sizes: Mapping[str, int]
-    """Entries of each axis before any was left out."""
+    """Size of each axis before cutting."""
     unit: str
     notes: tuple[str, ...] = field(default=())
 
     def select(self, axis: int, places: Indices, remark: str = "") -> FigureData:
-        """Some entries of an axis, in that order."""
+        """Some entries of an axis, in the given order."""
         named = self.labels[axis]
         chosen = None if named is None else tuple(named[place] for place in places)
         labels = (*self.labels[:axis], chosen, *self.labels[axis + 1 :])
@@ -128,7 +129,7 @@ class FigureData:
         return replace(self, values=values, labels=labels, notes=remarks)
 
     def index(self, axis: int, place: int) -> FigureData:
-        """One entry of an axis, which so disappears."""
+        """One entry of an axis; the axis is dropped."""
         drop = lambda kept: (*kept[:axis], *kept[axis + 1 :])  # noqa: E731
         return replace(
             self,
@@ -150,10 +151,10 @@ class FigureData:
 
 
 def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
-    """Without axes of one entry, long sentences cut; the first of a batch unless all are named."""
+    """Drop axes of size one and cut long sentences; first row of a batch unless rows are named."""
     values = capture.values.detach().double().cpu().numpy()
     values = np.where(np.isneginf(values), np.nan, values)
-    # Rounding leaves -1e-13 of a probability, which is no value below zero.
+    # Rounding can leave -1e-13 where a probability is zero.
     values = np.clip(values, *capture.range)
     sizes = axis_sizes(capture)
     shown = FigureData(
@@ -173,7 +174,7 @@ def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
     for axis in reversed(range(values.ndim)):
         name, size = shown.axes[axis], shown.values.shape[axis]
         alone = name == "batch" and not labels.sentences
-        # The only entity that a text names is still to be named.
+        # Keep this axis: the single entity of a text still needs its name.
         if alone or (size == 1 and shown.values.ndim > 1 and name not in AXIS_PLURALS):
             shown = shown.index(axis, 0)
         elif name in WORD_AXES and size > MAX_POSITIONS:
@@ -184,12 +185,12 @@ def prepare_capture(capture: Capture, labels: AxisLabels) -> FigureData:
 
 
 def axis_sizes(capture: Capture) -> list[tuple[str, int]]:
-    """Each axis with its number of entries."""
+    """Each axis with its size."""
     return list(zip(capture.axes, capture.values.shape, strict=True))
 
 
 def state_names(captures: Mapping[str, Capture], labels: AxisLabels) -> tuple[str, ...]:
-    """The likeliest tokens of each state, where a capture has P(token | state)."""
+    """The most probable tokens of each state, if a capture has P(token | state)."""
     for capture in captures.values():
         if set(capture.axes) == {"token", "state"}:
             table = capture.values.detach().double().movedim(capture.axes.index("state"), 0)
@@ -198,20 +199,20 @@ def state_names(captures: Mapping[str, Capture], labels: AxisLabels) -> tuple[st
 
 
 def _name_of(shares: Values, labels: AxisLabels) -> str:
-    """`cat/dog`: the likeliest tokens; nothing for a state without tokens (a nonterminal)."""
+    """`cat/dog`: the most probable tokens; empty for a state without tokens (a nonterminal)."""
     best = order_by_size(np.nan_to_num(shares, nan=-1.0))[:TOKENS_IN_STATE_NAME]
     return "/".join(shorten_label(labels.token(int(id))) for id in best if shares[id] > 0)
 
 
 def states_by_usage(captures: Mapping[str, Capture]) -> Indices | None:
-    """States by their share of the predictions, largest first, where a capture has it."""
+    """States by usage (share of the predictions), largest first, if captured."""
     shares = {
         name: capture
         for name, capture in captures.items()
         if capture.axes == ("state",)
         and is_distribution(capture.values.detach().double().cpu().numpy())
     }
-    # A share of the predictions is called a use; a prior or the first state's says less.
+    # Prefer the share of the predictions; a prior or the initial state says less.
     for name in sorted(shares, key=lambda name: not name.endswith(" use")):
         return order_by_size(shares[name].values.detach().double().cpu().numpy())
     return None
@@ -223,15 +224,15 @@ def is_distribution(values: Values) -> bool:
 
 
 MAX_STATES = 24
-"""States beside words that are drawn."""
+"""Most states shown against tokens."""
 MAX_MATRIX_SIDE = 20
-"""States along each side of a matrix of states that are drawn."""
+"""Most states shown along each side of a transition matrix."""
 MAX_CHOICES = 48
-"""Columns of choices that are drawn."""
+"""Most columns of choices shown."""
 
 
 def mask_future(shown: FigureData) -> Values:
-    """Inputs that no prediction looks at because they come later are left blank."""
+    """The values with future inputs, which no prediction attends to, left blank."""
     values = shown.values
     if shown.axes == ("time", "source") and values.shape[0] == values.shape[1]:
         later = np.triu(np.ones_like(values, dtype=bool), k=1)
@@ -242,7 +243,7 @@ def mask_future(shown: FigureData) -> Values:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AxisOrder:
-    """Which rows and columns are drawn, in which order, and a sentence about it."""
+    """Which rows and columns are shown, in which order, and a remark."""
 
     rows: Indices | None = None
     columns: Indices | None = None
@@ -250,7 +251,7 @@ class AxisOrder:
 
 
 def arrange_axes(shown: FigureData, busiest: Indices | None) -> FigureData:
-    """Words along the bottom, states and units in an order that lets structure show."""
+    """Tokens on the x-axis; states and units ordered so that structure shows."""
     turned = orient_matrix(shown)
     order = matrix_order(turned, busiest)
     turned = replace(turned, notes=(*turned.notes, order.remark))
@@ -258,7 +259,7 @@ def arrange_axes(shown: FigureData, busiest: Indices | None) -> FigureData:
 
 
 def orient_matrix(shown: FigureData) -> FigureData:
-    """Rows and columns: inputs, and else words, along the bottom."""
+    """Put inputs, or else tokens, on the x-axis."""
     first, second = shown.axes
     flipped = (
         shown.axes in (("source", "time"), ("next state", "state"))
@@ -269,7 +270,7 @@ def orient_matrix(shown: FigureData) -> FigureData:
 
 
 def matrix_order(shown: FigureData, busiest: Indices | None) -> AxisOrder:
-    """The order that a matrix's axes ask for; `busiest` are states by use, largest first."""
+    """The order for a matrix's axes; `busiest` lists states by usage, largest first."""
     rows, columns = shown.axes
     count = len(shown.values)
     if shown.axes == STATE_AXES:
@@ -294,7 +295,7 @@ UNIT_ORDER_NOTE = "Units whose values rise and fall together are placed next to 
 
 
 def _of_columns(shown: FigureData) -> AxisOrder:
-    """Of many columns those with most weight, in their own order."""
+    """The columns with the most mass, in their own order."""
     weights = np.abs(np.nan_to_num(shown.values)).sum(0)
     if len(weights) <= MAX_CHOICES:
         return AxisOrder()
@@ -304,14 +305,14 @@ def _of_columns(shown: FigureData) -> AxisOrder:
 
 
 def _of_states(shown: FigureData, busiest: Indices | None) -> AxisOrder:
-    """Of many states those that matter: the most used on the texts, where the use is known."""
+    """The most used states, if usage is known."""
     height, width = shown.values.shape
     used = busiest if busiest is not None and len(busiest) == width else None
     return _of_transitions(shown, used) if height == width else _of_rules(shown, used)
 
 
 def _of_transitions(shown: FigureData, used: Indices | None) -> AxisOrder:
-    """States by states, in an order that follows the transitions."""
+    """Transition matrix in an order that follows the transitions."""
     count = len(shown.values)
     kept = (
         stationary_states(shown.values, MAX_MATRIX_SIDE) if used is None else used[:MAX_MATRIX_SIDE]
@@ -325,7 +326,7 @@ def _of_transitions(shown: FigureData, used: Indices | None) -> AxisOrder:
 
 
 def _of_rules(shown: FigureData, used: Indices | None) -> AxisOrder:
-    """Nonterminals, which are the first symbols, by their children, which are all of them."""
+    """Grammar rules: nonterminals (the first symbols) by children (all symbols)."""
     height, width = shown.values.shape
     ranks = order_by_size(np.nan_to_num(shown.values).sum(0)) if used is None else used
     rows, columns = (np.sort(ranks[ranks < count][:MAX_MATRIX_SIDE]) for count in (height, width))
@@ -337,6 +338,6 @@ def _of_rules(shown: FigureData, used: Indices | None) -> AxisOrder:
 
 
 def reorder_matrix(shown: FigureData, order: AxisOrder) -> FigureData:
-    """The rows and columns of an order."""
+    """Select the rows and columns of an order."""
     shown = shown if order.rows is None else shown.select(0, order.rows)
     return shown if order.columns is None else shown.select(1, order.columns)

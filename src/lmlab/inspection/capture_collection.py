@@ -1,4 +1,4 @@
-"""What a system reveals on given sentences, without padding: by sentence, and of all together."""
+"""Collect captures on given sentences without padding: per sentence and for the model."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from lmlab.plotting.figure import (
 from lmlab.training.run_folder import TrainedModel
 
 MAX_TABLE_ENTRIES = 20_000_000
-"""Entries of a table of tokens and states that is worth its memory."""
+"""Largest token-state table to capture, in entries."""
 COMPARED_SENTENCES = 24
-"""Sentences that stand side by side where each is one row."""
+"""Most sentences compared as rows of one figure."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CollectedCaptures:
-    """Captures that belong to the model, and those of single sentences."""
+    """Captures of the model and of single sentences."""
 
     model: dict[str, Capture]
     sentences: tuple[dict[str, Capture], ...]
     compared_sentences: tuple[TokenizedSentence, ...] = field(default=())
-    """The sentences behind a batch axis of the model's captures."""
+    """The rows of the batch axis of the model's captures."""
 
 
 def collected_capture_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """Every inner value that the system reveals: of the model first, then sentence by sentence."""
+    """Figures of all captures: the model's first, then sentence by sentence."""
     found = collect_captures(subject.system, subject.sentences, subject.sample)
     found = replace(found, model={**found.model, **state_token_capture(subject.system)})
     labels = AxisLabels(token=subject.token)
@@ -80,9 +80,9 @@ def collected_capture_figures(subject: InspectedModel) -> list[FigureSpec]:
 
 
 def sentence_label(system: System, sentence: TokenizedSentence) -> str:
-    """What a sentence is called where it is one row of many: its text.
+    """Row label of a sentence: its text, or its question if documents are retrieved for it.
 
-    Where documents are looked up for a question, that: several may have the same answer.
+    Several questions may share an answer.
     """
     asked = sentence.condition if isinstance(system, Retrieve) else None
     return asked or sentence.text
@@ -90,7 +90,7 @@ def sentence_label(system: System, sentence: TokenizedSentence) -> str:
 
 @runtime_checkable
 class StateTokenTable(Protocol):
-    """States that are distributions over tokens."""
+    """Emission whose states are distributions over tokens."""
 
     def log_table(self) -> Tensor:
         """(V, K) log P(token | state)."""
@@ -98,7 +98,7 @@ class StateTokenTable(Protocol):
 
 
 def state_token_capture(system: System) -> dict[str, Capture]:
-    """What each latent state says, where the emission is a mixture of states; else nothing."""
+    """P(token | state) if the emission is a mixture over states; else empty."""
     emission = getattr(system, "emission", None)
     if not isinstance(emission, Emission):
         return {}
@@ -111,7 +111,7 @@ def state_token_capture(system: System) -> dict[str, Capture]:
     ):
         count = getattr(system.backbone, "width", 0)
         with evaluation_mode(system):
-            # All the weight on one state after another shows each by itself.
+            # One-hot mixture weights show each state by itself.
             alone = torch.eye(count, device=device_of(system)).log()
             table = emission.log_probs(alone).exp().t()
     else:
@@ -130,10 +130,10 @@ def state_token_capture(system: System) -> dict[str, Capture]:
 def collect_text_captures(
     model: TrainedModel, text: str, source: str | None = None
 ) -> dict[str, Capture]:
-    """Every inner value of one text by name, a batch of one row.
+    """All captures of one text by name, with a batch of one row.
 
-    The text is shown whole where the objective can do so (masked models, ELECTRA's detector,
-    XLNet's content); else as in training, what is hidden at random drawn from one seed.
+    The text is unmasked if the objective allows it (masked models, ELECTRA's discriminator, XLNet's
+    content stream); else masked as in training, with a fixed seed.
     """
     system, sentence = model.system, tokenize_sentence(model, text, source)
     system.check_length(len(sentence.ids))
@@ -152,7 +152,7 @@ def collect_text_captures(
 
 
 def _whole_view(system: System, batch: Batch) -> View | None:
-    """The text with nothing hidden and nothing asked, as it is encoded; None where it never is."""
+    """The unmasked view without targets, as it is encoded; None if there is none."""
     objective = getattr(system, "objective", None)
     if isinstance(objective, ReplacedTokenDetectionObjective):
         return objective.clean_view(batch)
@@ -167,15 +167,15 @@ def _whole_view(system: System, batch: Batch) -> View | None:
 def collect_captures(
     system: System, sentences: Sequence[TokenizedSentence], sample: Sequence[TokenizedSentence] = ()
 ) -> CollectedCaptures:
-    """Captures of each sentence by itself, and of the model over all of them and the sample.
+    """Captures of each sentence, and of the model averaged over all sentences and the sample.
 
-    A capture with a place in the text belongs to a sentence, one without to the model; a model's
-    capture that differs from text to text (the use of a state) is averaged over predictions.
+    A capture with a position axis belongs to a sentence, one without to the model. A model capture
+    that depends on the text (state usage) is averaged over predictions.
     """
     with evaluation_mode(system):
         alone = [_reveal(system, [sentence]) for sentence in sentences]
         listed = (*sentences, *sample)[:COMPARED_SENTENCES]
-        # Where all belongs to single sentences, there is no need to look at the others.
+        # If all captures are per sentence, the sample is not needed.
         needed = any(not _of_a_sentence(each) for found in alone for each in found.values())
         whole = _of_the_model(system, (*sentences, *sample), listed) if needed else {}
     return CollectedCaptures(
@@ -196,9 +196,9 @@ def _reveal(system: System, sentences: Sequence[TokenizedSentence]) -> dict[str,
 
 
 def _reveal_batch(system: System, batch: Batch) -> dict[str, Capture]:
-    """Inner values but for those that many layers have, which are drawn together elsewhere.
+    """Captures except per-layer ones, which have their own figures.
 
-    What an objective hides is drawn from torch's own randomness, which stays as it was.
+    The objective masks with torch's global generator, whose state is restored.
     """
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -210,7 +210,7 @@ def _of_the_model(
 ) -> dict[str, Capture]:
     sums: dict[str, Capture] = {}
     counts: dict[str, float] = {}
-    # Sentences of one length at a time: no padding may enter an average.
+    # Batches of equal length, so that no padding enters an average.
     for batch in batches_by_length(system, sentences):
         for name, capture in _reveal_batch(system, batch).items():
             if "batch" in capture.axes:
@@ -231,7 +231,7 @@ def _scaled(capture: Capture, factor: float) -> Capture:
 
 
 def _side_by_side(system: System, sentences: Sequence[TokenizedSentence]) -> dict[str, Capture]:
-    """Captures with a row for each sentence and no place in the text: latents."""
+    """Captures with one row per sentence and no position axis: latents."""
     rows: dict[str, list[Capture]] = {}
     for sentence in sentences:
         for name, capture in _reveal(system, [sentence]).items():
@@ -243,8 +243,7 @@ def _side_by_side(system: System, sentences: Sequence[TokenizedSentence]) -> dic
 
 
 def stack_captures(captures: Sequence[Capture]) -> Capture:
-    """A row for each; where rows name their entries differently, all of them, not a number (nan)
-    where a row has none of that name."""
+    """Stack captures as rows; entries are matched by name, nan where a row lacks one."""
     first, *others = captures
     for axis, named in first.names.items():
         if all(each.names[axis] == named for each in others):
@@ -256,7 +255,7 @@ def stack_captures(captures: Sequence[Capture]) -> Capture:
 
 
 def _spread(capture: Capture, axis: str, names: tuple[str, ...]) -> Capture:
-    """The same with its entries at the places of their names among others."""
+    """The capture with its entries scattered to their names' positions among `names`."""
     dimension = capture.axes.index(axis)
     shape = list(capture.values.shape)
     shape[dimension] = len(names)

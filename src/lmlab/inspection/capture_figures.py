@@ -1,4 +1,4 @@
-"""Inner values as pictures, chosen by what their axes mean and never by a system's name."""
+"""Figures of captures, chosen by what their axes mean, never by a system's name."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from lmlab.plotting.figure import (
 )
 
 MAX_STATE_LABEL_LENGTH = 22
-"""Letters of a state's number and words."""
+"""Characters of a state's number and tokens."""
 MAX_PANELS = 6
 MAX_TOKENS = 20
 TOKENS_PER_STATE = 8
 NAMES_PER_STATE = 3
 CHOICE_AXES = ("state", "next state", "choice")
-"""Axes along which one of several ways is taken."""
+"""Axes of a choice between alternatives."""
 PANEL_AXIS_PRIORITY = (
     "head",
     "slot",
@@ -68,7 +68,7 @@ PANEL_AXIS_PRIORITY = (
     "time",
     "source",
 )
-"""Which of three axes becomes a heat map for each entry, the first that is not needed otherwise."""
+"""Which of three axes is split into panels: the first that is not needed otherwise."""
 MATRIX_AXES = (("time", "source"), ("state", "next state"))
 """Axes that belong on one heat map."""
 
@@ -76,7 +76,7 @@ MATRIX_AXES = (("time", "source"), ("state", "next state"))
 def capture_figures(
     captures: Mapping[str, Capture], labels: AxisLabels, *, text: str = ""
 ) -> list[FigureSpec]:
-    """A picture for each inner value that has more than one number to show."""
+    """A figure for each capture with more than one value."""
     labels = replace(labels, order=states_by_usage(captures))
     found = (capture_figure(name, each, labels, text=text) for name, each in captures.items())
     return [picture for picture in found if picture is not None]
@@ -85,9 +85,9 @@ def capture_figures(
 def capture_figure(
     name: str, capture: Capture, labels: AxisLabels, *, text: str = ""
 ) -> FigureSpec | None:
-    """The picture that an inner value's axes ask for; None where there is nothing to tell."""
+    """The figure that fits a capture's axes; None if there is nothing to show."""
     if any(axis in CHOICE_AXES and size == 1 for axis, size in axis_sizes(capture)):
-        return None  # Where there is one way only, it is always taken.
+        return None  # A single alternative is always chosen.
     shown = prepare_capture(capture, labels)
     if shown.values.size < 2 or not np.isfinite(shown.values).any():
         return None
@@ -106,7 +106,7 @@ def capture_figure(
 
 
 def safe_file_name(name: str) -> str:
-    """A name that any disk takes."""
+    """A portable file name."""
     kept = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name)
     return "-".join(part for part in kept.lower().split("-") if part) or "picture"
 
@@ -116,7 +116,7 @@ def _sentence(reading: str) -> str:
 
 
 def _vector(shown: FigureData, *, title: str) -> FigureSpec:
-    """Bars; states, units and tokens sorted, because their numbers mean nothing."""
+    """Bar chart; states, units and tokens are sorted by value."""
     [axis], [name], [labels] = shown.axes, shown.names, shown.labels
     values = np.nan_to_num(shown.values)
     order = np.arange(len(values))
@@ -157,7 +157,7 @@ def _vector(shown: FigureData, *, title: str) -> FigureSpec:
 
 
 def _perplexity(shares: Values) -> float:
-    """exp(entropy): how many equally likely ones would be as uncertain."""
+    """Perplexity, exp(entropy): the effective number of entries."""
     positive = shares[shares > 0]
     return float(np.exp(-(positive * np.log(positive)).sum()))
 
@@ -171,9 +171,9 @@ def _name_share(name: str, share: float) -> str:
 
 
 def _words_of(shown: FigureData, order: Indices | None, *, title: str) -> FigureSpec:
-    """The likeliest tokens of each state, choice or place, a line each; busiest states first.
+    """Table of the most probable tokens of each state, choice or position; most used states first.
 
-    Likewise entities and facts, which have long names, so that fewer are told.
+    Also of entities and facts, of which fewer are listed: their names are long.
     """
     listed = next(each for each in AXIS_PLURALS if each in shown.axes)
     axis = shown.axes.index(listed)
@@ -191,7 +191,7 @@ def _words_of(shown: FigureData, order: Indices | None, *, title: str) -> Figure
     for row in (order if known and order is not None else np.arange(len(table)))[:MAX_STATES]:
         values = table[row]
         if np.isnan(values).all():
-            continue  # Nothing is told of this place.
+            continue  # No values at this position.
         best = order_by_size(np.nan_to_num(values, nan=-np.inf))[:most]
         words = " · ".join(told(names[t], values[t]) for t in best if not np.isnan(values[t]))
         rows.append((str(row) if labels is None else shorten_label(labels[row].split()[0]), words))
@@ -225,12 +225,12 @@ def _matrix(shown: FigureData, order: Indices | None, *, title: str) -> FigureSp
 
 
 def _panels(shown: FigureData, *, title: str) -> FigureSpec:
-    """A heat map for each entry of one axis, all on one scale."""
+    """Heat maps, one per entry of an axis, on one colour scale."""
     axis = _panel_axis(shown.axes)
     count, kind = shown.values.shape[axis], shown.names[axis]
     names = shown.labels[axis] or tuple(str(place + 1) for place in range(count))
     chosen = list(range(min(count, MAX_PANELS)))
-    # All heat maps in the order of their mean, so that they compare.
+    # All panels share the order of their mean, so that they compare.
     mean = replace(shown.index(axis, 0), values=np.nanmean(shown.values, axis=axis))
     order = matrix_order(orient_matrix(mean), None)
     panels = [reorder_matrix(orient_matrix(shown.index(axis, place)), order) for place in chosen]
@@ -271,14 +271,14 @@ def _grid(shown: FigureData, title: str = "") -> HeatMap:
 
 
 def _longest(axis: str) -> int:
-    """Letters of a label before it is cut."""
+    """Most characters of a label."""
     if axis == "batch":
         return MAX_HORIZONTAL_LABEL_LENGTH
     return MAX_STATE_LABEL_LENGTH if axis in STATE_AXES else MAX_LABEL_LENGTH
 
 
 def _sums(shown: FigureData) -> str:
-    """Whether rows or columns sum to one: said of the matrix as it is drawn, whichever way."""
+    """Whether rows or columns sum to one, for the matrix as plotted."""
     if shown.sums_to_one not in shown.axes:
         return ""
     along = shown.axes.index(shown.sums_to_one)

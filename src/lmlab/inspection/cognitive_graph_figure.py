@@ -1,4 +1,4 @@
-"""The cognitive graph of an answer: hops from left to right, the path to the answer marked."""
+"""Cognitive graph figure (CogQA): hops from left to right, the path to the answer marked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
 
 FORMS = (".svg", ".png")
 COLUMN_INCHES, ROW_INCHES = 2.2, 0.62
-"""Inches from hop to hop, and from a node to the one below it."""
+"""Inches between hops, and between nodes of a hop."""
 CAPTION = (
     "Boxes are entities whose paragraphs were read, from those that the question names on the left "
     "to the last hops on the right; round ones are candidate answers. Numbers are probabilities by "
@@ -41,7 +41,7 @@ CAPTION = (
 
 
 def cognitive_graph_figure(answer: MultihopAnswer, *, name: str = "graph") -> FigureSpec:
-    """The graph that an answer stands on."""
+    """Figure of an answer's cognitive graph."""
     places = layout_graph(answer.graph)
     columns = 1 + max((column for column, _ in places), default=0)
     rows = 1 + max((row for _, row in places), default=0)
@@ -57,7 +57,7 @@ def cognitive_graph_figure(answer: MultihopAnswer, *, name: str = "graph") -> Fi
 
 
 def layout_graph(graph: CognitiveGraph) -> list[tuple[int, int]]:
-    """Column and row of each node: the fewest hops from a start, and its turn among those."""
+    """Column (fewest hops from a start) and row of each node."""
     hops = dict.fromkeys(graph.starts(), 0)
     for _ in graph.nodes:
         for origin, target in graph.links:
@@ -73,7 +73,7 @@ def layout_graph(graph: CognitiveGraph) -> list[tuple[int, int]]:
 
 
 def write_cognitive_graphs(answers: Sequence[MultihopAnswer], path: Path) -> list[Path]:
-    """Draw the graph of each answer as .svg or .png; several are numbered. Gives the files."""
+    """Write the graph of each answer as .svg or .png, numbered if several; return the files."""
     if path.suffix.lower() not in FORMS:
         raise UserError(
             f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
@@ -120,9 +120,9 @@ def is_answer_node(answer: MultihopAnswer, place: int) -> bool:
 
 
 def answer_path_edges(answer: MultihopAnswer) -> set[tuple[int, int]]:
-    """The links of the path: the last one leads to the answer, those before it to entities.
+    """Edges of the answer's path: the last leads to the answer, the others to entities.
 
-    An entity and a candidate answer may have one name, so a step by names is not one link alone.
+    An entity and a candidate answer may share a name, so a step by names can match several edges.
     """
     nodes = answer.graph.nodes
     found = set()
@@ -135,7 +135,7 @@ def answer_path_edges(answer: MultihopAnswer) -> set[tuple[int, int]]:
 
 
 DrawnNode = tuple[Text, tuple[int, int]]
-"""A node's words with their box, and its column and row."""
+"""A node's text with its box, and its column and row."""
 
 
 def _draw_link(
@@ -143,7 +143,7 @@ def _draw_link(
 ) -> None:
     (box, origin), (goal, target) = first, second
     start, end = (origin[0], -origin[1]), (target[0], -target[1])
-    # A way back is bent, so that it does not hide the way there; so is its number.
+    # A back edge is curved, so that it does not cover the forward edge; so is its label.
     back = origin[0] >= target[0]
     axes.annotate(
         "",
@@ -161,8 +161,8 @@ def _draw_link(
             "connectionstyle": "arc3,rad=0.12" if back else "arc3,rad=0",
         },
     )
-    # Beyond the middle, where lines of one node are further apart and crossing ones rarely meet;
-    # beside a line that is not level.
+    # Label beyond the middle, where the edges of a node are further apart and crossings are rare;
+    # beside an edge that is not horizontal.
     along = 0.5 if origin[0] == target[0] else 0.62
     middle = (start[0] + along * (end[0] - start[0]), start[1] + along * (end[1] - start[1]))
     level = origin[1] == target[1]
@@ -188,7 +188,7 @@ def _draw_node(
         va="center",
         fontsize=9,
         color="white",
-        zorder=1,  # before the links, which end where the boxes do
+        zorder=1,  # before the edges, which end at the boxes
         bbox={
             "boxstyle": "round,pad=0.4,rounding_size=0.9" if round_ else "round,pad=0.4",
             "facecolor": COLOURS[1] if chosen else COLOURS[2] if round_ else COLOURS[0],

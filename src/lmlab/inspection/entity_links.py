@@ -1,4 +1,4 @@
-"""A sentence with the entities that its words are taken for, as SVG."""
+"""Entity linking figure: a sentence with its mentions and their entities, as SVG."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmlab.scoring.entity_linking import (
 from lmlab.training.distributed import lock_output
 
 TEXT_FONT_SIZE, NAME_FONT_SIZE = 11, 8
-"""Points of the letters of the text and of the names below it."""
+"""Font sizes of the text and of the entity names."""
 LINE_INCHES, NAME_GAP_INCHES = 0.36, 0.1
 """Inches of a line of names, and between two names on it."""
 
@@ -39,7 +39,7 @@ LINE_INCHES, NAME_GAP_INCHES = 0.36, 0.1
 def entity_links_svg(linked: LinkedText) -> str:
     """The text, and below each mention a bar with its entity's title and probability.
 
-    The bar is as dark as the mention is sure; mentions that overlap stand below each other.
+    The bar's darkness is the probability; overlapping mentions are stacked.
     """
     places = letter_positions(linked.text)
     lines = _lines(linked.mentions, places)
@@ -61,17 +61,17 @@ def entity_links_svg(linked: LinkedText) -> str:
 
 
 def letter_positions(text: str) -> list[float]:
-    """Inches from the left of where each letter of a text begins, and where the last one ends."""
+    """x position in inches of each character, and of the end of the last one."""
     return [text_width_inches(text[:place], TEXT_FONT_SIZE) for place in range(len(text) + 1)]
 
 
 def text_width_inches(text: str, size: float) -> float:
-    """Inches that a line of text takes, in the font that pictures are laid out by."""
+    """Width of a line of text in inches, in the figures' font."""
     others = missing_glyphs(BASE_FONT, text)
     known = "".join(letter for letter in text if letter not in others)
-    # Of letters that the font lacks the viewer's font decides: Chinese ones are as wide as high.
+    # The viewer's font decides on characters missing in ours: Chinese ones count as square.
     ems = sum(1.0 if east_asian_width(c) in "WF" else 0.6 for c in text if c in others)
-    # Spaces at the end count, as a word follows them.
+    # Trailing spaces count, as a word follows them.
     return _width(f"{known}|", size) - _width("|", size) + ems * size / 72
 
 
@@ -104,7 +104,7 @@ def _name(mention: LinkedMention) -> str:
 
 
 def _name_end(mention: LinkedMention, places: Sequence[float]) -> float:
-    """Inches from the left of where what stands below a mention ends."""
+    """x position in inches where the label of a mention ends."""
     return max(
         places[mention.end],
         places[mention.start] + text_width_inches(_name(mention), NAME_FONT_SIZE),
@@ -112,7 +112,7 @@ def _name_end(mention: LinkedMention, places: Sequence[float]) -> float:
 
 
 def _lines(mentions: Sequence[LinkedMention], places: Sequence[float]) -> list[int]:
-    """The line of each mention, from 1: the first on which its name runs into no other."""
+    """The line of each mention, from 1: the first on which its label overlaps no other."""
     free: list[float] = []
     found = []
     for mention in mentions:
@@ -126,7 +126,7 @@ def _lines(mentions: Sequence[LinkedMention], places: Sequence[float]) -> list[i
 def with_entity_link_figures(
     texts: Iterable[tuple[Example, LinkedText | None]], folder: Path
 ) -> Iterator[tuple[Example, LinkedText | None]]:
-    """The same texts; that of line n is drawn into the folder as `text-n.svg` when it is taken."""
+    """Pass the texts on; write `text-n.svg` for line n when it is consumed."""
     with lock_output(folder):
         for line, linked in texts:
             if linked is not None:

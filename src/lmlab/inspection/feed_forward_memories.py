@@ -1,4 +1,4 @@
-"""Feed-forward layers as memories (Geva et al. 2021): at which words does a unit fire most?"""
+"""Feed-forward layers as key-value memories (Geva et al. 2021): which tokens trigger a neuron?"""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from lmlab.plotting.html import (
 )
 
 UNITS_PER_LAYER = 3
-"""Units of a layer that are told, the most selective."""
+"""Neurons listed per layer, the most selective."""
 TRIGGERS_PER_UNIT = 5
-"""Places at which a unit fires most that are told."""
+"""Top activating positions listed per neuron."""
 CONTEXT_BEFORE, CONTEXT_AFTER = 3, 1
-"""Words around such a place."""
+"""Context tokens around a trigger."""
 CANDIDATE_UNITS = 100
-"""Units that are looked at for such, the most selective first."""
+"""Candidate neurons per layer, the most selective first."""
 MAX_TEXTS = 64
 MAX_LAYERS = 6
-"""Layers that are told; of more, those from the first to the last."""
+"""Most layers listed; of more, evenly spaced ones from first to last."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerExample:
-    """A place at which a unit fires."""
+    """A position that activates a neuron."""
 
     before: tuple[str, ...]
     word: str
@@ -76,28 +76,28 @@ class TriggerExample:
 
 @dataclass(frozen=True, kw_only=True)
 class NeuronMemory:
-    """One unit of a feed-forward layer and what fires it."""
+    """One neuron of a feed-forward layer and its triggers."""
 
     stack: str
     layer: int
     unit: int
     selectivity: float
-    """How far above its mean it fires at its triggers, in its standard deviations."""
+    """Mean activation at its triggers above its overall mean, in standard deviations."""
     triggers: tuple[TriggerExample, ...]
 
 
 @contextmanager
 def recorded_activations(stack: TransformerStack) -> Iterator[dict[int, list[Tensor]]]:
-    """Inside, what each layer's units do is kept: a tensor (1, T, units) for each call of one text.
+    """Context manager recording each layer's activations: (1, T, units) per call of one text.
 
-    Of several texts the beginnings that are alike stand there once.
+    Shared prefixes of several texts are recorded once.
     """
     heard: dict[int, list[Tensor]] = {}
     modules = [block.feed_forward for block in stack.blocks if isinstance(block, TransformerBlock)]
     calls = [0] * len(modules)
 
     def listen(place: int, module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        # One block that serves as several layers is called once for each of them.
+        # A block shared between layers (ALBERT) is called once for each of them.
         layer = place + 1 + len(modules) * (calls[place] % stack.times)
         calls[place] += 1
         assert isinstance(module, FeedForward)
@@ -116,7 +116,7 @@ def recorded_activations(stack: TransformerStack) -> Iterator[dict[int, list[Ten
 def find_feed_forward_memories(
     subject: InspectedModel, sentences: Sequence[TokenizedSentence]
 ) -> list[NeuronMemory]:
-    """The most selective units of each layer over some texts. Cost: a pass for each text."""
+    """The most selective neurons of each layer. Cost: a forward pass per text."""
     system = subject.system
     assert isinstance(system, Assembly)
     found = []
@@ -131,7 +131,7 @@ def find_feed_forward_memories(
                 told = stack_input_words(view, name, token_names(subject))
                 with recorded_activations(stack) as heard:
                     system.backbone(view)
-                # Of two streams that go through the layers together the content comes first.
+                # With two streams, the content stream comes first.
                 if all(calls[0].shape[1] >= len(told) for calls in heard.values()):
                     words.append(told)
                     for layer, calls in heard.items():
@@ -144,7 +144,7 @@ def find_feed_forward_memories(
 def _selective(
     stack: str, layer: int, values: Tensor, words: Sequence[tuple[str, ...]]
 ) -> list[NeuronMemory]:
-    """Units of (places, units) whose strongest places stand out most, each for another word."""
+    """Neurons of (positions, units) whose top activations stand out most, one per token."""
     count = min(TRIGGERS_PER_UNIT, len(values))
     best = values.topk(count, dim=0)
     spread = values.std(0).clamp(min=1e-9)
@@ -157,7 +157,7 @@ def _selective(
             _trigger(words, *places[int(row)], float(value))
             for row, value in zip(best.indices[:, unit], best.values[:, unit], strict=True)
         )
-        # Several units that wait for one word would be told as often.
+        # List only one neuron per token.
         if triggers[0].word not in taken and len(units) < UNITS_PER_LAYER:
             taken.add(triggers[0].word)
             strength = float(selectivity[unit])
@@ -182,7 +182,7 @@ def _trigger(
 
 
 def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """The most selective units with the words that fire them; nothing without such layers."""
+    """The most selective neurons with their triggers; none without feed-forward layers."""
     if not isinstance(subject.system, Assembly) or not layer_stacks(subject.system):
         return []
     try:
@@ -190,7 +190,7 @@ def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
             subject, (*subject.sample, *subject.sentences)[:MAX_TEXTS]
         )
     except UserError:
-        return []  # A text that the system does not take by itself.
+        return []  # The system can't encode such a text by itself.
     if not units:
         return []
     drawn = [unit for unit in units if unit.layer in _told_layers(units)]
@@ -238,11 +238,11 @@ def _told_layers(units: Sequence[NeuronMemory]) -> set[int]:
 
 
 MAX_LINE_LETTERS = 110
-"""Of a line of words."""
+"""Characters of a line of triggers."""
 
 
 def _listed(unit: NeuronMemory) -> str:
-    """As many triggers as a line holds, those that are spelled alike once."""
+    """As many triggers as fit on a line, equal spellings once."""
     told = ""
     for each in dict.fromkeys(map(str, unit.triggers)):
         longer = f"{told}  ·  {each}" if told else each

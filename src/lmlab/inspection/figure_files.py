@@ -1,4 +1,4 @@
-"""Finished pictures as files: SVG, PNG and a list that says how to read each."""
+"""Figure files: SVG, PNG and an index with each figure's caption."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from lmlab.plotting.html import TableCell
 from lmlab.training.distributed import lock_output
 
 MANIFEST = "inspection.json"
-"""The list, beside the pictures."""
+"""The index file."""
 PAGE = "inspection.html"
 MANIFEST_FORMAT = 1
 WRITING_SECONDS = 60.0
-"""How long to wait for another process that writes its figures into the same folder."""
+"""Seconds to wait for another process that writes to the same folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedFigure:
-    """A finished picture."""
+    """A rendered figure."""
 
     run: str
-    """The run that it shows; empty where it shows several."""
+    """The run shown; empty if there are several."""
     name: str
-    """Of its files, without their endings."""
+    """File name without extension."""
     title: str
     caption: str
     svg: str
-    """The drawing itself, for pages."""
+    """The SVG source, for HTML pages."""
     text: str = ""
-    """The sentence it shows, where it shows one."""
+    """The sentence shown, if any."""
     table: FigureTable | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the drawing, for JSON."""
+        """All but the SVG, for JSON."""
         record: dict[str, Any] = {
             "run": self.run,
             "name": self.name,
@@ -61,7 +61,7 @@ class SavedFigure:
 
 
 def saved_figure(picture: FigureSpec, drawn: RenderedFigure, *, run: str) -> SavedFigure:
-    """What is kept of a picture once it is drawn."""
+    """The saved form of a rendered figure."""
     return SavedFigure(
         run=run,
         name=picture.name,
@@ -76,7 +76,7 @@ def saved_figure(picture: FigureSpec, drawn: RenderedFigure, *, run: str) -> Sav
 def write_figure_files(
     folder: Path, shots: Sequence[SavedFigure], pngs: Sequence[bytes], *, page: str | None = None
 ) -> None:
-    """Write pictures and their list to a folder; those of an earlier list disappear."""
+    """Write figures and their index to a folder; delete those of an earlier index."""
     with lock_output(folder, wait=WRITING_SECONDS):
         _write_shots(folder, shots, pngs, page)
 
@@ -98,14 +98,14 @@ def _write_shots(
 
 
 def read_figure_files(folder: Path) -> tuple[SavedFigure, ...]:
-    """The pictures that a folder's list names; none where there is no list that can be read."""
+    """The figures of a folder's index; empty without a readable index."""
     found = []
     for record in _records(folder):
         try:
             svg = (folder / f"{record['name']}.svg").read_text(encoding="utf-8")
             found.append(_shot(record, svg))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # A picture that somebody took away is no reason to show none.
+            continue  # Skip a figure whose file was deleted.
     return tuple(found)
 
 
@@ -137,5 +137,5 @@ def _listed_names(folder: Path) -> Iterable[str]:
 
 
 def _plain(name: str) -> bool:
-    """A name that stays in its folder."""
+    """Whether a name stays inside its folder."""
     return bool(name) and all(letter.isalnum() or letter in "-_" for letter in name)

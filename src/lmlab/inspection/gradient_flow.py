@@ -1,4 +1,4 @@
-"""Where the gradient goes: back in time, word by word, and into each tensor of weights."""
+"""Gradient flow: gradient norm by distance back in time, and per parameter tensor."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from lmlab.core.protocols import LogProb, require
 from lmlab.core.system import System
 
 MAX_DISTANCE = 50
-"""Places back that are looked at, unless more are asked for."""
+"""Default maximum distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientByDistance:
-    """How strongly the loss at the last place depends on the word d places before it."""
+    """Gradient norm of the last position's loss with respect to the embedding d positions back."""
 
     distances: tuple[int, ...]
-    """1 is the word just before the one that is predicted."""
+    """1 is the token just before the predicted one."""
     norms: tuple[float, ...]
-    """Mean over sentences of ‖∂(-log p(s_T)) / ∂e(s_{T-d})‖, e the embedding as it is read."""
+    """Mean over sentences of ‖∂(-log p(s_T)) / ∂e(s_{T-d})‖, e the input embedding."""
     sentences: tuple[int, ...]
-    """Sentences long enough to have a word at that distance."""
+    """Number of sentences with a token at that distance."""
 
     @property
     def max_reach(self) -> int:
-        """The farthest distance from which anything at all arrives."""
+        """The largest distance with a non-zero gradient."""
         return max((d for d, n in zip(self.distances, self.norms, strict=True) if n > 0), default=0)
 
     @property
     def factor(self) -> float | None:
-        """What a step back multiplies the gradient by: e^slope of log norm against distance.
+        """Decay per step: e^slope of log norm against distance.
 
-        By least squares, each distance weighted by its sentences; None where fewer than three
-        distances have a gradient. A linear recurrence with spectral radius r gives r (002 §3.2.3).
+        Least squares, each distance weighted by its sentences; None if fewer than three distances
+        have a gradient. A linear recurrence with spectral radius r gives r (Pascanu et al. 2013).
         """
         points = [
             (float(d), math.log(n), float(count))
@@ -62,28 +62,27 @@ class GradientByDistance:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGradient:
-    """The gradient of the mean loss with respect to one tensor of weights."""
+    """Gradient of the mean loss with respect to one parameter tensor."""
 
     norm: float
     weights: float
-    """The norm of the tensor itself."""
+    """Norm of the tensor itself."""
     numbers: int
 
     @property
     def root_mean_square(self) -> float:
-        """The size of the gradient of one number."""
+        """Root mean square of the gradient's entries."""
         return self.norm / math.sqrt(max(self.numbers, 1))
 
 
 def measure_gradient_by_distance(
     system: System, batches: Iterable[Batch], *, most: int = MAX_DISTANCE, seed: int = 0
 ) -> GradientByDistance:
-    """The gradient of the loss at each sentence's last place, by distance to the words before it.
+    """Gradient of the loss at each sentence's last position, by distance to earlier tokens.
 
-    Works for every system that scores (`LogProb`) and reads its words through an `nn.Embedding`,
-    place by place or as windows of the last few; a UserError says so where it does not, or scores
-    texts as a whole (DPR). Neither weights nor their gradients change. Cost: a forward and a
-    backward pass over the batches.
+    For systems with `LogProb` that embed tokens by an `nn.Embedding`, one per position or as
+    windows of the last few; others, and those that score texts as a whole (DPR), raise a UserError.
+    Weights and `.grad` are unchanged. Cost: one forward and backward pass over the batches.
     """
     require(system, LogProb, "the gradient by distance")
     assert isinstance(system, LogProb)
@@ -121,9 +120,9 @@ def measure_gradient_by_distance(
 def measure_parameter_gradients(
     system: System, batches: Iterable[Batch], *, seed: int = 0
 ) -> dict[str, ParameterGradient]:
-    """The gradient of the mean loss for each trainable tensor, by name, without dropout.
+    """Gradient of the mean loss for each trainable tensor, by name, without dropout.
 
-    A tensor that the loss does not depend on has norm 0. Neither weights nor `.grad` change.
+    A tensor that the loss does not depend on has norm 0. Weights and `.grad` are unchanged.
     """
     named = {name: p for name, p in system.named_parameters() if p.requires_grad}
     device = device_of(system)
@@ -149,12 +148,12 @@ def measure_parameter_gradients(
 
 
 EmbeddingCall = tuple[Tensor, Tensor]
-"""Ids as an embedding was given them, and the vectors it gave."""
+"""Input ids and output vectors of an embedding call."""
 
 
 @contextmanager
 def _recorded_embeddings(system: System) -> Iterator[list[EmbeddingCall]]:
-    """Note what every embedding reads; the vectors start the graph, so that it ends at them."""
+    """Record every embedding call; the output vectors become leaves of the graph."""
     read: list[EmbeddingCall] = []
 
     def note(module: nn.Module, given: tuple[Tensor, ...], vectors: Tensor) -> Tensor:
@@ -172,7 +171,7 @@ def _recorded_embeddings(system: System) -> Iterator[list[EmbeddingCall]]:
 
 
 def _distances(batch: Batch, most: int) -> Tensor:
-    """(B, most + 1) bool: whether a row has a word so many places before its last one."""
+    """(B, most + 1) bool: whether a row has a token at this distance from its last one."""
     distance = torch.arange(most + 1, device=batch.lengths.device)
     return (distance >= 1) & (distance < batch.lengths[:, None])
 
@@ -180,10 +179,10 @@ def _distances(batch: Batch, most: int) -> Tensor:
 def _squares_by_distance(
     read: list[EmbeddingCall], batch: Batch, lost: Tensor, most: int
 ) -> Tensor | None:
-    """(B, most + 1) squared norms of the gradient by distance; None if it can't be told."""
+    """(B, most + 1) squared gradient norms by distance; None if positions are unknown."""
     placed = [(vectors, _places_read(ids, batch)) for ids, vectors in read]
     known = [(vectors, places) for vectors, places in placed if places is not None]
-    # A text that is scored as a whole loses nothing at its last place.
+    # A text scored as a whole has no loss at its last position.
     if not known or not lost.requires_grad:
         return None
     found = torch.autograd.grad(lost, [vectors for vectors, _ in known], allow_unused=True)
@@ -199,9 +198,9 @@ def _squares_by_distance(
 
 
 def _places_read(ids: Tensor, batch: Batch) -> Tensor | None:
-    """The place in the batch that each id (B, T) or (B, T, n) was read from; None if unclear.
+    """The batch position of each embedded id (B, T) or (B, T, n); None if unclear.
 
-    Ids (B, T, n) are understood as windows, the newest last, with anything before the beginning.
+    Ids (B, T, n) are read as windows, newest last, with any padding before the start.
     """
     if ids.ndim not in (2, 3) or len(ids) != len(batch) or ids.shape[1] > batch.tokens.shape[1]:
         return None

@@ -1,7 +1,7 @@
-"""What each head and each layer is worth: the loss with it silenced (Michel et al. 2019).
+"""Head importance by ablation (Michel et al. 2019): the loss without a head or a layer.
 
-A head whose output counts as zero, or a layer that is passed by, costs so many nats a token more
-than the whole model. It is the cost of losing it alone: of two that do the same each costs little.
+A head's output is set to zero, or a layer is skipped; its importance is the rise in nats per token.
+Ablated alone, two redundant heads each cost little.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ from lmlab.plotting.html import (
 )
 
 MAX_PASSES = 1500
-"""Texts times silenced parts: as many texts are taken as this allows."""
+"""Budget of texts times ablated parts; limits the number of texts."""
 MIN_SENTENCES, MAX_SENTENCES = 4, 32
-"""Texts that the loss is taken over."""
+"""Most texts for the loss."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeadImportance:
-    """Nats a token that each part of one stack of layers is worth."""
+    """Loss increase by each part of one layer stack, in nats per token."""
 
     name: str
-    """encoder, decoder, or nothing where there is one stack."""
+    """encoder, decoder, or empty for a single stack."""
     loss: float
-    """Of the whole model, in its unit."""
+    """Loss of the intact model, in its unit."""
     layers: Values
-    """(layers,) how much the loss rises without a layer; nan for one that is silent anyway."""
+    """(layers,) loss increase without a layer; nan for one that is disabled anyway."""
     heads: Values
-    """(layers, heads) how much it rises without a head."""
+    """(layers, heads) loss increase without a head."""
 
 
 def layer_stacks(system: System) -> dict[str, TransformerStack]:
-    """The stacks of layers of the network itself, by name; not those of networks it owns beside."""
+    """The layer stacks of the network by name, without those of auxiliary networks."""
     backbone = getattr(system, "backbone", None)
     if not isinstance(backbone, torch.nn.Module):
         return {}
@@ -83,7 +83,7 @@ def layer_stacks(system: System) -> dict[str, TransformerStack]:
 def disabled_parts(
     stack: TransformerStack, *, layers: Sequence[int] = (), heads: Sequence[tuple[int, int]] = ()
 ) -> Iterator[None]:
-    """Some layers, and heads as (layer, head), silent inside; afterwards all is as it was."""
+    """Context manager that disables layers, and heads as (layer, head); restores them on exit."""
     before = stack.disabled_layers, stack.disabled_heads
     try:
         stack.disabled_layers = before[0] | set(layers)
@@ -96,9 +96,9 @@ def disabled_parts(
 def measure_head_importance(
     system: System, batches: Sequence[Batch], *, seed: int = 0
 ) -> list[HeadImportance]:
-    """The rise of the loss for each layer and head of each stack; what is hidden stays the same.
+    """Loss increase for each layer and head of each stack, with the same masks throughout.
 
-    Cost: a pass over the batches for each of them.
+    Cost: a pass over the batches for each part.
     """
     whole = mean_loss(system, batches, seed=seed)
     return [
@@ -108,7 +108,7 @@ def measure_head_importance(
 
 
 def mean_loss(system: System, batches: Sequence[Batch], *, seed: int) -> float:
-    """The loss in the system's unit, with the randomness of this seed."""
+    """Mean loss in the system's unit, with a fixed seed."""
     total = count = 0.0
     with evaluation_mode(system):
         for place, batch in enumerate(batches):
@@ -142,7 +142,7 @@ def _of_stack(
 
 
 def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """What heads and layers of a run are worth on texts of its own; nothing without such."""
+    """Importance of a run's heads and layers on its own texts; none without attention layers."""
     stacks = layer_stacks(subject.system)
     if not stacks:
         return []
@@ -152,7 +152,7 @@ def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
     try:
         found = measure_head_importance(subject.system, batches_by_length(subject.system, texts))
     except UserError:
-        return []  # A text that the system does not take by itself.
+        return []  # The system can't encode such a text by itself.
     unit = subject.system.loss_unit
     told = f"over {len(texts)} texts; whole, the model loses {found[0].loss:.3f} {unit}."
     return [_heads_picture(found, told, unit), _layers_picture(found, told, unit)]

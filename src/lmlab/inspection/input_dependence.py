@@ -1,4 +1,4 @@
-"""Who sees whom: what a view allows, and what a network uses of it, found by changing inputs."""
+"""Input dependence: inputs the attention mask allows, and inputs used (found by perturbation)."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from lmlab.core.system import Assembly
 from lmlab.core.view import View
 
 CELL = 26
-"""Pixels of a square of the picture."""
+"""Pixels of a cell."""
 LETTER = 8
-"""Pixels that a letter of a label is given."""
+"""Pixels per character of a label."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputDependence:
-    """Rows are predictions in reading order, columns the places of the input."""
+    """Rows are predictions in text order, columns the input positions."""
 
     inputs: tuple[str, ...]
-    """What is shown at each place."""
+    """The input at each position."""
     targets: tuple[str, ...]
-    """What is predicted, a row each."""
+    """The target of each row."""
     allowed: tuple[tuple[bool, ...], ...]
-    """Whether the view lets the prediction use the input."""
+    """Whether the view's attention mask lets the prediction use the input."""
     used: tuple[tuple[bool, ...], ...]
-    """Whether some other token at that place changes the prediction."""
+    """Whether replacing the token at that position changes the prediction."""
 
     @property
     def leaks(self) -> list[tuple[int, int]]:
-        """Row and column of every input that is used and was hidden: the model cheats."""
+        """Row and column of every input that is used although masked: an information leak."""
         return [
             (row, column)
             for row, used in enumerate(self.used)
@@ -52,11 +52,11 @@ def measure_input_dependence(
     generator: torch.Generator | None = None,
     others: Sequence[int] | None = None,
 ) -> InputDependence:
-    """What each prediction on one sequence may see, and what it does see.
+    """Which inputs each prediction on one sequence may use, and which it does use.
 
-    `names` is the text of each id of the vocabulary. Every input is replaced by every token of
-    `others`, or by every one that can be predicted, so the cost is T · V passes: without `others`
-    for small vocabularies and short sentences.
+    `names` gives the text of each vocabulary id. Every input is replaced by every token of
+    `others`, default all that can be predicted: T · V passes, so without `others` only for small
+    vocabularies and short sentences.
     """
     batch = Batch.collate([tokens], pad=system.vocabulary.pad)
     view = system.objective.view(batch, generator=generator)
@@ -69,7 +69,7 @@ def measure_input_dependence(
     for place in range(view.inputs.shape[1]):
         for other in _replacements(system) if others is None else others:
             after = system.target_log_probs(_with_input(view, place, other))
-            # Of the first row, which is read first: a view may have made other rows of the text.
+            # Compare the first row only: a view may have added rows to the text.
             used[:, place] |= (after.log_probs != before.log_probs)[: len(rows)]
     return InputDependence(
         inputs=tuple(names[token] for token in view.inputs[0].tolist()),
@@ -80,7 +80,7 @@ def measure_input_dependence(
 
 
 def _outcomes(system: Assembly, names: Sequence[str]) -> Sequence[str]:
-    """What targets are called: words, unless the emission has outcomes of its own."""
+    """Names of the targets: tokens, unless the emission has its own outcomes."""
     told: Sequence[str] = getattr(system.emission, "outcomes", ())
     return told or names
 
@@ -113,7 +113,7 @@ STYLE = """\
     @media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .small { fill: #9198a1; } }
   </style>
 """
-"""Readable on light and on dark pages."""
+"""Readable on light and dark backgrounds."""
 
 DEPENDENCE_LEGEND = {
     "used": "seen and used",
@@ -124,9 +124,9 @@ DEPENDENCE_LEGEND = {
 
 
 def input_dependence_svg(sight: InputDependence, chain: Sequence[tuple[str, str]] = ()) -> str:
-    """A picture of who sees whom as SVG text; `chain` names the parts above it, left to right.
+    """The input dependence matrix as SVG; `chain` names the components above it, left to right.
 
-    Each part of the chain is a name and a remark under it. The same input gives the same bytes.
+    Each component is a name and a remark. The same input gives the same bytes.
     """
     label = LETTER * max(len(word) for word in sight.targets) + 12
     head = LETTER * max(len(word) for word in sight.inputs) + 8
@@ -146,7 +146,7 @@ def input_dependence_svg(sight: InputDependence, chain: Sequence[tuple[str, str]
 
 
 def _draw_chain(chain: Sequence[tuple[str, str]]) -> tuple[list[str], int]:
-    """Boxes with arrows between them, and how wide they are together."""
+    """Boxes with arrows between them, and their total width."""
     drawn, left = [], 1
     for place, (name, remark) in enumerate(chain):
         width = LETTER * max(len(name), len(remark)) + 20

@@ -1,4 +1,4 @@
-"""Look inside runs: every picture that what they are allows, as SVG, PNG and one page."""
+"""Inspect trained models: every figure that applies, as SVG, PNG and one HTML page."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SHARED_FIGURES: tuple[Callable[[Sequence[InspectedModel]], list[FigureSpec]], ..
     latent_noise_figures,
     surprisal_figures,
 )
-"""Families that set runs beside each other."""
+"""Figure families that compare runs."""
 SINGLE_RUN_FIGURES: tuple[Callable[[InspectedModel], list[FigureSpec]], ...] = (
     collected_capture_figures,
     retrieval_figures,
@@ -74,26 +74,26 @@ SINGLE_RUN_FIGURES: tuple[Callable[[InspectedModel], list[FigureSpec]], ...] = (
     input_dependence_figures,
     interpolation_figures,
 )
-"""Families that look at one run. A family gives nothing where the run has not what it needs."""
+"""Figure families of one run; each returns nothing if it does not apply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was written."""
+    """Result of an inspection."""
 
     page: Path
     figures: tuple[SavedFigure, ...]
-    """The pictures, in the page's order."""
+    """The figures, in the page's order."""
     notes: tuple[str, ...] = ()
-    """What the person should know besides."""
+    """Remarks for the user."""
 
     def files(self, shot: SavedFigure) -> tuple[Path, Path]:
-        """The SVG and the PNG of a picture."""
+        """Paths of a figure's SVG and PNG."""
         folder = self.page.parent
         return folder / f"{shot.name}.svg", folder / f"{shot.name}.png"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the page, and each picture with its files and how to read it."""
+        """For JSON: the page, and each figure with its files and caption."""
         pictures = []
         for shot in self.figures:
             svg, png = self.files(shot)
@@ -109,11 +109,11 @@ def inspect_models(
     words: Sequence[str] = (),
     progress: Callable[[str], None] = lambda title: None,
 ) -> Inspection:
-    """Draw all that the runs have, write it to `out` and, where reports find it, to each run.
+    """Plot all figures of the runs; write them to `out` and to each run, where reports find them.
 
-    Without `out` it goes to the one run's own figures. `texts` are the sentences that are shown and
-    `words` those whose neighbours are; some of the run's own without. Cost: some passes over a
-    hundred texts, and a moment for each picture.
+    `out` defaults to the figures folder of a single run. `texts` are the sentences shown and
+    `words` those whose neighbours are shown; both default to the run's own. Cost: a few passes over
+    a hundred texts, plus plotting.
     """
     folder = _folder(models, out)
     subjects = make_inspected_models(models, texts)
@@ -158,7 +158,7 @@ def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:
 def _pictures(
     subjects: Sequence[InspectedModel], words: Sequence[str]
 ) -> Iterator[tuple[str, FigureSpec]]:
-    """Every picture with the run that it shows; none named where it shows several."""
+    """Every figure with its run; no run if it compares several."""
     several = len(subjects) > 1
     for family in SHARED_FIGURES:
         for picture in family(subjects):
@@ -173,7 +173,7 @@ def _pictures(
 
 
 def _unique(pictures: Iterator[tuple[str, FigureSpec]]) -> Iterator[tuple[str, FigureSpec]]:
-    """The pictures, a number added to a name that came before."""
+    """The figures, with a number appended to repeated names."""
     seen: Counter[str] = Counter()
     for run, picture in pictures:
         seen[picture.name] += 1
@@ -187,7 +187,7 @@ def _keep_for_reports(
     pngs: Sequence[bytes],
     folder: Path,
 ) -> list[str]:
-    """In each run's figures its own pictures and those it shares, unless that was done just now."""
+    """Write each run's own and shared figures to its folder, unless `folder` is that one."""
     remarks = []
     for subject in subjects:
         if not subject.model.stored:

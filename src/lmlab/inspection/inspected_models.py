@@ -1,4 +1,4 @@
-"""What is looked at: a run, a few sentences by token, and texts of its corpus to average over."""
+"""Inspected models: a run, tokenised sentences to show, and corpus texts to average over."""
 
 from __future__ import annotations
 
@@ -26,59 +26,59 @@ from lmlab.training.run_folder import (
 )
 
 DEFAULT_SENTENCES = 3
-"""Sentences shown where none are given."""
+"""Sentences shown by default."""
 MIN_SENTENCE_TOKENS, MAX_SENTENCE_TOKENS = 5, 25
-"""Tokens of a sentence that is chosen to be shown."""
+"""Shortest and longest sentence to choose, in tokens."""
 SAMPLE_SIZE = 96
-"""Texts that averages are taken over."""
+"""Texts to average over."""
 COUNTED_TEXTS = 4000
-"""Texts whose words are counted."""
+"""Texts whose tokens are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizedSentence:
-    """A text as a model reads it."""
+    """A text as the model's input."""
 
     text: str
     ids: tuple[int, ...]
-    """With the opening symbol first, and the end where the model predicts it."""
+    """Start token first, and the end token if the model predicts it."""
     tokens: tuple[str, ...]
-    """As they are spelled."""
+    """Token strings."""
     condition: str | None = None
-    """What it is given, where it is given something: a translator's source."""
+    """The condition, if any: a translator's source."""
     given: tuple[int, ...] = ()
-    """The ids of that."""
+    """Token ids of the condition."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class InspectedModel:
-    """A run that is looked at."""
+    """A run under inspection."""
 
     name: str
     model: TrainedModel
     sentences: tuple[TokenizedSentence, ...]
-    """Those that are shown."""
+    """The sentences shown."""
     sample: tuple[TokenizedSentence, ...]
-    """Those that averages are taken over, the shown ones not among them."""
+    """The sentences to average over, without those shown."""
     counts: Counter[int] = field(default_factory=Counter)
-    """How often each token occurs in some training texts; empty where they are gone."""
+    """Token counts in some training texts; empty if the corpus is gone."""
     metrics: tuple[dict[str, Any], ...] = ()
     note: str = ""
-    """What the person should know of where the sentences come from."""
+    """Remark on where the sentences come from."""
 
     @property
     def system(self) -> System:
         return self.model.system
 
     def token(self, id: int) -> str:
-        """The text of an id."""
+        """The text of a token id."""
         return self.model.tokenizer.token(id)
 
 
 def make_inspected_models(
     models: Sequence[TrainedModel], texts: Sequence[str] = ()
 ) -> list[InspectedModel]:
-    """The runs with the same sentences: those given, or some of the first run's own texts."""
+    """The runs with the same sentences: those given, or some of the first run's texts."""
     for text in texts:
         if not text.strip():
             raise UserError("a text to inspect must hold a word, and an empty one came.")
@@ -96,7 +96,7 @@ def make_inspected_models(
 
 
 def _names(models: Sequence[TrainedModel]) -> list[str]:
-    """The folders' names; whole paths where two share theirs."""
+    """Folder names; full paths if two are equal."""
     names = [model.name for model in models]
     return [model.name if names.count(model.name) == 1 else str(model.path) for model in models]
 
@@ -104,7 +104,7 @@ def _names(models: Sequence[TrainedModel]) -> list[str]:
 def make_inspected_model(
     model: TrainedModel, texts: Sequence[str] = (), *, name: str = ""
 ) -> InspectedModel:
-    """Gather what is looked at of a run; without texts, some of its own corpus, or its samples."""
+    """Prepare a run for inspection; without texts, use its corpus or its samples."""
     return _make_subject(model, [Example(text=text) for text in texts], name=name)
 
 
@@ -133,9 +133,9 @@ def _make_subject(model: TrainedModel, examples: Sequence[Example], *, name: str
 
 
 def _meet_tokenizer(model: TrainedModel) -> str:
-    """Tell the system what its tokens look like, for views of whole words; a remark if it fails.
+    """Set up whole-word views from the tokeniser; a remark if it fails.
 
-    Not told when a run is loaded: reading a lexicon takes seconds, and scoring needs none.
+    Not done on loading: reading a lexicon takes seconds, and scoring needs none.
     """
     try:
         model.system.setup_tokenizer(model.tokenizer)
@@ -145,7 +145,7 @@ def _meet_tokenizer(model: TrainedModel) -> str:
 
 
 def training_corpus(model: TrainedModel) -> Corpus | None:
-    """What the run was trained on, if it is still there and the same."""
+    """The training corpus, if it still exists unchanged."""
     trained_on = model.config["corpus"]
     if not trained_on["spec"]:
         return None
@@ -160,7 +160,7 @@ def training_corpus(model: TrainedModel) -> Corpus | None:
 def tokenize_sentence(
     model: TrainedModel, text: str, condition: str | None = None
 ) -> TokenizedSentence:
-    """A text by token, framed as the run was trained, and what it is given."""
+    """Tokenise a text and its condition with the special tokens of training."""
     _, tail = special_tokens_around(model.tokenizer.vocabulary, model.layout)
     ids = [model.system.vocabulary.bos, *model.tokenizer.encode(text), *tail]
     ids = ids[: model.layout.cut]
@@ -185,7 +185,7 @@ def _example(sentence: TokenizedSentence) -> Example:
 
 
 def fits_window(model: TrainedModel, sentence: TokenizedSentence) -> bool:
-    """Whether the system can read it at once."""
+    """Whether the text fits the model's window."""
     try:
         model.system.check_length(len(sentence.ids))
     except UserError:
@@ -194,18 +194,18 @@ def fits_window(model: TrainedModel, sentence: TokenizedSentence) -> bool:
 
 
 def choose_sentences(pool: Sequence[TokenizedSentence]) -> list[TokenizedSentence]:
-    """The first few that are neither very short nor very long; else the first few there are."""
+    """The first few of medium length; else the first few."""
     fitting = [each for each in pool if MIN_SENTENCE_TOKENS <= len(each.ids) <= MAX_SENTENCE_TOKENS]
     return list((fitting or list(pool))[:DEFAULT_SENTENCES])
 
 
 def embedding_name(parameter: str) -> str:
-    """`backbone.embedding.weight` as `embedding`: the table of vectors as a person calls it."""
+    """`backbone.embedding.weight` as `embedding`: the readable name of an embedding table."""
     return parameter.removesuffix(".weight").removeprefix("backbone.")
 
 
 def batches_by_length(system: System, sentences: Sequence[TokenizedSentence]) -> list[Batch]:
-    """A batch for each length, so that nothing is padded, shortest first."""
+    """One batch per length, so that nothing is padded, shortest first."""
     by_length: dict[int, list[TokenizedSentence]] = {}
     for sentence in sentences:
         by_length.setdefault(len(sentence.ids), []).append(sentence)
@@ -213,7 +213,7 @@ def batches_by_length(system: System, sentences: Sequence[TokenizedSentence]) ->
 
 
 def collate_sentences(system: System, sentences: Sequence[TokenizedSentence]) -> Batch:
-    """Sentences as one batch, padded at the end, with what they are given if all are."""
+    """Sentences as one batch, right-padded, with their conditions if all have one."""
     pad, condition = system.vocabulary.pad, None
     if all(each.given for each in sentences):
         condition = Batch.collate([each.given for each in sentences], pad=pad)
@@ -221,7 +221,7 @@ def collate_sentences(system: System, sentences: Sequence[TokenizedSentence]) ->
 
 
 def _pool(model: TrainedModel, corpus: Corpus | None) -> tuple[list[TokenizedSentence], str]:
-    """Sentences of the run's own that it can read, and a remark on where they come from."""
+    """The run's own sentences that it can encode, and a remark on their origin."""
     drawn, remark = _own_texts(model, corpus)
     found = [_sentence(model, each) for each in dict.fromkeys(drawn) if each.text.strip()]
     longest = _longest_read(model, [each for each in found if fits_window(model, each)])
@@ -229,7 +229,7 @@ def _pool(model: TrainedModel, corpus: Corpus | None) -> tuple[list[TokenizedSen
 
 
 def _longest_read(model: TrainedModel, sentences: Sequence[TokenizedSentence]) -> int:
-    """The length of the longest of these that the system reads: some say no only when asked."""
+    """Length of the longest sentence that the system accepts: some refuse only when scoring."""
     by_length = {len(each.ids): each for each in sentences}
     for length in sorted(by_length, reverse=True):
         try:

@@ -1,4 +1,4 @@
-"""Pictures on a page: each with its sentence on how to read it, in the look of the report."""
+"""Inspection page: figures with captions as HTML, in the style of the report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lmlab.plotting.html import (
 )
 
 ENLARGEMENT = 1.42
-"""Pixels of the page for a point of the picture: its letters come out as large as the text."""
+"""Page pixels per figure point: figure text comes out as large as the page's."""
 
 
 def render_inspection_page(
     shots: Sequence[SavedFigure], *, runs: Sequence[str], remarks: Sequence[str]
 ) -> str:
-    """A whole page that opens offline; the same pictures give the same bytes."""
+    """A self-contained HTML page; the same figures give the same bytes."""
     title = f"Inside {', '.join(runs)}"
     groups: dict[str, list[SavedFigure]] = {}
     for shot in shots:
@@ -49,7 +49,7 @@ def render_inspection_page(
 
 
 def figures_html(shots: Sequence[SavedFigure]) -> Html:
-    """Pictures one after another: of the model first, then under each sentence its own."""
+    """Figures in sequence: the model's first, then those of each sentence."""
     by_text: dict[str, list[SavedFigure]] = {}
     for shot in sorted(shots, key=lambda shot: bool(shot.text)):
         by_text.setdefault(shot.text, []).append(shot)
@@ -61,7 +61,7 @@ def figures_html(shots: Sequence[SavedFigure]) -> Html:
 
 
 def figure_html(shot: SavedFigure) -> Html:
-    """A picture, its sentence, and its table folded away where it has one."""
+    """A figure, its caption, and its table collapsed."""
     words: list[str] = [shot.caption]
     if shot.table is not None:
         told = html_table(shot.table.header, shot.table.rows)
@@ -70,7 +70,7 @@ def figure_html(shot: SavedFigure) -> Html:
 
 
 def _sized(shot: SavedFigure) -> Html:
-    """The picture as wide as its letters want, smaller on a narrow page, and scrolling there."""
+    """The figure at the width its text needs; scaled and scrollable on a narrow page."""
     found = re.match(r'<svg[^>]*? width="([\d.]+)"', shot.svg)
     wide = ENLARGEMENT * float(found[1]) if found else 640.0
     style = f"width:100%;max-width:{wide:.0f}px;min-width:{min(0.7 * wide, 640):.0f}px"

@@ -1,4 +1,4 @@
-"""Pictures of a sentence's latent: how it stands noise, and what lies between two of them."""
+"""Latent space figures: robustness of reconstruction to noise, and interpolation."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from lmlab.plotting.figure import (
 from lmlab.plotting.html import TableCell
 
 LATENT_NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
-"""Latent noise, in units of a latent's own size."""
+"""Latent noise, relative to the latent's norm."""
 TOKEN_DROPOUT_RATES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-"""Token noise: the share of the encoder's tokens that is erased."""
+"""Token noise: the share of encoder tokens erased."""
 INTERPOLATION_STEPS = 9
-"""Sentences from one latent to the other, both ends counted."""
+"""Interpolation steps, both ends included."""
 MAX_LINE_LENGTH = 90
 NOISE_CAPTION = (
     "What giving a sentence back costs when its latent is disturbed: a steep line is a code that "
@@ -57,7 +57,7 @@ INTERPOLATION_CAPTION = (
 
 @runtime_checkable
 class Reconstructor(Protocol):
-    """Gives a sentence back through a latent that can be disturbed."""
+    """Reconstructs a sentence through a latent with optional noise."""
 
     def reconstruct(
         self,
@@ -71,7 +71,7 @@ class Reconstructor(Protocol):
 
 @runtime_checkable
 class LatentDecoder(Protocol):
-    """Has a latent for each sentence and a sentence for each latent."""
+    """Encodes sentences as latents and decodes latents to sentences."""
 
     def encode(self, batch: Batch) -> Tensor: ...
 
@@ -83,7 +83,7 @@ Line = list[tuple[float, float]]
 
 
 def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
-    """Reconstruction against noise, the runs on one picture; none where nothing reconstructs."""
+    """Reconstruction loss against noise, all runs in one figure; none without a reconstructor."""
     able = [each for each in subjects if isinstance(each.system, Reconstructor)]
     if not able:
         return []
@@ -110,9 +110,9 @@ def latent_noise_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]
 def reconstruction_loss_by_noise(
     subject: InspectedModel, noise: str, amounts: Sequence[float]
 ) -> Line:
-    """Nats per token of reconstructing the sentences and the sample, for each amount of noise.
+    """Reconstruction loss in nats per token for each amount of noise.
 
-    The same noise, drawn from the same seed, only larger: the line is smooth.
+    The same noise sample is scaled, so that the curve is smooth.
     """
     system, line = subject.system, []
     assert isinstance(system, Reconstructor)
@@ -137,7 +137,7 @@ def reconstruction_loss_by_noise(
 def draw_noise_robustness(
     figure: Figure, latent: Mapping[str, Line], tokens: Mapping[str, Line]
 ) -> None:
-    """Two panels on one scale, a line for each run."""
+    """Two panels on one scale, a line per run."""
     figure.subplots_adjust(wspace=0.12, left=0, right=1, bottom=0, top=1)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, lines, name in (
@@ -158,7 +158,7 @@ def draw_noise_robustness(
 
 
 def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """What is written between the latents of the first two sentences that are shown."""
+    """Decoded texts between the latents of the first two sentences."""
     if not isinstance(subject.system, LatentDecoder) or len(subject.sentences) < 2:
         return []
     rows = interpolate_latents(subject)
@@ -187,7 +187,7 @@ def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
 def interpolate_latents(
     subject: InspectedModel, steps: int = INTERPOLATION_STEPS
 ) -> list[tuple[float, str]]:
-    """Shares of the way from the first sentence's latent to the second's, and what is written."""
+    """Interpolation weights between the first two sentences' latents, and the decoded texts."""
     system = subject.system
     assert isinstance(system, LatentDecoder)
     device = device_of(system)

@@ -1,4 +1,4 @@
-"""Markov chains drawn: their energies, how long these are remembered, what was accepted."""
+"""MCMC trace figure: energies, autocorrelation and acceptance rates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmlab.sampling.mcmc.diagnostics import McmcResult
 
 FORMS = (".svg", ".png")
 MAX_LINES = 12
-"""Chains that are drawn; more would hide each other."""
+"""Most chains shown."""
 CAPTION = (
     "Above: the energy of each chain's text; shaded is the burn-in. Chains that have mixed wander "
     "over the same band. Below left: how strongly an energy depends on an earlier one; right: the "
@@ -40,7 +40,7 @@ CAPTION = (
 
 
 def check_form(path: Path) -> None:
-    """Refuse a file whose name does not say how to draw it, before chains have run for it."""
+    """Reject a file extension other than .svg and .png before any chain runs."""
     if path.suffix.lower() not in FORMS:
         raise UserError(
             f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
@@ -51,7 +51,7 @@ def check_form(path: Path) -> None:
 
 
 def mcmc_trace_figure(chains: McmcResult) -> FigureSpec:
-    """Energies, autocorrelation and acceptance of some chains."""
+    """Energies, autocorrelation and acceptance rates of MCMC chains."""
     return FigureSpec(
         name="chains",
         title=f"{chains.chains} chains by {chains.method}, energy {chains.energy}",
@@ -62,7 +62,7 @@ def mcmc_trace_figure(chains: McmcResult) -> FigureSpec:
 
 
 def write_mcmc_traces(chains: McmcResult, path: Path) -> None:
-    """Write the picture as .svg or .png."""
+    """Write the figure as .svg or .png."""
     check_form(path)
     drawn = render_figure(mcmc_trace_figure(chains))
     with telling_disk_errors(path):
@@ -141,7 +141,7 @@ def _draw_decisions(axes: Axes, chains: McmcResult) -> None:
 
 
 def _in_windows(shares: Sequence[float], every: int) -> tuple[list[float], list[float]]:
-    """Means of at most 50 stretches: single steps of a few chains are all or nothing."""
+    """Means over at most 50 windows, since single steps of a few chains are noisy."""
     size = max(1, -(-len(shares) // 50))
     groups = [shares[first : first + size] for first in range(0, len(shares), size)]
     ends = [every * min((index + 1) * size, len(shares)) for index in range(len(groups))]

@@ -1,7 +1,6 @@
-"""Words' neighbours: the nearest words in each table of vectors, listed and drawn on a plane.
+"""Nearest neighbours in each embedding table by cosine, as a table and a PCA plot.
 
-A word of two circles draws both together, and so words of one nearer to those of the other: 000's
-secondary attraction (张李胡 | 王 | 帝侯爵).
+A word with two meanings attracts both groups of neighbours, which moves them closer together.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from lmlab.plotting.label_layout import place_labels
 from lmlab.training.weight_statistics import token_vectors
 
 DEFAULT_WORD_COUNT = 12
-"""Words chosen where none are given."""
+"""Default number of words."""
 LISTED_NEIGHBOURS = 8
-"""Neighbours listed for each."""
+"""Neighbours listed per word."""
 LINKED_NEIGHBOURS = 3
-"""Neighbours drawn for each."""
+"""Neighbours plotted per word."""
 MIN_OCCURRENCES = 3
-"""A word seen less often in the counted texts is no neighbour: chance placed its vector."""
+"""Minimum count of a neighbour: vectors of rarer words are still near their initialisation."""
 READING = (
     "Each word given (blue) is joined to its {linked} nearest by cosine, on the plane on which "
     "these words spread most ({share:.0%} of their variance), so that what is near here may yet be "
@@ -52,7 +51,7 @@ READING = (
 
 @dataclass(frozen=True, kw_only=True)
 class NearestNeighbours:
-    """A word and those nearest to it, best first."""
+    """A word and its nearest neighbours, best first."""
 
     word: int
     nearest: tuple[int, ...]
@@ -62,7 +61,7 @@ class NearestNeighbours:
 def nearest_neighbour_figures(
     subject: InspectedModel, words: Sequence[str] = ()
 ) -> list[FigureSpec]:
-    """A picture and a table for each table of vectors that the system has; often one or two."""
+    """A plot and a table for each embedding table of the system."""
     chosen = word_ids(subject, words) if words else frequent_words(subject)
     tables = token_vectors(subject.system)
     if not chosen or not tables:
@@ -78,7 +77,7 @@ def nearest_neighbour_figures(
 
 
 def check_known_words(subjects: Sequence[InspectedModel], words: Sequence[str]) -> None:
-    """An error, before anything is drawn, for words that no run has a vector for."""
+    """Raise a UserError for words that no run has a vector for, before plotting."""
     able = [subject for subject in subjects if token_vectors(subject.system)]
     if words and not able:
         raise UserError(
@@ -90,7 +89,7 @@ def check_known_words(subjects: Sequence[InspectedModel], words: Sequence[str]) 
 
 
 def word_ids(subject: InspectedModel, words: Sequence[str]) -> list[int]:
-    """The ids of words; one that is not in the vocabulary is an error that names near ones."""
+    """The ids of words; an unknown word is an error that suggests similar ones."""
     tokenizer, found = subject.model.tokenizer, []
     for word in words:
         id = tokenizer.id(word)
@@ -107,9 +106,9 @@ def word_ids(subject: InspectedModel, words: Sequence[str]) -> list[int]:
 
 
 def frequent_words(subject: InspectedModel, count: int = DEFAULT_WORD_COUNT) -> list[int]:
-    """Some frequent words, from the commonest to the two hundredth, evenly by powers.
+    """Some frequent words, from rank 1 to 200, evenly spaced in log rank.
 
-    Where the corpus is gone, those of the sentences that are shown.
+    Without the corpus, words of the sentences shown.
     """
     vocabulary = subject.system.vocabulary
     symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
@@ -123,7 +122,7 @@ def frequent_words(subject: InspectedModel, count: int = DEFAULT_WORD_COUNT) -> 
 
 
 def _candidates(subject: InspectedModel) -> list[int]:
-    """Words that may be neighbours: those seen a few times, or all where nothing was counted."""
+    """Candidate neighbours: words of some frequency, or all if nothing was counted."""
     vocabulary = subject.system.vocabulary
     predictable = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]
     seen = [id for id in predictable if subject.counts[id] >= MIN_OCCURRENCES]
@@ -134,7 +133,7 @@ def _candidates(subject: InspectedModel) -> list[int]:
 def nearest_by_cosine(
     vectors: torch.Tensor, words: Sequence[int], candidates: Sequence[int]
 ) -> list[NearestNeighbours]:
-    """The candidates nearest to each word by the cosine of rows of (V, W), itself left out."""
+    """The candidates nearest to each word by cosine of rows of (V, W), itself excluded."""
     directions = scale_to_radius(vectors.detach().float().cpu())
     pool = torch.tensor(list(candidates))
     found = []
@@ -154,22 +153,22 @@ def nearest_by_cosine(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Projection:
-    """Words on a plane, and lines between them."""
+    """A 2D projection of words, with links between them."""
 
     points: NDArray[np.float64]
     """(N, 2)"""
     labels: tuple[str, ...]
     given: int
-    """How many of the first are the words that were asked for."""
+    """The first so many points are the query words."""
     links: tuple[tuple[int, int], ...]
     explained_variance: float
-    """Of the variance of these words' directions."""
+    """Explained variance of the unit vectors."""
 
 
 def project_embeddings(
     vectors: torch.Tensor, found: Sequence[NearestNeighbours], names: Sequence[str]
 ) -> Projection:
-    """The first two principal components of the directions of the words and their nearest."""
+    """PCA to two dimensions of the unit vectors of the words and their neighbours."""
     words = [each.word for each in found]
     near = [id for each in found for id in each.nearest[:LINKED_NEIGHBOURS]]
     ids = list(dict.fromkeys([*words, *near]))
@@ -178,7 +177,7 @@ def project_embeddings(
     centred = directions - directions.mean(0)
     _, sizes, axes = np.linalg.svd(centred, full_matrices=False)
     axes, sizes = axes[:2], np.square(sizes)
-    # Principal axes have no sign of their own: the largest entry is made positive.
+    # Fix the sign of each component: the largest entry is positive.
     axes = axes * np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])[:, None]
     points = np.zeros((len(ids), 2))
     points[:, : len(axes)] = centred @ axes.T
@@ -194,7 +193,7 @@ def project_embeddings(
 
 
 def draw_projection(figure: Figure, plane: Projection, *, title: str) -> None:
-    """Words with lines to their nearest; names stand beside their points, not on each other."""
+    """Words with lines to their neighbours; labels do not overlap."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_title(title, loc="left", fontsize=11)
     for one, other in plane.links:

@@ -1,4 +1,4 @@
-"""Parse trees: the likeliest tree of a sentence, for systems that have one."""
+"""Parse trees: the most probable tree of a sentence (Viterbi), for systems with a grammar."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from lmlab.plotting.figure import (
 )
 
 WORD_INCHES = 0.4
-"""Inches that a word is given across."""
+"""Inches per word."""
 LEVEL_INCHES = 0.42
-"""Inches from a node to those below it."""
+"""Inches between the levels of a tree."""
 MAX_WORDS = 40
-"""Longer sentences have no picture: a tree can't be cut."""
+"""Most words; longer sentences get no figure."""
 CAPTION = (
     "The likeliest tree of the sentence: each joint is a symbol of the grammar and covers the "
     "words below it; symbols have no names but their numbers."
@@ -44,33 +44,33 @@ CAPTION = (
 
 @dataclass(frozen=True, kw_only=True)
 class TreeNode:
-    """A joint of a tree, or a word at its end."""
+    """A node of a tree, or a word at a leaf."""
 
     label: str
     children: tuple[TreeNode, ...] = ()
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The words below it, from left to right."""
+        """The words below it, left to right."""
         if not self.children:
             return (self.label,)
         return tuple(word for child in self.children for word in child.leaves)
 
     @property
     def height(self) -> int:
-        """Steps down to the farthest word."""
+        """Edges to the deepest word."""
         return 1 + max(child.height for child in self.children) if self.children else 0
 
 
 @runtime_checkable
 class Parser(Protocol):
-    """Has a likeliest tree for each sentence."""
+    """Gives the most probable tree of each sentence."""
 
     def best_tree(self, batch: Batch) -> list[ParseTree | None]: ...
 
 
 def parse_tree_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """The likeliest tree of each sentence that is shown; none where the system has no trees."""
+    """The most probable tree of each sentence; none if the system has no trees."""
     system, pictures = subject.system, []
     if not isinstance(system, Parser):
         return []
@@ -90,7 +90,7 @@ def parse_tree_figures(subject: InspectedModel) -> list[FigureSpec]:
 
 
 def to_tree_node(tree: ParseTree, words: Sequence[str]) -> TreeNode:
-    """A tree over places as one over words; a leaf's symbol stands above its word."""
+    """A tree over positions as one over words; a leaf's nonterminal stands above its word."""
     if not tree.children:
         return TreeNode(label=str(tree.label), children=(TreeNode(label=words[tree.first]),))
     children = tuple(to_tree_node(child, words) for child in tree.children)
@@ -98,7 +98,7 @@ def to_tree_node(tree: ParseTree, words: Sequence[str]) -> TreeNode:
 
 
 def parse_tree_figure(tree: TreeNode, *, name: str, text: str) -> FigureSpec:
-    """The tree with its words along the bottom."""
+    """Figure of a tree, with its words at the bottom."""
     return FigureSpec(
         name=name,
         title="likeliest tree",
@@ -111,7 +111,7 @@ def parse_tree_figure(tree: TreeNode, *, name: str, text: str) -> FigureSpec:
 
 
 def draw_parse_tree(figure: Figure, tree: TreeNode, title: str = "likeliest tree") -> None:
-    """Joints as numbers in circles of the page's colour, words below."""
+    """Nodes as numbered circles, words at the bottom."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(-0.5, len(tree.leaves) - 0.5)
     axes.set_ylim(-0.6, tree.height + 0.4)
@@ -121,7 +121,7 @@ def draw_parse_tree(figure: Figure, tree: TreeNode, title: str = "likeliest tree
 
 
 def _draw_node(axes: Axes, node: TreeNode, *, first: int) -> float:
-    """Draw what is below a node and then the node; gives where it stands across."""
+    """Draw the subtree, then the node; return its x position."""
     if not node.children:
         slanted = {"rotation": 50, "ha": "right", "va": "top", "rotation_mode": "anchor"}
         flat = {"ha": "center", "va": "top"}
@@ -134,7 +134,7 @@ def _draw_node(axes: Axes, node: TreeNode, *, first: int) -> float:
         at += len(child.leaves)
     middle = (places[0] + places[-1]) / 2
     for child, place in zip(node.children, places, strict=True):
-        # Across and then down: slanted lines would cut through what is between.
+        # Right-angled edges: slanted ones would cross the labels between.
         bottom = child.height if child.children else -0.05
         path = ((middle, place, place), (node.height, node.height, bottom))
         axes.plot(*path, color=FOREGROUND_COLOUR, linewidth=0.8, zorder=1)

@@ -1,4 +1,4 @@
-"""Pictures of what was looked up as a training went on: documents and their probabilities."""
+"""Retrieval curves: probabilities of retrieved documents over training."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lmlab.plotting.figure import FigureSpec
 from lmlab.training.retrieval_logging import RETRIEVED_EVENT
 
 MAX_DOCUMENTS = 5
-"""Of a text so many are drawn, those that were ever likeliest."""
+"""Most documents shown per text, those that were ever the most probable."""
 DocumentProbabilities = dict[str, list[float]]
-"""p(document) at each look, by name."""
+"""p(document) at each evaluation, by name."""
 
 
 def retrieval_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """A picture for each held-out text that was followed; none where nothing is looked up."""
+    """A figure for each tracked held-out text; none without retrieval."""
     steps, followed = retrieval_over_training(subject.metrics)
     return [
         FigureSpec(
@@ -46,7 +46,7 @@ def retrieval_figures(subject: InspectedModel) -> list[FigureSpec]:
 def retrieval_over_training(
     lines: Iterable[Mapping[str, Any]],
 ) -> tuple[list[int], dict[str, DocumentProbabilities]]:
-    """Steps of the looks, and of each text p(document) at every look, 0 where it was not found."""
+    """Evaluation steps, and p(document) at each for every text, 0 if not retrieved."""
     looks = [line for line in lines if line.get("event") == RETRIEVED_EVENT]
     followed: dict[str, DocumentProbabilities] = {}
     for place, line in enumerate(looks):
@@ -65,7 +65,7 @@ def _likeliest(shares: DocumentProbabilities) -> DocumentProbabilities:
 def draw_document_probabilities(
     figure: Figure, steps: list[int], shares: DocumentProbabilities
 ) -> None:
-    """A line for each document."""
+    """A line per document."""
     axes = figure.add_axes((0, 0, 1, 1))
     for look, (name, values) in enumerate(shares.items()):
         axes.plot(

@@ -1,4 +1,4 @@
-"""Orders that let structure show: states and units stand beside those they resemble."""
+"""Seriation: order states and units so that similar ones are adjacent."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Indices = NDArray[np.int64]
 
 
 def order_by_size(values: Values) -> Indices:
-    """Largest first; equals in the order they have."""
+    """Largest first; stable for ties."""
     return np.argsort(-values, kind="stable")
 
 
 def order_by_centroid(values: Values) -> Indices:
-    """Rows by where along the columns their mass lies, so that what comes first stands first."""
+    """Rows by the centroid of their mass along the columns."""
     mass = np.abs(np.nan_to_num(values))
     centres = (mass @ np.arange(values.shape[1])) / np.maximum(mass.sum(1), 1e-30)
     return np.argsort(centres, kind="stable")
 
 
 def order_by_principal_component(values: Values) -> Indices:
-    """Rows along their first principal component: those that go up together stand together."""
+    """Rows by their first principal component."""
     rows = np.nan_to_num(values)
     centred = rows - rows.mean(0)
     left, _, _ = np.linalg.svd(centred, full_matrices=False)
@@ -30,10 +30,10 @@ def order_by_principal_component(values: Values) -> Indices:
 
 
 def order_by_transitions(transitions: Values) -> Indices:
-    """States of a (K, K) matrix so that those that follow one another stand together.
+    """Spectral order of the states of a (K, K) transition matrix.
 
-    Along the second eigenvector of the normalised Laplacian of P + Pᵀ (Shi and Malik 2000), which
-    puts groups with little traffic between them at its two ends. Cost K³.
+    By the second eigenvector of the normalised Laplacian of P + Pᵀ (Shi and Malik 2000), which
+    separates groups with few transitions between them. Cost K³.
     """
     weights = np.nan_to_num(transitions) + np.nan_to_num(transitions).T
     degrees = np.maximum(weights.sum(1), 1e-30) ** -0.5
@@ -44,18 +44,18 @@ def order_by_transitions(transitions: Values) -> Indices:
 
 
 def stationary_states(transitions: Values, count: int) -> Indices:
-    """The states with most mass in the long run, by powers of the matrix, in their old order."""
+    """The states with the most stationary mass, by power iteration, in their old order."""
     rows = np.nan_to_num(transitions)
     chain = rows / np.maximum(rows.sum(1, keepdims=True), 1e-30)
     visits = np.full(len(chain), 1 / len(chain))
     for _ in range(50):
-        # A little of everything, so that a chain that goes round comes to rest.
+        # Smoothing lets a periodic chain converge.
         visits = 0.95 * (visits @ chain) + 0.05 / len(chain)
     return np.sort(order_by_size(visits)[:count])
 
 
 def _signed(vector: Values) -> Values:
-    """An eigenvector has no sign of its own: the first sizeable entry is made positive."""
+    """Fix an eigenvector's sign: the first sizeable entry is positive."""
     sizeable = np.flatnonzero(np.abs(vector) > 1e-6)
     rounded = np.round(vector, 9)
     return -rounded if sizeable.size and vector[sizeable[0]] < 0 else rounded

@@ -1,4 +1,4 @@
-"""Where a writer looked in its source, word by word: one picture for a translation."""
+"""Source attention (alignment) of a translation, token by token, as a heat map."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from lmlab.training.distributed import lock_output
 from lmlab.training.run_folder import TrainedModel
 
 MAX_TOKENS = 60
-"""Tokens that are drawn along each side."""
+"""Most tokens shown along each side."""
 CAPTION = (
     "A row is a written token, and its squares where in the source was looked for it; the squares "
     "of a row sum to one."
@@ -49,16 +49,16 @@ CAPTION = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SourceAttention:
-    """Where in a source was looked for each written token."""
+    """Attention over the source for each generated token."""
 
     weights: Values
-    """(T, S); over several layers and heads the mean of the last layer's heads."""
+    """(T, S); with several layers and heads, the mean over the last layer's heads."""
     target_tokens: tuple[str, ...]
     source: tuple[str, ...]
 
 
 def measure_source_attention(model: TrainedModel, source: str, written: str) -> SourceAttention:
-    """The weights that a translator gives its source while it writes a text."""
+    """Attention weights of a translator over its source, by teacher forcing on `written`."""
     system, reads = model.system, model.effective_source_tokenizer
     given, ids = (
         encode_with_special_tokens(reads, source),
@@ -82,7 +82,7 @@ def measure_source_attention(model: TrainedModel, source: str, written: str) -> 
 
 
 def write_source_attention(model: TrainedModel, source: str, written: str, path: Path) -> None:
-    """Write the picture of a translation as SVG."""
+    """Write the attention figure of a translation as SVG."""
     looked = measure_source_attention(model, source, written)
     drawn = render_figure(source_attention_figure(looked, name=path.stem))
     with telling_disk_errors(path):
@@ -93,9 +93,9 @@ def write_source_attention(model: TrainedModel, source: str, written: str, path:
 def with_source_attention_figures(
     model: TrainedModel, found: Iterator[Translation], folder: Path
 ) -> Iterator[Translation]:
-    """Translations as they come, the best of each drawn into a folder under its number.
+    """Pass translations on, plotting the best of each into a folder under its number.
 
-    A system that looks nowhere, or a folder that can't be written to, is told before the first.
+    A system without source attention, or a folder that is not writable, raises before the first.
     """
     measure_source_attention(model, "", "")
     return _drawn(model, found, folder, lock_output(folder))
@@ -130,14 +130,14 @@ def source_attention_figure(looked: SourceAttention, *, name: str) -> FigureSpec
 
 
 def _cut(looked: SourceAttention) -> str:
-    """What of a long text is drawn."""
+    """Remark on what part of a long text is shown."""
     sizes = {"written": len(looked.target_tokens), "source": len(looked.source)}
     cut = [f"{MAX_TOKENS} of {size} {name}" for name, size in sizes.items() if size > MAX_TOKENS]
     return f", the first {' and '.join(cut)} tokens" if cut else ""
 
 
 def _weights(captures: dict[str, Capture]) -> Values | None:
-    """(T, S) of the one glance there is, or of the last layer that looks at a source."""
+    """(T, S) of the only attention, or of the last layer with source attention."""
     looking = [
         capture
         for name, capture in captures.items()

@@ -1,4 +1,4 @@
-"""Pictures of a sentence that every system can give: its surprisal, and who sees whom."""
+"""Surprisal by token, and input dependence: figures of a sentence for every system."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ INPUT_DEPENDENCE_CAPTION = (
     "change the prediction, outlined ones may be seen but change nothing, empty ones are hidden."
 )
 MAX_DEPENDENCE_POSITIONS = 20
-"""Most tokens in a picture of who sees whom: it costs a pass for each and each replacement."""
+"""Most tokens for input dependence, which costs a pass per token and replacement."""
 TRIED_SEEDS = 20
-"""Seeds that are tried until something is asked."""
+"""Seeds tried until a view has a target."""
 EXTRA_TOKENS = 512
-"""Symbols that a system may have beyond its tokeniser's."""
+"""Special tokens of the system beyond its tokeniser's."""
 MAX_REPLACEMENTS = 4
-"""Other tokens that are tried at each place."""
+"""Replacement tokens tried at each position."""
 MAX_WIDTH_INCHES = 10.0
-"""Inches that a row of words may take."""
+"""Inches of a row of tokens."""
 
 
 def surprisal_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
-    """The surprisal of each sentence; runs that read the same tokens on one picture.
+    """Surprisal of each sentence; runs with the same tokens share a figure.
 
-    None of an unnormalised score: minus an energy's share is no −log p of a token. None of texts
-    that are scored as a whole either: their tokens have no scores.
+    None for unnormalised scores, as an energy is no −log p of a token, nor for texts scored as a
+    whole.
     """
     able = [
         each
@@ -99,7 +99,7 @@ def surprisal_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
 def _surprisal(
     subjects: Sequence[InspectedModel], sentence: TokenizedSentence, *, name: str
 ) -> list[FigureSpec]:
-    """The picture of a sentence, or none where no run scores its tokens."""
+    """The figure of a sentence, or none if no run scores its tokens."""
     measured = {subject.name: token_surprisal(subject, sentence) for subject in subjects}
     found = {run: each for run, each in measured.items() if each is not None}
     if not found:
@@ -132,9 +132,9 @@ def _surprisal(
 def token_surprisal(
     subject: InspectedModel, sentence: TokenizedSentence
 ) -> tuple[Values, ScoreKind] | None:
-    """(T,) −log p of each token after the opening one, and what kind of figure it is.
+    """(T,) −log p of each token after the start token, and the kind of score.
 
-    None where the text is scored as a whole, or the run says that it can't (half an ELECTRA).
+    None if the text is scored as a whole, or the run can't score (ELECTRA without a generator).
     """
     system = subject.system
     assert isinstance(system, LogProb)
@@ -152,7 +152,7 @@ def token_surprisal(
 def draw_surprisal(
     figure: Figure, values: Mapping[str, Values], tokens: Sequence[str], title: str = "surprisal"
 ) -> None:
-    """Bars for one run, a line for each of several; what is impossible goes through the top."""
+    """Bars for one run, a line per run for several; infinite values leave at the top."""
     axes = figure.add_axes((0, 0, 1, 1))
     every = np.concatenate(list(values.values()))
     top = float(every[np.isfinite(every)].max(initial=1.0))
@@ -176,7 +176,7 @@ def draw_surprisal(
 
 
 def input_dependence_figures(subject: InspectedModel) -> list[FigureSpec]:
-    """The first sentence as the objective shows it; none for a system without an objective."""
+    """Input dependence of the first sentence; none for a system without an objective."""
     system, sentence = subject.system, subject.sentences[0]
     if not isinstance(system, Assembly):
         return []
@@ -209,7 +209,7 @@ def input_dependence_figures(subject: InspectedModel) -> list[FigureSpec]:
 
 
 def _asking_seed(system: Assembly, ids: Sequence[int]) -> int | None:
-    """The first seed with which something is asked of tokens; None where it is asked elsewhere."""
+    """The first seed with a target among the tokens; None if targets are elsewhere."""
     batch = Batch.collate([ids], pad=system.vocabulary.pad)
     for seed in range(TRIED_SEEDS):
         view = system.objective.view(batch, generator=torch.Generator().manual_seed(seed))
@@ -221,14 +221,14 @@ def _asking_seed(system: Assembly, ids: Sequence[int]) -> int | None:
 
 
 def _names(subject: InspectedModel) -> list[str]:
-    """Of every id, those of symbols of the system's own too."""
+    """Names of all ids, including the system's own special tokens."""
     known = token_names(subject)
     beyond = max((known.vocabulary.size, *known.symbols), default=0) + EXTRA_TOKENS
     return [known.name(id) for id in range(beyond)]
 
 
 def _replacements(system: Assembly) -> list[int]:
-    """A few tokens to try at each place, spread over the vocabulary."""
+    """A few replacement tokens, spread over the vocabulary."""
     vocabulary = system.vocabulary
     able = [id for id in range(vocabulary.size) if id not in vocabulary.unpredictable]
     step = max(1, len(able) // MAX_REPLACEMENTS)
@@ -249,11 +249,11 @@ CELL_COLOURS = {
     "hidden": ("none", BORDER_COLOUR),
     "leak": ("#c0392b", FOREGROUND_COLOUR),
 }
-"""Inside and rim of a square."""
+"""Fill and edge of a cell."""
 
 
 def draw_input_dependence(figure: Figure, sight: InputDependence) -> None:
-    """Squares: filled where seen and used, outlined where only seen, red where it cheats."""
+    """Cells: filled if allowed and used, outlined if only allowed, red for a leak."""
     axes = figure.add_axes((0, 0, 1, 1))
     squares: dict[str, list[tuple[float, float]]] = {look: [] for look in DEPENDENCE_LEGEND}
     for row, (allowed, used) in enumerate(zip(sight.allowed, sight.used, strict=True)):

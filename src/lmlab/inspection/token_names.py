@@ -11,37 +11,37 @@ from lmlab.core.vocabulary import Vocabulary
 
 @runtime_checkable
 class NamesSpecialTokens(Protocol):
-    """An objective with symbols of its own, beyond the tokeniser's, that says how to call them."""
+    """An objective that names its own special tokens beyond the tokeniser's."""
 
     symbols: Mapping[int, str]
 
 
 @runtime_checkable
 class NamesOutcomes(Protocol):
-    """An emission whose outcomes are no tokens, and that says what they are."""
+    """An emission that names its outcomes, which are not tokens."""
 
     outcomes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenNames:
-    """How ids are written."""
+    """Names of token ids."""
 
     token: Callable[[int], str]
-    """The text of an id of the tokeniser."""
+    """The text of a tokeniser id."""
     vocabulary: Vocabulary
-    """The tokeniser's; what lies beyond are symbols of the system."""
+    """The tokeniser's; ids beyond it are special tokens of the system."""
     symbols: Mapping[int, str]
-    """Names of such symbols, where the objective tells them; the others are numbered."""
+    """Names of those special tokens, if the objective has them; others are numbered."""
     outcomes: tuple[str, ...] = ()
-    """What targets are called where they are no tokens."""
+    """Names of targets that are not tokens."""
 
     def target(self, id: int) -> str:
-        """What is predicted."""
+        """Name of a target."""
         return self.outcomes[id] if self.outcomes else self.name(id)
 
     def name(self, id: int) -> str:
-        """The text of any id."""
+        """Name of any id."""
         if id in self.symbols:
             return self.symbols[id]
         beyond = id - self.vocabulary.size

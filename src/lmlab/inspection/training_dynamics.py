@@ -1,4 +1,4 @@
-"""Pictures of a training's course: norms as it went on, and the gradient against distance."""
+"""Training dynamics: norms over training, and gradient norm against distance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lmlab.plotting.canvas import (
 from lmlab.plotting.figure import FigureSpec
 
 Points = tuple[tuple[float, float], ...]
-"""Pairs of training tokens seen and a number then."""
+"""Pairs of training tokens seen and a value."""
 NORM_PANELS = {
     "length of the tokens' vectors": "mean length",
     "gradient before clipping": "norm",
@@ -50,7 +50,7 @@ GRADIENT_CAPTION = (
 
 
 def norm_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
-    """Norms over training of one run or of several; none where the metrics tell no norms."""
+    """Norms over training of one or several runs; none if the metrics have no norms."""
     found = {subject.name: norms_over_training(subject.metrics) for subject in subjects}
     panels = [name for name in NORM_PANELS if any(lines.get(name) for lines in found.values())]
     if not panels:
@@ -73,7 +73,7 @@ def _reading(panels: Sequence[str]) -> str:
 
 
 def norms_over_training(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Points]]:
-    """For each panel its lines by name, from the lines of metrics.jsonl."""
+    """For each panel its curves by name, from the lines of metrics.jsonl."""
     seen, found = 0.0, {name: dict[str, list[tuple[float, float]]]() for name in NORM_PANELS}
     lengths, gradient, change = found.values()
     for line in lines:
@@ -99,7 +99,7 @@ def _add(lines: dict[str, list[tuple[float, float]]], name: str, seen: float, va
 def draw_norms(
     figure: Figure, norms: Mapping[str, dict[str, dict[str, Points]]], panels: Sequence[str]
 ) -> None:
-    """A panel for each kind of norm, a colour for each run, dashes for its tables of vectors."""
+    """A panel per norm, a colour per run, dashes for its embedding tables."""
     figure.subplots_adjust(wspace=0.42, left=0, right=1, bottom=0, top=1)
     places = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, panel in zip(places, panels, strict=True):
@@ -116,7 +116,7 @@ def draw_norms(
                     marker="o" if len(points) == 1 else None,
                 )
         _dress(axes, panel)
-    # The first panel has every line that the others have; its names stand at the end of the row.
+    # The first panel has every curve of the others; its legend stands at the end of the row.
     handles, names = places[0].get_legend_handles_labels()
     if len(names) > 1:
         add_legend(places[-1], handles, names)
@@ -137,7 +137,7 @@ def _dress(axes: Axes, panel: str) -> None:
 
 
 def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
-    """The gradient against distance, the runs beside each other; those that read no words none."""
+    """Gradient norm against distance, all runs in one figure, skipping those without embeddings."""
     found: dict[str, GradientByDistance] = {}
     for subject in subjects:
         texts = (*subject.sentences, *subject.sample)
@@ -166,7 +166,7 @@ def gradient_figures(subjects: Sequence[InspectedModel]) -> list[FigureSpec]:
 
 
 def draw_gradient_by_distance(figure: Figure, gradients: Mapping[str, GradientByDistance]) -> None:
-    """A line for each run on a scale of powers, with the factor of a step back beside its name."""
+    """A line per run on a log scale, with the decay per step in the legend."""
     axes = figure.add_axes((0, 0, 1, 1))
     set_plain_log_scale(axes)
     highest = max(max(each.norms) for each in gradients.values())

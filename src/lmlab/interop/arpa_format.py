@@ -1,4 +1,4 @@
-r"""ARPA files: backoff n-gram tables as text, as SRILM, KenLM and many others write and read them.
+r"""ARPA files: text format of backoff n-gram models, read and written by SRILM, KenLM and others.
 
     \data\
     ngram 1=10002
@@ -35,17 +35,17 @@ from lmlab.inference.key_index import KeyIndex
 
 LOG_10 = math.log(10.0)
 LOG10_ZERO = -99.0
-"""How a probability of zero is written, by SRILM's custom."""
+"""log10 of probability zero, by SRILM's convention."""
 START_BYTES, END_BYTES, UNKNOWN_BYTES = START.encode(), END.encode(), UNKNOWN.encode()
 RESERVED_TOKENS = (PAD.encode(), MASK.encode())
 
 
 def write_arpa(path: Path | str, tables: BackoffTables, token_strings: Sequence[str]) -> None:
-    """Write tables as an ARPA file, compressed if the name ends in .gz.
+    """Write n-gram tables as an ARPA file, compressed if the name ends in .gz.
 
-    token_strings[i] is the text of id i. The start, end and unknown symbols are written `<s>`,
-    `</s>` and `<unk>` whatever they are called, because readers know them by these names; padding
-    and mask are left out. The file appears only when it is complete.
+    token_strings[i] is the string of id i. Start, end and unknown tokens are written `<s>`, `</s>`
+    and `<unk>` whatever their spelling, as other tools expect; padding and mask are left out. The
+    file is written atomically.
     """
     path = Path(path)
     names = _names(tables.vocabulary, token_strings)
@@ -53,17 +53,17 @@ def write_arpa(path: Path | str, tables: BackoffTables, token_strings: Sequence[
         if path.suffix != ".gz":
             file.writelines(_lines(tables, names))
             return
-        # Without its name and the time, so that the same tables give the same file.
+        # Without file name and timestamp, so that the output is deterministic.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
             packed.writelines(_lines(tables, names))
 
 
 def read_arpa(path: Path | str) -> tuple[BackoffTables, list[str]]:
-    """Read an ARPA file, compressed if its name ends in .gz: the tables, and the text of each id.
+    """Read an ARPA file, compressed if its name ends in .gz: the tables, and the string of each id.
 
-    The ids 0 to 4 are the symbols of `core.vocabulary`, the others follow in the file's order.
-    `<s>` is never predicted, whatever probability it is given (KenLM writes 1, SRILM 0); a symbol
-    that the file does not have has probability 0.
+    Ids 0 to 4 are the special tokens of `core.vocabulary`, the others follow in file order. `<s>`
+    is never predicted, whatever its probability in the file (KenLM writes 1, SRILM 0); a special
+    token missing from the file has probability 0.
     """
     path = Path(path)
     try:
@@ -81,7 +81,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes | None]:
-    """What each id is called in the file; None for those that are left out."""
+    """Spelling of each id in the file; None for ids that are left out."""
     if len(token_strings) != vocabulary.size:
         raise UserError(
             f"expected the text of {vocabulary.size} tokens, but got {len(token_strings)}; give "
@@ -114,7 +114,7 @@ def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes |
 
 
 def _lines(tables: BackoffTables, names: list[bytes | None]) -> Iterator[bytes]:
-    # KenLM refuses a file without <s> and </s>, so a vocabulary without them still writes them.
+    # KenLM rejects files without <s> and </s>, so they are written even if the vocabulary has none.
     missing = [name for name in (START_BYTES, END_BYTES) if name not in names]
     unigrams = len(names) - names.count(None) + len(missing)
     yield b"\\data\\\n"
@@ -155,7 +155,7 @@ def _entries(tables: BackoffTables, words: int, texts: Sequence[bytes | None]) -
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Section:
-    """The n-grams of one length as they stand in the file."""
+    """The n-grams of one order, in file order."""
 
     ids: np.ndarray
     """(count, words)"""
@@ -165,7 +165,7 @@ class _Section:
 
 
 class _Reader:
-    """A file read line by line, and the ids of its words."""
+    """Line-by-line parser, with the ids of the words."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
@@ -184,7 +184,7 @@ class _Reader:
         return self.tables(sections), [name.decode() for name in self.ids]
 
     def next_filled(self) -> bytes:
-        """The next line that is not empty, stripped; nothing at the end of the file."""
+        """The next non-empty line, stripped; empty at the end of the file."""
         for line in self.lines:
             self.line += 1
             if line.strip():
@@ -192,8 +192,8 @@ class _Reader:
         return b""
 
     def header(self) -> list[int]:
-        """How many n-grams of each length there will be."""
-        while (line := self.next_filled()) != b"\\data\\":  # comments may come before it
+        """The n-gram counts of each order."""
+        while (line := self.next_filled()) != b"\\data\\":  # comments may precede it
             if not line:
                 self.fail("expected a line \\data\\, with which ARPA files begin, but found none")
         counts: list[int] = []
@@ -247,7 +247,7 @@ class _Reader:
         return section
 
     def add_word(self, name: bytes) -> None:
-        """Give a word an id, the next one unless it is a symbol."""
+        """Assign an id to a word: the next one unless it is a special token."""
         if name in RESERVED_TOKENS:
             self.fail("padding and mask are never predicted here; rename this word in the file")
         try:
@@ -257,7 +257,7 @@ class _Reader:
         self.ids.setdefault(name, len(self.ids))
 
     def tables(self, sections: list[_Section]) -> BackoffTables:
-        """Number the n-grams as nodes of a trie, each level from the one above it."""
+        """Number the n-grams as trie nodes, level by level."""
         vocabulary = Vocabulary(size=len(self.ids))
         levels: list[tuple[int, KeyIndex]] = []
         log_probs = [np.full(vocabulary.size, LOG10_ZERO)]
@@ -287,7 +287,7 @@ class _Reader:
         )
 
     def contexts(self, section: _Section, levels: list[tuple[int, KeyIndex]]) -> np.ndarray:
-        """(count,) the node of all words but the last of each n-gram."""
+        """(count,) the node of each n-gram's context: all words but the last."""
         nodes, size = section.ids[:, 0], len(self.ids)
         for column, (first_node, index) in enumerate(levels, start=1):
             places = index.find(nodes * size + section.ids[:, column])

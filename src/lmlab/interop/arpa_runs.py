@@ -1,4 +1,4 @@
-"""ARPA files as runs: an n-gram model from elsewhere is used and compared like our own."""
+"""ARPA import and export: third-party n-gram models as runs, and n-gram runs as ARPA files."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from lmlab.training.run_folder import (
 
 
 def ngram_systems() -> list[str]:
-    """The systems that are tables of n-grams."""
+    """The names of the n-gram systems."""
     return [card.name for card in catalogue().values() if "Countable" in card.protocols]
 
 
 def export_arpa(run: Path | str, path: Path | str) -> None:
-    """Write the tables of a counted run as an ARPA file; .gz compresses it."""
+    """Export an n-gram run as an ARPA file; .gz compresses it."""
     model = load_run(run)
     emission = getattr(model.system, "emission", None)
     if not isinstance(emission, NgramTable):
@@ -44,7 +44,7 @@ def export_arpa(run: Path | str, path: Path | str) -> None:
 
 
 def import_arpa(path: Path | str, out: Path | str) -> TrainedModel:
-    """Make a run of the counted system from an ARPA file; its words are split on white space."""
+    """Import an ARPA file as a run of the n-gram system; text is split on white space."""
     run = RunFolder(Path(out))
     with lock_output(run.path):
         _write_run(path, run)

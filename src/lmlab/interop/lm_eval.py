@@ -1,9 +1,9 @@
-"""lm-eval's tasks on our runs: an adapter that is registered there as the model `lmlab`.
+"""lm-evaluation-harness adapter: runs registered there as the model `lmlab`.
 
     python -m lmlab.interop.lm_eval run --model lmlab --model_args run=RUN --tasks TASK
 
-is lm-eval's own command line with this model known to it (lm-eval finds only models that somebody
-has imported). In Python: `lm_eval.simple_evaluate(Laboratory(run), tasks=[...])`.
+is lm-eval's own command line with this model registered (lm-eval finds only imported models). In
+Python: `lm_eval.simple_evaluate(LmlabLM(run), tasks=[...])`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lmlab.scoring.scorer import Scorer
 from lmlab.training.run_folder import TrainedModel
 
 try:
-    # Its own models first: it looks for them only while none is registered.
+    # Import its own models first: it loads them only while none is registered.
     import lm_eval.models  # noqa: F401
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
@@ -47,25 +47,25 @@ except ImportError as error:
     raise UserError(NOT_THERE) from error
 
 DEFAULT_MAX_TOKENS = 256
-"""Tokens that are written for a request that does not say how many, as lm-eval has it."""
+"""Default number of generated tokens per request, lm-eval's own."""
 FIRST_CHUNK_TOKENS = 16
-"""Tokens that are written before the text is searched for what ends it; twice as many each time."""
+"""Tokens generated before the first search for stop strings; doubled each time."""
 SAMPLING_ARGUMENTS = ("temperature", "top_k", "top_p")
 GENERATION_ARGUMENTS = {*SAMPLING_ARGUMENTS, "until", "max_gen_toks", "max_new_tokens", "do_sample"}
-"""What a request may say of how to write."""
+"""Generation arguments that a request may contain."""
 MODEL_ARGUMENTS = ("run", "count_end", "tokens_per_batch", "seed", "device")
 IGNORED_ARGUMENTS = {"batch_size", "max_batch_size"}
-"""What lm-eval tells every model, and this one has no use for."""
+"""Arguments that lm-eval passes to every model, and that are ignored here."""
 
 
 @register_model("lmlab")
 class LmlabLM(LM):
-    """A run, a checkpoint's folder or a wrapped model, as lm-eval asks of one.
+    """lm-eval model of a run, a checkpoint folder or a wrapped model.
 
     Scores are those of `lmlab.scoring.conditional`: context and continuation are tokenised
-    together, and the end of a text is not counted unless `count_end` says so. Scores that are no
-    log-probabilities (a masked model's) rank the answers of a task, with a warning, and are
-    refused where a perplexity is asked for.
+    together, and the end token is scored only with `count_end`. Scores that are no
+    log-probabilities (a masked model's pseudo-log-likelihood) rank the answers of a task, with a
+    warning, and are refused for perplexity.
     """
 
     def __init__(
@@ -78,8 +78,7 @@ class LmlabLM(LM):
         device: str | None = None,
         **unused: Any,
     ) -> None:
-        """`run` is a path, or what `lmlab.load` or `lmlab.wrap` gave; `unused` (batch sizes) is
-        what lm-eval tells every model."""
+        """`run`: a path, or the result of `lmlab.load` or `lmlab.wrap`; `unused`: batch sizes."""
         super().__init__()
         for name in sorted(set(unused) - IGNORED_ARGUMENTS):
             raise unknown_name("argument of lmlab's model", name, MODEL_ARGUMENTS)
@@ -87,7 +86,7 @@ class LmlabLM(LM):
             raise UserError("the model lmlab needs a run; give --model_args run=RUN.")
         named = isinstance(run, (str, Path))
         self.model = load_model(run) if named else _model_of(run)
-        # lm-eval asks every model for cuda unless told otherwise, whether there is any or not.
+        # lm-eval requests cuda by default, whether it is available or not.
         if named and device and (not device.startswith("cuda") or torch.cuda.is_available()):
             self.model.system.to(device)
         self.count_end, self.seed = count_end, seed
@@ -101,9 +100,9 @@ class LmlabLM(LM):
         self._told: set[str] = set()
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """log p(continuation | context) of each request, and whether greedy decoding writes it.
+        """log p(continuation | context) of each request, and whether greedy decoding yields it.
 
-        Of a system that does not step the second is always false.
+        The second is always false for systems without `Step`.
         """
         pairs = [(str(context), str(more)) for context, more in (each.args for each in requests)]
         found = list(self._scores(pairs))
@@ -112,7 +111,7 @@ class LmlabLM(LM):
         return list(zip((each.total for each in found), self._greedy(found), strict=True))
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """log p(text) of each request, from its own start."""
+        """log p(text) of each request, each from its own start."""
         totals = []
         for found in self._scores(("", str(each.args[0])) for each in requests):
             if found.kind not in NORMALISED_KINDS:
@@ -124,7 +123,7 @@ class LmlabLM(LM):
         return totals
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        """What the model writes after each context, up to what ends it."""
+        """Generate a continuation of each context, up to a stop string."""
         require(self.model.system, Step, "writing for lm-eval")
         return [
             self._written(str(context), dict(words), self.seed + place)
@@ -133,7 +132,7 @@ class LmlabLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """For lm-eval's caches: equal where the tokens are."""
+        """Key for lm-eval's caches: equal for equal tokenisations."""
         return f"{self.model.tokenizer.kind}-{self.model.tokenizer.fingerprint()}"
 
     # Scores --------------------------------------------------------------------------------------
@@ -152,10 +151,10 @@ class LmlabLM(LM):
             )
 
     def _greedy(self, found: Sequence[ConditionalScore]) -> list[bool]:
-        """Whether each token of each continuation is the likeliest there.
+        """Whether each token of each continuation is the argmax.
 
-        The walk is spared where log-probabilities alone decide: over a half is the likeliest, and
-        less than an even share of the vocabulary never is.
+        Decoding is skipped where log-probabilities suffice: p > 1/2 is always the argmax, and
+        p < 1/V never is.
         """
         system = self.model.system
         if not isinstance(system, Step):
@@ -176,7 +175,7 @@ class LmlabLM(LM):
         return answers
 
     def _row(self, found: ConditionalScore) -> tuple[list[int], int]:
-        """The ids of context and continuation, and how many of them are the context's."""
+        """The ids of context and continuation, and the length of the context."""
         tokenizer, vocabulary = self.model.tokenizer, self.model.system.vocabulary
         ids, spans = tokenizer.encode_with_offsets(found.prefix + found.continuation)
         before = sum(1 for _, end in spans if end <= len(found.prefix))
@@ -186,7 +185,7 @@ class LmlabLM(LM):
         return ids[-longest:], max(0, before - max(0, len(ids) - longest))
 
     def _walk(self, rows: Sequence[tuple[list[int], int]]) -> list[bool]:
-        """Step through rows side by side; whether each is the likeliest from its place on."""
+        """Step through rows as a batch; whether each continuation is the argmax throughout."""
         system: Any = self.model.system
         likeliest, device = [True] * len(rows), device_of(system)
         with evaluation_mode(system):
@@ -197,15 +196,15 @@ class LmlabLM(LM):
                     best = next_distribution(system, state).log_probs.argmax(-1).tolist()
                     for row in asked:
                         likeliest[row] &= best[row] == rows[row][0][step]
-                # A row that is done goes on with its last token, and is not asked any more.
+                # A finished row repeats its last token and is no longer compared.
                 fed = [ids[min(step, len(ids) - 1)] for ids, _ in rows]
                 state = system.advance(state, torch.tensor(fed, device=device))
         return likeliest
 
-    # Texts ---------------------------------------------------------------------------------------
+    # Generation ----------------------------------------------------------------------------------
 
     def _written(self, context: str, words: Mapping[str, Any], seed: int) -> str:
-        """Written in stretches, each twice as long, until something ends the text."""
+        """Generate in chunks, each twice as long, until a stop string or the end."""
         if strange := sorted(set(words) - GENERATION_ARGUMENTS):
             raise UserError(
                 f"the task asks to write with {', '.join(strange)}, which lmlab does not know; it "
@@ -245,7 +244,7 @@ class LmlabLM(LM):
         )[0]
 
     def _room(self, given: list[int], most: int) -> tuple[list[int], int]:
-        """Context cut from the left, so that there is room to write, as lm-eval does."""
+        """Left-truncate the context to leave room for generation, as lm-eval does."""
         window = self.model.system.window
         if window is None:
             return given, most
@@ -253,14 +252,14 @@ class LmlabLM(LM):
         return given[-(window - most) :], most
 
     def _after(self, given: Sequence[int], tokens: Sequence[int]) -> str:
-        """The text of what was written, with the space before it where there is one."""
+        """The generated text, with its leading space if there is one."""
         decode = self.model.tokenizer.decode
         before, whole = decode(given), decode([*given, *tokens])
         return whole[len(before) :] if whole.startswith(before) else decode(tokens)
 
 
 def _model_of(given: Any) -> TrainedModel:
-    """The model in what `lmlab.load` or `lmlab.wrap` gave."""
+    """The model in the result of `lmlab.load` or `lmlab.wrap`."""
     model = getattr(given, "model", given)
     if not isinstance(model, TrainedModel):
         raise UserError(
@@ -271,7 +270,7 @@ def _model_of(given: Any) -> TrainedModel:
 
 
 def main() -> None:
-    """lm-eval's own command line, with the model `lmlab` known to it; our errors as sentences."""
+    """lm-eval's own command line with the model `lmlab` registered; UserErrors as one line."""
     from lm_eval.__main__ import cli_evaluate
 
     try:

@@ -1,4 +1,4 @@
-"""A model by the path of its folder: a run of ours, or a checkpoint in the Hub's format."""
+"""Model loading by path: a run, or a Hugging Face checkpoint folder."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lmlab.training.run_folder import (
 )
 
 CACHED_MODELS = 2
-"""Checkpoints that stay in memory after they were read."""
+"""Number of checkpoints cached in memory."""
 
 
 def load_model(path: Path | str) -> TrainedModel:
-    """The model of a run's folder, or of a checkpoint's, of which nothing is written.
+    """Load the model of a run or checkpoint folder, without writing anything.
 
-    A checkpoint of a family that lmlab knows is imported; another one is run by transformers and
-    wrapped. The same folder, unchanged, is read once.
+    Checkpoints of known families are imported; others are run by transformers and wrapped. An
+    unchanged folder is read once.
     """
     folder = Path(path)
     if not is_hub_checkpoint(folder):
@@ -34,19 +34,19 @@ def load_model(path: Path | str) -> TrainedModel:
 
 
 def is_hub_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint in the Hub's format, and no run of ours."""
+    """Whether a folder holds a Hugging Face checkpoint and no run."""
     return is_hub_config(RunFolder(folder).config)
 
 
 @lru_cache(maxsize=CACHED_MODELS)
 def _read(folder: Path, state: tuple[tuple[str, int, int], ...]) -> TrainedModel:
-    """`state` tells one content of the folder from another."""
+    """`state` is the cache key of the folder's content."""
     if read_config(folder)["model_type"] not in families():
         return wrap_checkpoint(folder)
     try:
         return read_checkpoint(folder)
     except UserError as why:
-        # Of a known family, but with a setting that lmlab does not know: transformers may.
+        # A known family with a setting unknown to lmlab: transformers may support it.
         try:
             return wrap_checkpoint(folder)
         except UserError:

@@ -1,4 +1,4 @@
-"""Is the module what it is said to be? A few passes over a handful of ids, before anything else."""
+"""Sanity checks of a wrapped module: output shape, finite scores, causality, padding invariance."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from lmlab.models.wrapped import (
 )
 
 PROBE_TOKENS = 8
-"""Tokens in a probe, or as many as the module takes."""
+"""Maximum number of tokens in a probe."""
 PROBE_REPLACEMENTS = 3
-"""Tokens that are tried in another's place."""
+"""Number of replacement tokens tried."""
 CAUSALITY_TOLERANCE, PADDING_TOLERANCE = 1e-4, 1e-5
-"""By what share of the greatest score two readings may differ and count as the same: of rows that
-are read together, where a wrong suspicion would cost a model; and of texts alone and in company,
-where it costs only time."""
+"""Relative tolerance (to the largest score) for equal scores: between rows of one batch, where a
+false alarm rejects a model; and with and without padding, where it costs only time.
+"""
 
 
 def check_module(
     reading: ModuleBackbone, vocabulary: Vocabulary, *, kind: str, longest: int | None
 ) -> int:
-    """Check shapes, numbers and sight of a module; gives how many ids it has scores of.
+    """Check shapes, finiteness and causality of a module; returns its number of output ids.
 
-    Sets `reading.supports_padding`: whether scores are the same with padding behind them, which is
-    measured.
+    Sets `reading.supports_padding`, measured: whether right padding leaves scores unchanged.
     """
     with evaluation_mode(reading):
         tokens = _some_tokens(reading, vocabulary, longest)
@@ -43,7 +42,7 @@ def check_module(
 
 
 def _some_tokens(reading: ModuleBackbone, vocabulary: Vocabulary, longest: int | None) -> Tensor:
-    """(1, T) ordinary ids, drawn evenly from all."""
+    """(1, T) ordinary ids, sampled uniformly."""
     symbols = {*vocabulary.unpredictable, vocabulary.end, vocabulary.unknown}
     able = [id for id in range(reading.width) if id not in symbols] or list(range(reading.width))
     generator = torch.Generator().manual_seed(0)
@@ -53,9 +52,9 @@ def _some_tokens(reading: ModuleBackbone, vocabulary: Vocabulary, longest: int |
 
 
 def _first_answer(reading: ModuleBackbone, tokens: Tensor) -> tuple[Tensor, UserError | None]:
-    """(1, T, V) scores for the ids; or where those fail by an index for ids of 0, and the failure.
+    """(1, T, V) logits of the ids; after an IndexError those of ids 0, with the error.
 
-    An embedding that is too small for the tokeniser fails so, and still tells its size.
+    An embedding too small for the tokeniser fails this way, but its size is still known.
     """
     shape, lengths, failure = tuple(tokens.shape), _lengths(tokens), None
     try:
@@ -71,7 +70,7 @@ def _first_answer(reading: ModuleBackbone, tokens: Tensor) -> tuple[Tensor, User
 
 
 def _check_scores(reading: ModuleBackbone, tokens: Tensor) -> int:
-    """How many ids there are scores of: at least those of the tokeniser, and numbers all."""
+    """Number of output ids; must cover the tokeniser, with finite scores."""
     found, failure = _first_answer(reading, tokens)
     size = found.shape[-1]
     if size < reading.width:
@@ -95,7 +94,7 @@ def _check_scores(reading: ModuleBackbone, tokens: Tensor) -> int:
 def _check_sight(
     reading: ModuleBackbone, tokens: Tensor, vocabulary: Vocabulary, kind: str
 ) -> None:
-    """A causal module must not look ahead, and a masked one should look both ways."""
+    """Attention check: a causal module must not see the future, a masked one sees both sides."""
     if tokens.shape[1] < 2:
         return
     ahead = _moves(reading, tokens, changed=tokens.shape[1] - 1)
@@ -116,7 +115,7 @@ def _check_sight(
 
 
 def _moves(reading: ModuleBackbone, tokens: Tensor, *, changed: int) -> Tensor:
-    """(T,) bool: the places whose scores change where another token stands at one place."""
+    """(T,) bool: positions whose scores change when the token at one position is replaced."""
     rows = tokens.repeat(1 + PROBE_REPLACEMENTS, 1)
     original = int(tokens[0, changed])
     step = max(1, reading.width // (PROBE_REPLACEMENTS + 1))
@@ -127,7 +126,7 @@ def _moves(reading: ModuleBackbone, tokens: Tensor, *, changed: int) -> Tensor:
 
 
 def _may_pad(reading: ModuleBackbone, tokens: Tensor) -> bool:
-    """Whether the scores of a short text are the same beside a long one."""
+    """Whether the scores of a short text are unchanged when it is batched with a long one."""
     short = (tokens.shape[1] + 1) // 2
     if short == tokens.shape[1]:
         return False
@@ -142,11 +141,11 @@ def _lengths(tokens: Tensor) -> Tensor:
 
 
 def _differences(one: Tensor, other: Tensor) -> Tensor:
-    """|one - other|, nothing where a token can't come."""
+    """|one - other|, 0 where both are infinite (impossible tokens)."""
     return (one.float() - other.float()).abs().nan_to_num(nan=0.0)
 
 
 def _allowed(scores: Tensor, share: float) -> float:
-    """What may differ, never less than what numbers of so many bits can tell."""
+    """Absolute tolerance, at least the rounding error of the dtype."""
     greatest = scores.float()[scores.isfinite()].abs().max()
     return max(share, 8 * torch.finfo(scores.dtype).eps) * float(greatest)

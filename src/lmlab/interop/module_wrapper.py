@@ -1,4 +1,4 @@
-"""Anybody's model in the laboratory: a torch module and its tokeniser, scored like a run."""
+"""Wrapper for third-party models: a torch module and its tokeniser, scored like a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRAPPER_KINDS: dict[
     "causal": (WrappedCausalLM, "exact", ("LogProb", "Step")),
     "masked": (WrappedMaskedLM, "pseudo", ("LogProb", "Fill", "Logits")),
 }
-"""What a module can be: its system, the kind of its scores, and its protocols."""
+"""Kinds of modules: system, score kind and protocols of each."""
 NO_TRAINING_HISTORY = (
     "{name} was not trained here, so there is no course of a training for the doctor to look at; "
     "score, compare and inspect it instead."
@@ -55,9 +55,9 @@ def wrap_module(
     roles: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> TrainedModel:
-    """The model that `lmlab.wrap` gives, which see; `path` is where it was read from, if anywhere.
+    """Implementation of `lmlab.wrap`; `path` is where the model was loaded from, if anywhere.
 
-    The module is neither copied nor changed: what is trained in it later is scored later.
+    The module is neither copied nor changed: later training affects later scores.
     """
     if kind not in WRAPPER_KINDS:
         raise unknown_name("kind of module", kind, WRAPPER_KINDS)
@@ -102,7 +102,7 @@ def _check_symbols(vocabulary: Vocabulary, kind: str) -> None:
 def _system(
     module: nn.Module, tokenizer: AnyTokenizer, kind: str, window: int | None
 ) -> tuple[WrappedModel, list[str]]:
-    """The module as a system, found to be what it is said to be, and sentences on what is odd."""
+    """The module as a checked system, with notes on irregularities."""
     vocabulary, count = tokenizer.vocabulary, token_count(tokenizer)
     filler = vocabulary.pad if vocabulary.pad < count else 0
     reading = ModuleBackbone(module, count=count, filler=filler)
@@ -116,17 +116,17 @@ def _system(
         )
     system = WRAPPER_KINDS[kind][0](reading, vocabulary)
     if longest is not None:
-        # The last token of a text is predicted and never read, but by those that fill in.
+        # The last token of a text is predicted but never an input, except in masked LMs.
         system.window = longest - (1 if kind == "masked" else 0)
     return system, notes
 
 
 def max_input_length(module: nn.Module) -> int | None:
-    """Tokens that the module reads at most, where its config tells, as transformers' do."""
+    """Maximum input length of the module, if its config gives one, as in transformers."""
     told = getattr(getattr(module, "config", None), "max_position_embeddings", None)
     if not isinstance(told, int) or told < 2:
         return None
-    # RoBERTa and its like count places from after the padding's id.
+    # RoBERTa-like models offset positions by the padding id + 1.
     tables = [
         each
         for name, each in module.named_modules()
@@ -157,7 +157,7 @@ def _config(
     name: str,
     notes: list[str],
 ) -> dict[str, Any]:
-    """What a run's config.json would tell, as far as it is known."""
+    """The config.json of a corresponding run, as far as known."""
     return {
         "system": name,
         "size": "base",
@@ -168,7 +168,7 @@ def _config(
         "tokenizer": tokenizer.kind,
         "tokenizer_fingerprint": tokenizer.fingerprint(),
         "layout": asdict(layout),
-        # Without a fingerprint: what it was trained on is not known here.
+        # No fingerprint: the training data is unknown.
         "corpus": {"name": "", "spec": "", "fingerprint": "", "seed": 0},
         "training": {},
         "wrapped": {

@@ -1,4 +1,4 @@
-"""Encoders of texts for an index, from a run with `Encode` or from a checkpoint of the Hub."""
+"""Text encoders for a retrieval index, from a run with `Encode` or a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from lmlab.training.run_folder import (
 
 READ_CHUNK_BYTES = 2**20
 MIN_TOKENS = 2
-"""Tokens of any text: the start and the end."""
+"""Minimum number of tokens of a text: start and end token."""
 
 
 def open_encoder(path: Path | str) -> RetrievalEncoder:
-    """The encoder of a run's folder, or of a checkpoint's in the Hub's format."""
+    """Open the encoder of a run or of a Hugging Face checkpoint folder."""
     folder = Path(path)
     if is_hub_checkpoint(folder):
         return CheckpointEncoder(load_sentence_encoder(folder), folder)
@@ -52,7 +52,7 @@ def open_encoder(path: Path | str) -> RetrievalEncoder:
 
 
 def find_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
-    """The encoder that an index was built with, from where it was then."""
+    """The encoder that an index was built with, from its recorded path."""
     assert about.encoder is not None, "words need no encoder"
     if not about.encoder.path or not Path(about.encoder.path).is_dir():
         raise UserError(
@@ -63,8 +63,7 @@ def find_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
 
 
 def vectors_of_model(index: StoredIndex, model: TrainedModel) -> Floats | None:
-    """(N, W) the vectors of an index that this very model made of as much of each document as it
-    looks up by itself; None where another one did, or by less or more."""
+    """(N, W) vectors of an index made by this model at its own document length; else None."""
     system, built = model.system, index.about.encoder
     if built is None or not isinstance(system, WithDocuments):
         return None
@@ -76,9 +75,9 @@ def vectors_of_model(index: StoredIndex, model: TrainedModel) -> Floats | None:
 
 
 class RunEncoder:
-    """A run's own vectors of texts (`Encode`), and of questions where it tells them apart.
+    """Encoder from a run (`Encode`), with separate queries if it has them (`EncodeQueries`).
 
-    A run that looks documents up by itself reads as much of each here as it does there.
+    Documents of a retrieval model are truncated as in the model itself.
     """
 
     def __init__(self, model: TrainedModel) -> None:
@@ -106,7 +105,7 @@ class RunEncoder:
         return self._encode(texts, self._documents, self.description.max_length)
 
     def encode_queries(self, texts: Sequence[str]) -> Floats:
-        """(B, W) a vector for each question."""
+        """(B, W) a vector for each query."""
         return self._encode(texts, self._queries, self.window)
 
     def _encode(
@@ -129,7 +128,7 @@ class RunEncoder:
 
 
 class CheckpointEncoder:
-    """A checkpoint of the Hub's vectors of texts, pooled as sentence-transformers would."""
+    """Encoder from a Hugging Face checkpoint, pooled as in sentence-transformers."""
 
     def __init__(self, checkpoint: SentenceEncoder, folder: Path) -> None:
         self._checkpoint = checkpoint
@@ -147,7 +146,7 @@ class CheckpointEncoder:
         return self._encode(texts, self._checkpoint.conventions.document_prompt)
 
     def encode_queries(self, texts: Sequence[str]) -> Floats:
-        """(B, W) a vector for each question."""
+        """(B, W) a vector for each query."""
         return self._encode(texts, self._checkpoint.conventions.query_prompt)
 
     def _encode(self, texts: Sequence[str], prompt: str) -> Floats:
@@ -160,7 +159,7 @@ class CheckpointEncoder:
 
 
 def model_fingerprint(model: TrainedModel) -> str:
-    """Hash of a model's settings, weights and tokeniser, in memory: some have no files."""
+    """Hash of a model's settings, weights and tokeniser in memory, as some have no files."""
     digest = hashlib.blake2b(digest_size=16)
     settings = model.config.get("system_config", {})
     for told in (model.card.name, repr(settings), model.effective_source_tokenizer.fingerprint()):
@@ -172,7 +171,7 @@ def model_fingerprint(model: TrainedModel) -> str:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Hash of a checkpoint's files, those of its modules included."""
+    """Hash of a checkpoint's files, including those of its modules."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted({path for pattern in HUB_FILE_PATTERNS for path in folder.rglob(pattern)}):
         digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
@@ -183,7 +182,7 @@ def folder_fingerprint(folder: Path) -> str:
 
 
 def as_encoder(encoder: str | Path | TrainedModel | RetrievalEncoder) -> RetrievalEncoder:
-    """The encoder that is meant: a path, a model, or one already."""
+    """Resolve a path, a model or an encoder to an encoder."""
     if isinstance(encoder, (str, Path)):
         return open_encoder(encoder)
     return RunEncoder(encoder) if isinstance(encoder, TrainedModel) else encoder

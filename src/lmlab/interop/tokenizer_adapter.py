@@ -1,6 +1,6 @@
-"""Tokenisers of whatever make, as the laboratory asks of one: ids, texts, places and symbols.
+"""Tokeniser adapter: any tokeniser behind lmlab's interface (ids, texts, offsets, special tokens).
 
-Ours, the library `tokenizers`', transformers' and any object with encode, decode and a size.
+Accepts ours, those of `tokenizers` and transformers, and any object with encode, decode and a size.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from lmlab.interop.hf.tokenizer_files import SPECIAL_TOKEN_ROLES, has_pad
 
 SPECIAL_TOKEN_ARGUMENTS = ("start", "end", "unknown", "mask", "pad")
 SpecialToken = str | int | None
-"""A symbol by its spelling or its id; None where there is none."""
+"""A special token by its spelling or id; None if there is none."""
 ROLES_BY_KIND = {
     "causal": {"start": ("bos", "cls"), "end": ("eos", "sep")},
     "masked": {"start": ("cls", "bos"), "end": ("sep", "eos")},
 }
-"""Which of transformers' roles frame a text, the first that a tokeniser has."""
+"""Which of transformers' roles frame a text; the first that a tokeniser has."""
 OTHER_ROLES = {"unknown": "unk", "mask": "mask", "pad": "pad"}
 SIZE_ATTRIBUTES = ("vocab_size", "n_vocab", "get_vocab_size", "get_piece_size", "__len__")
-"""Attributes or methods that tell how many ids a tokeniser has."""
+"""Attributes or methods that give a tokeniser's vocabulary size."""
 FINGERPRINT_TOKENS = 1000
-"""Ids whose spelling goes into a fingerprint."""
+"""Number of ids whose spelling goes into a fingerprint."""
 LOOKAHEAD_CHARACTERS = 64
-"""Characters that may stand between two tokens."""
+"""Maximum number of characters between two tokens."""
 REPLACEMENT_CHARACTER = "\ufffd"
-"""What stands in a decoded text where a character's bytes are not all there."""
+"""Appears in a decoded text where a character's bytes are incomplete."""
 
 
 class TokenizerAdapter:
-    """Any object with encode and decode as a tokeniser of ours.
+    """Adapter of any object with encode and decode to our tokeniser interface.
 
-    Where it tells no places of its tokens, these are found by looking for each decoded token in
-    the text, from left to right; a token that can't be found stands at the place that was reached.
+    If it gives no offsets, each decoded token is searched for in the text from left to right; a
+    token that is not found gets an empty span at the current position.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -58,10 +58,10 @@ class TokenizerAdapter:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without start or end."""
+        """Token ids of a text, without start or end token."""
         try:
             found = self._encode(text)
-        except (LookupError, ValueError) as error:  # what a table says of a letter it has not
+        except (LookupError, ValueError) as error:  # raised by a table for an unknown character
             raise UserError(
                 f"the tokeniser can't read {text[:40]!r} ({type(error).__name__}: {error}); leave "
                 "such texts out, or give it an unknown token."
@@ -69,14 +69,14 @@ class TokenizerAdapter:
         return [int(id) for id in getattr(found, "ids", found)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without start or end."""
+        """Token ids of each text, without start or end token."""
         return [self.encode(text) for text in texts]
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text, and for each the characters [start, end) of the text it stands for."""
+        """Token ids of a text, and the character span [start, end) of each token."""
         ids, spans, reached = self.encode(text), list[tuple[int, int]](), 0
         while len(spans) < len(ids):
-            # Bytes of one character may be spread over tokens: as many as make it whole.
+            # A character's bytes may be spread over several tokens: join as many as complete it.
             whole = next(
                 (
                     n
@@ -90,28 +90,28 @@ class TokenizerAdapter:
         return ids, spans
 
     def characters_of(self, text: str, count: int) -> int:
-        """How many characters of a text its first `count` tokens stand for, to their end."""
+        """Number of characters covered by the first `count` tokens of a text."""
         spans = self.encode_with_offsets(text)[1][:count]
         return spans[-1][1] if spans else 0
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; symbols are dropped, but for the unknown one."""
+        """Decode ids into text; special tokens are dropped except the unknown token."""
         dropped = {*self.vocabulary.unpredictable, self.vocabulary.end}
         return self._spelled([id for id in map(int, ids) if id not in dropped])
 
     @property
     def symbols(self) -> frozenset[int]:
-        """Ids that stand for nothing in a text, as far as it tells them."""
+        """Ids of the special tokens, as far as known."""
         named = {*getattr(self._inner, "all_special_ids", ()), self.vocabulary.end}
-        # Where the end token serves as the unknown one too (GPT-2) it is a special token.
+        # If the end token doubles as the unknown token (GPT-2), it is a special token.
         words = {self.vocabulary.unknown} - {self.vocabulary.end}
         return frozenset((named | {*self.vocabulary.unpredictable}) - words - {None})
 
     def token(self, id: int) -> str:
-        """The token of an id; an id without one, as tiktoken's have, is padding's."""
+        """The token string of an id; that of padding for an id without one (tiktoken)."""
         try:
             return self._spelled([int(id)]) if int(id) < self._count else PAD
-        except Exception:  # a stranger's code may raise anything
+        except Exception:  # third-party code may raise anything
             return PAD
 
     def id(self, token: str) -> int | None:
@@ -126,7 +126,7 @@ class TokenizerAdapter:
         return ids[0] if len(ids) == 1 and self._spelled(ids) == token else None
 
     def with_vocabulary(self, vocabulary: Vocabulary) -> TokenizerAdapter:
-        """The same tokeniser with other tokens as its symbols."""
+        """The same tokeniser with other special tokens."""
         other = TokenizerAdapter(self._inner)
         other.vocabulary = vocabulary
         return other
@@ -143,7 +143,7 @@ class TokenizerAdapter:
 
     @cached_property
     def _table(self) -> Mapping[str, int] | None:
-        """Spellings to ids, where it tells them."""
+        """Vocabulary from spelling to id, if it provides one."""
         get = getattr(self._inner, "get_vocab", None)
         return get() if callable(get) else None
 
@@ -158,9 +158,9 @@ def adapt_tokenizer(
     symbols: Mapping[str, SpecialToken],
     roles: Mapping[str, str] | None = None,
 ) -> AnyTokenizer:
-    """A tokeniser of any make, with the symbols that are told, or that it tells itself.
+    """Adapt any tokeniser, with the given special tokens or else its own.
 
-    `roles` spell its symbols in transformers' words (bos, eos, …), where it does not tell them.
+    `roles` spell its special tokens by transformers' roles (bos, eos, …), if it has none itself.
     """
     for name in symbols:
         if name not in SPECIAL_TOKEN_ARGUMENTS:
@@ -174,7 +174,7 @@ def adapt_tokenizer(
 
 
 def token_count(tokenizer: AnyTokenizer) -> int:
-    """Ids that stand for something; padding may have one beyond them."""
+    """Number of real ids; padding may have one beyond them."""
     vocabulary = tokenizer.vocabulary
     if isinstance(tokenizer, Tokenizer):
         return vocabulary.size - (0 if has_pad(tokenizer) else 1)
@@ -186,7 +186,7 @@ def _known(tokenizer: Any) -> AnyTokenizer:
         return tokenizer
     if isinstance(tokenizer, hf.Tokenizer):
         return Tokenizer(tokenizer)
-    backend = getattr(tokenizer, "backend_tokenizer", None)  # transformers' fast ones
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # transformers' fast tokenisers
     if isinstance(backend, hf.Tokenizer):
         return Tokenizer(backend)
     if not callable(getattr(tokenizer, "encode", None)) or not callable(
@@ -200,13 +200,13 @@ def _known(tokenizer: Any) -> AnyTokenizer:
 
 
 def _roles(tokenizer: Any) -> dict[str, str]:
-    """How an object of transformers spells its symbols, by role."""
+    """The spelling of a transformers tokeniser's special tokens, by role."""
     found = {role: getattr(tokenizer, f"{role}_token", None) for role in SPECIAL_TOKEN_ROLES}
     return {role: str(token) for role, token in found.items() if token is not None}
 
 
 def _by_role(known: AnyTokenizer, kind: str, roles: Mapping[str, str]) -> dict[str, int | None]:
-    """Ids of the symbols by what a tokeniser says, else by their customary names."""
+    """Ids of the special tokens by declared role, else by their usual names."""
     found: dict[str, int | None] = {
         name: getattr(known.vocabulary, name) for name in SPECIAL_TOKEN_ARGUMENTS
     }
@@ -237,7 +237,7 @@ def _id(known: AnyTokenizer, name: str, symbol: SpecialToken) -> int | None:
 
 
 def _vocabulary(count: int, ids: Mapping[str, int | None]) -> Vocabulary:
-    """Padding that is another symbol too, or nothing, gets an id beyond the tokeniser's."""
+    """Build the vocabulary; missing or shared padding gets an id beyond the tokeniser's."""
     found = dict(ids)
     if found["start"] == found["end"]:
         found["start"] = None
@@ -252,13 +252,13 @@ def _without_symbols(count: int) -> Vocabulary:
 
 
 def _encoder(inner: Any) -> Callable[[str], Any]:
-    """Its way to encode a text without symbols."""
-    if hasattr(inner, "encode_ordinary"):  # tiktoken's, which refuses symbols in a text otherwise
+    """Its function to encode a text without special tokens."""
+    if hasattr(inner, "encode_ordinary"):  # tiktoken, which otherwise rejects special tokens
         ordinary: Callable[[str], Any] = inner.encode_ordinary
         return ordinary
     try:
         asked = "add_special_tokens" in inspect.signature(inner.encode).parameters
-    except (TypeError, ValueError):  # compiled code tells no signature
+    except (TypeError, ValueError):  # compiled code has no signature
         asked = False
     if asked:
         return lambda text: inner.encode(text, add_special_tokens=False)
@@ -283,9 +283,9 @@ def _size(inner: Any) -> int:
 
 
 def _span(piece: str, text: str, reached: int) -> tuple[int, int]:
-    """Where a piece stands in what is left of a text, the white space around it left out.
+    """Span of a token string in the rest of a text, without surrounding white space.
 
-    An empty place at what was reached where it does not; letters may be in another case.
+    An empty span at `reached` if it is not found; case may differ.
     """
     bare = piece.strip()
     if piece and text.startswith(piece, reached):

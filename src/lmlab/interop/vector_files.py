@@ -1,11 +1,11 @@
-"""Vectors of texts as an .npz file that numpy opens with allow_pickle=False.
+"""Text embeddings as an .npz file that numpy opens with allow_pickle=False.
 
 | field | shape | what it is |
 |---|---|---|
 | vectors | (N, W) float32; with tokens (M, W) | a vector for each text, or for each token |
 | texts | uint8 | a JSON list of the N texts in UTF-8: `json.loads(bytes(file["texts"]))` |
 | lines | (N,) int64 | the line of each text in its file, or its number, from 1 |
-| truncated | (N,) bool | whether the text was longer than the model reads |
+| truncated | (N,) bool | whether the text was truncated to the model's maximum length |
 | about | uint8 | a JSON object: system, run, layer, pooling |
 
 and with tokens
@@ -13,9 +13,9 @@ and with tokens
 | offsets | (N + 1,) int64 | the tokens of text i are rows offsets[i] to offsets[i + 1] |
 | tokens | (M,) str | as the vocabulary spells them |
 | starts, ends | (M,) int64 | the characters [start, end) of each token in its text |
-| special | (M,) bool | special tokens, which are none of the text's own |
+| special | (M,) bool | whether it is a special token |
 
-Texts are JSON, not an array of strings: numpy would make every entry as long as the longest text.
+Texts are JSON, not an array of strings: numpy would pad every entry to the longest text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SUFFIX = ".npz"
 
 
 def check_vector_path(path: Path) -> None:
-    """A UserError where vectors can't be written to a path; told before anything is computed."""
+    """Raise a UserError if vectors can't be written to a path, before anything is computed."""
     if path.suffix != SUFFIX:
         raise UserError(f"--out must end in {SUFFIX}, got {path}; try {path.with_suffix(SUFFIX)}.")
     if path.is_dir():
@@ -57,7 +57,7 @@ def check_vector_path(path: Path) -> None:
 
 
 class _Column:
-    """One array of the file, appended to on the disk."""
+    """One array of the file, appended to on disk."""
 
     def __init__(self, folder: Path, dtype: str, width: int | None = None) -> None:
         self.dtype, self.width, self.rows = np.dtype(dtype), width, 0
@@ -80,9 +80,9 @@ class _Column:
 
 
 class VectorWriter:
-    """Writes encoded texts one by one, in bounded memory; the file appears whole or not at all.
+    """Writes embeddings of texts one by one, in bounded memory and atomically.
 
-    A context: leaving it by an error leaves nothing behind.
+    A context manager: on an error no file is left behind.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class VectorWriter:
         self.texts, self.truncated, self.width = 0, 0, 0
         self._columns: dict[str, _Column] = {}
         self._spellings: dict[str, int] = {}
-        """Tokens met so far, each with its number in the column of tokens."""
+        """Index of each distinct token string so far."""
 
     def __enter__(self) -> VectorWriter:
         return self
@@ -111,7 +111,7 @@ class VectorWriter:
                 column.file.close()
 
     def add(self, encoded: TextEmbedding, line: int) -> None:
-        """Append a text that stands at a line of its file."""
+        """Append a text from a line of its file."""
         with telling_disk_errors(self.path):
             vectors = encoded.token_vectors
             if vectors is None:
@@ -162,7 +162,7 @@ class VectorWriter:
                             member.write(piece)
 
     def _write_tokens(self, member: IO[bytes], column: _Column) -> None:
-        """The tokens themselves, all as wide as the longest of those that were met."""
+        """Write the token strings, padded to the longest."""
         spelled = np.array(list(self._spellings), dtype=np.str_).astype("<U")
         _write_header(member, spelled.dtype, column.shape)
         for piece in column.pieces():

@@ -1,8 +1,8 @@
-"""word2vec's two file formats, text and binary, in and out (Mikolov et al. 2013).
+"""word2vec file formats, text and binary, read and write (Mikolov et al. 2013).
 
-Both begin with a line of the number of words and the width. Text: a line for each word, the word
-and its numbers parted by spaces. Binary: the word, a space, and its numbers as little-endian
-32-bit floats; word2vec ends each with a line feed, and others leave it out.
+Both begin with a line of the number of words and the width. Text: one line per word, the word and
+its numbers separated by spaces. Binary: the word, a space, and its numbers as little-endian 32-bit
+floats; word2vec ends each record with a line feed, other tools omit it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lmlab.core.integer_parsing import parse_integer
 from lmlab.scoring.word_vectors import WordVectors
 
 BINARY_SUFFIX = ".bin"
-"""How the name of a binary file ends."""
+"""Suffix of binary files."""
 MAX_WORD_BYTES = 1 << 16
-"""Bytes after which what was taken for a word is none."""
+"""Maximum bytes of a word; more means a malformed file."""
 
 
 def write_word2vec(path: Path | str, vectors: WordVectors) -> None:
-    """Write word vectors, binary where the name ends in .bin, else text; whole or not at all.
+    """Write word vectors atomically, binary if the name ends in .bin, else text.
 
-    Numbers are written in full, so that what is read back is the same to the bit.
+    Numbers are written in full precision, so that reading restores the same bits.
     """
     path = Path(path)
     spaced = [word for word in vectors.words if not word or any(map(str.isspace, word))]
@@ -49,14 +49,14 @@ def _records(vectors: WordVectors, *, binary: bool) -> Iterator[bytes]:
         if binary:
             yield word.encode() + b" " + vector.astype("<f4").tobytes() + b"\n"
         else:
-            # The shortest decimal that gives the same 32 bits back.
+            # The shortest decimal that restores the same 32 bits.
             yield " ".join([word, *(str(number) for number in vector)]).encode() + b"\n"
 
 
 def read_word2vec(path: Path | str) -> WordVectors:
-    """Word vectors from a file of either format; which of them it is, its bytes tell.
+    """Read word vectors from a file of either format, detected from its content.
 
-    A word that comes again is left out, as the first is the one that was meant.
+    Of a repeated word the first occurrence is kept.
     """
     try:
         with Path(path).open("rb") as file:
@@ -80,7 +80,7 @@ def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
         raise UserError(
             f"{path} is no word2vec file: its first line is not the number of words and the width."
         )
-    # A word has at least one byte, and so has each of its numbers with the space before it.
+    # Each word has at least one byte, and each of its numbers two: a space and a digit.
     least = 2 * count * width
     held = os.fstat(file.fileno()).st_size
     if width < 1 or least > held:
@@ -92,7 +92,7 @@ def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
 
 
 def _is_binary(file: BinaryIO, width: int) -> bool:
-    """Whether the first record is not a word and `width` numbers in letters on one line."""
+    """Whether the first record is not a text line of a word and `width` numbers."""
     parts = file.readline(MAX_WORD_BYTES + 64 * width).rstrip(b"\r\n ").split(b" ")
     try:
         return len([float(part) for part in parts[1:]]) != width
@@ -133,7 +133,7 @@ def _read_binary(
         numbers = file.read(4 * width)
         if len(numbers) != 4 * width:
             raise UserError(f"{path} ends in the middle of word {place + 1} of {count}.")
-        # The line feed after the word before it.
+        # Strip the line feed that ends the previous record.
         words.append(bytes(letters).lstrip(b"\n").decode(errors="replace"))
         vectors[place] = np.frombuffer(numbers, dtype="<f4")
     return words, vectors

@@ -1,4 +1,4 @@
-"""Many texts as tokens, at once where the tokeniser can."""
+"""Batch tokenisation, where the tokeniser supports it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lmlab.core.protocols import TokenizerProtocol
 
 @runtime_checkable
 class BatchTokenizer(Protocol):
-    """A tokeniser that is quicker with many texts than with one after another."""
+    """A tokeniser with a fast method for many texts."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 def batch_encode(pieces: TokenizerProtocol, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of each text."""
+    """Token ids of each text."""
     if isinstance(pieces, BatchTokenizer):
         return pieces.encode_batch(texts)
     return [pieces.encode(text) for text in texts]

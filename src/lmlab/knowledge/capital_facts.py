@@ -1,4 +1,4 @@
-"""What is known of countries, their capitals and other cities, as the languages speak of them."""
+"""Knowledge base of countries, capitals and cities, matching the capitals corpora."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lmlab.knowledge.knowledge_base import (
 )
 
 CAPITAL_RELATIONS = ("capital", "capital of", "city", "city of", "in Chinese", "in English")
-"""Each that is followed by the same the other way round."""
+"""Relations; each is followed by its inverse."""
 
 
 @cache
 def capitals_knowledge() -> KnowledgeBase:
     """Countries, their capitals and other cities, which belongs to which, and their Chinese names.
 
-    A Chinese name is an entity of its own, so that what something is called is a fact as well.
+    A Chinese name is an entity of its own, so that naming is a relation too.
     """
     names: dict[str, None] = {}
     for each in country_table():
@@ -54,7 +54,7 @@ def stated_capitals_knowledge() -> KnowledgeBase:
 
 
 def _facts(country: Country, numbers: dict[str, int]) -> list[Fact]:
-    """What is known of a country, both ways."""
+    """Facts of a country, in both directions."""
     told = (
         (country.country_en, "capital", country.capital_en),
         (country.country_en, "city", country.city_en),
@@ -71,7 +71,7 @@ def _facts(country: Country, numbers: dict[str, int]) -> list[Fact]:
 
 
 def _is_of(fact: Fact, countries: Collection[int]) -> bool:
-    """Whether a fact tells the capital of one of some countries, in either direction."""
+    """Whether a fact states the capital of one of some countries, in either direction."""
     if fact.relation == CAPITAL_RELATIONS.index("capital"):
         return fact.subject in countries
     return fact.relation == CAPITAL_RELATIONS.index("capital of") and fact.object in countries

@@ -1,4 +1,4 @@
-"""What entities look like to a model: vectors from how they are related, and from what is said."""
+"""Entity embeddings from the knowledge graph (FastRP) and from glosses."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from lmlab.knowledge.knowledge_base import KnowledgeBase
 
 EntityVectorSource = Literal["graph", "glosses", "both"]
 NEIGHBOUR_WEIGHTS = (0.5, 1.0, 1.0, 1.0)
-"""How much an entity's own vector counts, and what lies one, two and three facts away."""
+"""Weights of an entity's own vector and of its neighbours at distance one, two and three."""
 
 
 def graph_vectors(knowledge: KnowledgeBase, width: int, *, generator: torch.Generator) -> Tensor:
-    """(N, width) vectors of length one, alike where entities have the same neighbours.
+    """(N, width) unit vectors, similar for entities with the same neighbours.
 
-    Every entity starts as a random vector x⁰, plus one for each part that it plays in facts
-    (subject or object of a relation), and hands it on to whom facts join it with,
+    Every entity starts as a random vector x⁰, plus one for each role it has in facts (subject or
+    object of a relation), which is propagated along the facts,
 
         x^k = normalise(D⁻¹ A x^{k-1}),   e = normalise(Σ_k w_k x^k),   k = 0 … 3,
 
-    so that inner products are about those of the distributions over neighbourhoods (FastRP, Chen
-    et al. 2019), without any training. Cost O(facts · width).
+    so that inner products approximate those of the neighbourhood distributions (FastRP, Chen et al.
+    2019), without any training. Cost O(facts · width).
     """
     count = len(knowledge.entities)
     vectors = torch.randn(count, width, generator=generator)
@@ -54,11 +54,11 @@ def gloss_vectors(
     *,
     unknown: int | None,
 ) -> Tensor:
-    """(N, width) vectors of length one, of the words of each title and description.
+    """(N, width) unit vectors from the words of each title and description.
 
-    The mean of the token vectors (V, W), weighted by log(N / entities that have the token), less
-    what all have in common, turned onto its `width` ≤ W principal axes. An entity of which nothing
-    is said has zeros. Cost O(tokens · W + N · W²).
+    The mean of the token vectors (V, W), weighted by idf log(N / entities with the token), centred
+    and projected onto its `width` ≤ W principal components. An entity without words is zero. Cost
+    O(tokens · W + N · W²).
     """
     told = [f"{each.title} {each.description}".strip() for each in knowledge.entities]
     texts = [[id for id in ids if id != unknown] for ids in batch_encode(pieces, told)]
@@ -78,17 +78,17 @@ def gloss_vectors(
 
 
 def _once(flat: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Each token of each text once, and a one for it."""
+    """Each distinct token of each text, with a one for it."""
     texts = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     tokens = torch.unique(texts * size + flat) % size
     return tokens, torch.ones(len(tokens))
 
 
 class EntityEmbeddings(nn.Module):
-    """e = W [graph | gloss] + b: fixed vectors of N entities, and a learned map of them.
+    """Entity embeddings e = W [graph | gloss] + b: N fixed vectors and a learned projection.
 
-    The vectors are made before training (`meet`), of the facts, of the titles and descriptions in
-    the token vectors of the model that is built on, or of both one after the other.
+    The vectors are computed before training (`setup_vectors`), from the facts, from titles and
+    descriptions in the token vectors of the underlying model, or from both, concatenated.
     """
 
     vectors: Tensor
@@ -114,7 +114,7 @@ class EntityEmbeddings(nn.Module):
     def setup_vectors(
         self, pieces: TokenizerProtocol | None, tokens: Tensor, *, unknown: int | None
     ) -> None:
-        """Make the vectors, given the token vectors (V, W) of the model that is built on."""
+        """Compute the vectors, given the token vectors (V, W) of the underlying model."""
         made = []
         if self.graph_width:
             generator = torch.Generator().manual_seed(self.seed)
@@ -126,6 +126,6 @@ class EntityEmbeddings(nn.Module):
         self.vectors.copy_(torch.cat(made, -1))
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """(…, E) of the entities of these numbers."""
+        """(…, E) embeddings of the entities with these ids."""
         vectors: Tensor = self.project(self.vectors[numbers])
         return vectors

@@ -1,4 +1,4 @@
-"""Finding in a text what may be a mention of an entity: the words of its aliases."""
+"""Mention candidates by alias matching, with entity priors (KnowBert's candidate generator)."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ from lmlab.knowledge.knowledge_base import KnowledgeBase
 
 
 class WordStartFinder(Protocol):
-    """Knows where words begin, once it has met the tokeniser."""
+    """Knows where words begin, after `setup_tokenizer`."""
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None: ...
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
-        """(B, T) bool: where a word begins, among the places that are `allowed` (B, T)."""
+        """(B, T) bool: word starts among the positions `allowed` (B, T)."""
         ...
 
 
 class EntityLexicon:
-    """Mentions by the aliases of a knowledge base, with candidates and priors.
+    """Mention detection by the aliases of a knowledge base, with candidates and priors.
 
         p(entity | words) = count(words, entity) / Σ count(words, ·)
 
-    Of each alias the `most` entities with the largest counts are candidates, the most frequent
-    first, and their priors sum to one. Aliases are compared as tokens and stand at whole words;
-    every alias that stands somewhere is a mention, also inside another, as in Peters et al. 2019:
-    [Purple [Rain]]. What is hidden belongs to no mention, so that neither a mask's candidates nor
-    its being a mention at all tell what it hides. An alias with a token that the tokeniser does not
-    know is never found. Cost: O(T) looks into a table for each length of the aliases with the same
-    first token; meeting the tokeniser encodes every alias once.
+    Of each alias the `most` entities with the largest counts are candidates, in descending order,
+    and their priors sum to one. Aliases are compared as tokens at word boundaries; every match is a
+    mention, also inside another, as in Peters et al. 2019: [Purple [Rain]]. Masked tokens belong to
+    no mention, so that neither candidates nor the mention itself leak what is masked. An alias with
+    a token unknown to the tokeniser is never matched. Cost: O(T) table look-ups for each length of
+    the aliases with the same first token; `setup_tokenizer` encodes every alias once.
     """
 
     def __init__(self, knowledge: KnowledgeBase, words: WordStartFinder, *, most: int = 30) -> None:
@@ -52,20 +51,20 @@ class EntityLexicon:
         self.words = words
         self.max_candidates = most
         self._numbers: dict[tuple[int, ...], int] = {}
-        """Aliases by their tokens."""
+        """Alias ids by their tokens."""
         self._lengths: dict[int, tuple[int, ...]] = {}
-        """By its first token, how long an alias can be, the longest first."""
+        """Possible alias lengths by first token, longest first."""
         self._first: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
-        """(A + 1,) where the candidates of each alias begin in the two lists."""
+        """(A + 1,) start of each alias's candidates in the two lists."""
         self._entities: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._priors: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
 
     def __len__(self) -> int:
-        """Aliases that the tokeniser can write."""
+        """Number of aliases that the tokeniser can encode."""
         return len(self._numbers)
 
     def setup_tokenizer(self, pieces: TokenizerProtocol, *, unknown: int | None) -> None:
-        """Learn how the tokeniser writes the aliases."""
+        """Tokenise the aliases."""
         self.words.setup_tokenizer(pieces)
         texts = list(dict.fromkeys(alias.words for alias in self.knowledge.aliases))
         written = dict(zip(texts, map(tuple, batch_encode(pieces, texts)), strict=True))
@@ -97,9 +96,9 @@ class EntityLexicon:
         self._priors = np.array(priors, dtype=np.float32)
 
     def find(self, batch: Batch, allowed: Tensor) -> MentionSpans:
-        """The mentions in the rows of a batch among the places that are `allowed` (B, T).
+        """The mentions in the rows of a batch among the positions `allowed` (B, T).
 
-        What the batch tells of entities is told of the mentions that stand at just these places.
+        Gold entities of the batch are assigned to mentions with exactly the same span.
         """
         starts = self.words.starts(batch, allowed)
         stops = starts | ~allowed
@@ -131,7 +130,7 @@ class EntityLexicon:
     def _match(
         self, tokens: list[int], begin: list[bool], stop: list[bool], may: list[bool]
     ) -> list[tuple[int, int, int]]:
-        """Place, length and alias of each mention in a row, by their places."""
+        """Position, length and alias of each mention in a row, by position."""
         found = []
         for place, token in enumerate(tokens):
             if not begin[place] or token not in self._lengths:
@@ -148,7 +147,7 @@ class EntityLexicon:
     def _candidates(
         self, aliases: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(M, C) the candidates of some aliases and their priors, C the most that one has."""
+        """(M, C) candidates of some aliases and their priors, C the maximum."""
         first, last = self._first[aliases], self._first[aliases + 1]
         most = int((last - first).max(initial=0))
         places = first[:, None] + np.arange(most)
@@ -161,7 +160,7 @@ class EntityLexicon:
 
 
 def with_gold_entities(spans: MentionSpans, entities: Tensor) -> MentionSpans:
-    """The same with the entities (B, T) that a corpus tells of just the same places."""
+    """The spans with the gold entities (B, T) of a corpus, where they match exactly."""
     known = annotated_spans(entities)
     table = zip(known.rows.tolist(), known.first.tolist(), known.last.tolist(), strict=True)
     names = dict(zip(table, known.entities.tolist(), strict=True))

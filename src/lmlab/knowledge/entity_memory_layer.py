@@ -1,4 +1,4 @@
-"""A memory of entities between layers (Févry et al. 2020, Entities as Experts)."""
+"""Entity memory layer (Févry et al. 2020, Entities as Experts)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lmlab.core.view import View
 
 
 class EntityMemory(HiddenMemory):
-    """X² = W_b E_m at the start of each mention m, 0 elsewhere; X³ = LayerNorm(X² + X¹).
+    """Entity memory: X² = W_b E_m at the start of mention m, else 0; X³ = LayerNorm(X² + X¹).
 
-    With e_j the entities' vectors (`entities`, learnt, shared with what predicts entities):
+    With e_j the entity embeddings (`entities`, learned, shared with entity prediction):
 
         h_m = W_f [x_start ‖ x_end],   α = softmax_j(e_j · h_m),   E_m = Σ_j α_j e_j
 
-    over all N entities in training, in use over the `nearest` ones of each mention. Where the view
-    tells no mentions it looks up those that its own layer of tags (begins, goes on, outside) finds.
-    The notes (004) keep x_i at other places; added to X¹ that would double it, so the paper's zero
-    is taken. Values (B, T, W), M mentions; cost M · N · entity width.
+    over all N entities in training, and over the `nearest` ones of each mention in inference. If
+    the view has no mentions, those detected by its own BIO tagger are used. At other positions X²
+    is zero, as in the paper: x_i added to X¹ would double it. Values (B, T, W), M mentions; cost M
+    · N · entity width.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class EntityMemory(HiddenMemory):
 
 
 class EntityPrediction(HiddenMemory):
-    """log p(entity | mention) = log softmax_j(e_j · W [x_start ‖ x_end]) from the last layer.
+    """Entity prediction: log softmax_j(e_j · W [x_start ‖ x_end]) from the last layer.
 
-    EaE's EntityPred. It changes no hidden state.
+    EaE's EntityPred. It leaves the hidden states unchanged.
     """
 
     def __init__(self, entities: nn.Embedding, width: int) -> None:
@@ -96,12 +96,12 @@ class EntityPrediction(HiddenMemory):
 
 
 def span_endpoints(values: Tensor, spans: MentionSpans) -> Tensor:
-    """(M, 2W) the hidden states of each mention's first and last place side by side."""
+    """(M, 2W) hidden states of each mention's first and last position, concatenated."""
     return torch.cat([values[spans.rows, spans.first], values[spans.rows, spans.last]], -1)
 
 
 def top_k_softmax(scores: Tensor, nearest: int | None) -> Tensor:
-    """(M, N) softmax of the scores over the `nearest` highest of each row, or over all; 0 else."""
+    """(M, N) softmax over the `nearest` highest scores of each row, or over all; 0 elsewhere."""
     if nearest is None or nearest >= scores.shape[1]:
         return torch.softmax(scores, -1)
     best = scores.topk(nearest, -1)

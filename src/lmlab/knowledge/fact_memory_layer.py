@@ -1,4 +1,4 @@
-"""A memory of facts after the last layer (Verga et al. 2020, Facts as Experts)."""
+"""Fact memory layer: key-value memory of triples (Verga et al. 2020, Facts as Experts)."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ ObjectsByFact = Mapping[tuple[int, int], Sequence[int]]
 
 
 class FactTable(nn.Module):
-    """F facts by number: (subject, relation) and its objects. Data, no parameters.
+    """F facts by id: (subject, relation) and its objects. Data, no parameters.
 
-    The objects stand in one list, as few facts have many: of WordNet's one has 661, most have one.
-    It is saved with the weights, and takes the size of what is loaded.
+    The objects are one flat list, as few facts have many: in WordNet one has 661, most have one. It
+    is saved with the weights, and resized to what is loaded.
     """
 
     keys: Tensor
     """(F, 2) subject and relation."""
     objects: Tensor
-    """(O,) the objects of all facts, those of each side by side."""
+    """(O,) the objects of all facts, those of one fact consecutive."""
     fact_of_object: Tensor
-    """(O,) the fact that each of them is of."""
+    """(O,) the fact that each object belongs to."""
 
     def __init__(self, facts: ObjectsByFact) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class FactTable(nn.Module):
         return len(self.keys)
 
     def write(self, facts: ObjectsByFact) -> None:
-        """Let these be all facts, from now on."""
+        """Replace all facts."""
         kept = {key: tuple(objects) for key, objects in facts.items() if objects}
         counts = torch.tensor([len(objects) for objects in kept.values()], dtype=torch.long)
         flat = [each for objects in kept.values() for each in objects]
@@ -74,7 +74,7 @@ class FactTable(nn.Module):
         return dict(zip(keys, map(tuple, found), strict=True))
 
     def object_probabilities(self, liked: Tensor) -> Tensor:
-        """(Q, O) softmax of what is liked of each object (Q, O) among those of the same fact."""
+        """(Q, O) softmax of the object scores `liked` (Q, O) among those of the same fact."""
         owners = self.fact_of_object.expand(len(liked), -1)
         none = liked.new_full((len(liked), len(self)), -torch.inf)
         best = none.scatter_reduce(1, owners, liked.detach(), "amax").gather(1, owners)
@@ -90,19 +90,19 @@ class FactTable(nn.Module):
 
 
 class FactMemory(HiddenMemory):
-    """What is known of a hidden mention m, looked up by the place where it stands.
+    """Key-value fact memory, queried at each masked mention m.
 
-    With e the entities' vectors, shared with the memory of entities, and x the last layer's:
+    With e the entity embeddings, shared with the entity memory, and x the last layer's states:
 
-        a_f = W_a [e_subject ‖ r_relation],   a_∅ learnt            the key of a fact, the null one
-        β = softmax_f(a_f · W_v [x_start ‖ x_end])                  which facts
-        b_f = Σ_o softmax_{o of f}(e_o · W_z [x_start ‖ x_end]) e_o  the value: objects, weighed
+        a_f = W_a [e_subject ‖ r_relation],   a_∅ learned           fact keys, and the null fact's
+        β = softmax_f(a_f · W_v [x_start ‖ x_end])                  attention over facts
+        b_f = Σ_o softmax_{o of f}(e_o · W_z [x_start ‖ x_end]) e_o  value: weighted objects
         ĝ = β_∅ g + Σ_f β_f b_f,   g = W_c [x_start ‖ x_end]        λ = β_∅: no fact, so the text
         log p(entity) = log softmax_j(e_j · ĝ)
 
-    Only facts of the `nearest` keys count in use, all in training. ĝ also goes back to the hidden
-    states of the mention, x + W_o ĝ, so that words come from facts too; at other places nothing is
-    changed. M mentions, Q of them hidden behind the symbol `mask`; O objects of all facts; cost
+    In inference only the `nearest` keys count, in training all. ĝ is also added to the hidden
+    states of the mention, x + W_o ĝ, so that token predictions use facts too; other positions are
+    unchanged. M mentions, Q of them masked by the token `mask`; O objects in all facts. Cost:
     Q · (F · entity width + O).
     """
 
@@ -161,22 +161,22 @@ class FactMemory(HiddenMemory):
         return torch.cat([self.key(pairs), self.null[None]])
 
     def _mix(self, scores: Tensor, ends: Tensor, context: Tensor) -> Tensor:
-        """(Q, D) ĝ of each hidden mention."""
+        """(Q, D) ĝ of each masked mention."""
         weights = top_k_softmax(scores, None if self.training else self.top_k)
         facts, null = weights[:, :-1], weights[:, -1:]
         table, vectors = self.table, self.entities.weight
         liked = (self.choose(ends) @ vectors.T)[:, table.objects]
-        # (Q, O) how much of the answer each object of each fact is, and then (Q, N) each entity.
+        # (Q, O) weight of each object of each fact, then (Q, N) of each entity.
         shares = facts[:, table.fact_of_object] * table.object_probabilities(liked)
         each = shares.new_zeros(len(scores), len(vectors)).index_add(1, table.objects, shares)
         return null * context + each @ vectors
 
     def _supported(self, spans: MentionSpans, asked: Tensor, rows: int) -> Tensor:
-        """(Q, F + 1) bool: whether the text shows a fact's subject and hides one of its objects.
+        """(Q, F + 1) bool: whether the text shows a fact's subject and masks one of its objects.
 
-        So Verga et al. know which fact a sentence speaks of, though nobody tells them. Where there
-        is none it is the null fact. Nothing is right where no entity is told, nor where another
-        hidden mention might be the subject: the paper hides one at a time.
+        Verga et al.'s distant supervision of the retrieved fact. Without one it is the null fact.
+        No label where the gold entity is unknown, or where another masked mention might be the
+        subject: the paper masks one at a time.
         """
         shown = ~asked & (spans.entities != NO_ENTITY)
         present = torch.zeros(rows, len(self.entities.weight), dtype=torch.bool)
@@ -193,7 +193,7 @@ class FactMemory(HiddenMemory):
         return torch.cat([facts, (told & alone & ~facts.any(1))[:, None]], 1)
 
     def _spread(self, told: Tensor, spans: MentionSpans, asked: Tensor, values: Tensor) -> Tensor:
-        """(B, T, W) what was found (Q, W) at all places of each hidden mention, 0 elsewhere."""
+        """(B, T, W) memory outputs (Q, W) at all positions of each masked mention, 0 elsewhere."""
         rows, first, last = spans.rows[asked], spans.first[asked], spans.last[asked]
         place = torch.arange(values.shape[1], device=values.device)
         which, places = ((place >= first[:, None]) & (place <= last[:, None])).nonzero(

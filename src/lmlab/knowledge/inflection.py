@@ -1,4 +1,4 @@
-"""Inflected forms of English lemmas, as WordNet's lists of exceptions and the rules give them."""
+"""English inflection of lemmas, by rules and WordNet's exception lists."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from lmlab.data.wordnet.compact_format import Exceptions
 
 VOWELS = "aeiou"
 MAX_COMPARABLE_LETTERS = 8
-"""Letters of an adjective that is still compared by an ending: shallow, but not beautiful."""
+"""Maximum letters of an adjective compared by an ending: shallow, but not beautiful."""
 SIBILANT_ENDINGS = ("s", "x", "z", "ch", "sh")
 
 
 class Inflections:
-    """From a lemma and its part of speech to the forms in which it stands in texts.
+    """From a lemma and its part of speech to its inflected forms.
 
-    Nouns have a plural and verbs `-s`, `-ed`, `-ing`; adjectives of one word `-er`, `-est`. Of a
-    noun of several words the last is inflected, of a verb the first. Where WordNet lists forms of
-    a lemma (wolves, abetted), they come besides; a form that nobody writes (`goed`) does no harm
-    where texts are looked at.
+    Nouns have a plural and verbs `-s`, `-ed`, `-ing`; adjectives of one word `-er`, `-est`. In a
+    noun of several words the last is inflected, in a verb the first. Irregular forms listed by
+    WordNet (wolves, abetted) are added; wrong forms (`goed`) are harmless, as no text has them.
     """
 
     def __init__(self, exceptions: Exceptions) -> None:
@@ -28,7 +27,7 @@ class Inflections:
                     listed.setdefault(lemma, []).append(form.replace("_", " "))
 
     def __call__(self, lemma: str, part_of_speech: str) -> list[str]:
-        """The forms of a lemma in lower case (words with spaces between), itself left out."""
+        """The forms of a lemma in lower case (words separated by spaces), without the lemma."""
         if " " not in lemma:
             return self._forms(lemma, part_of_speech)
         if part_of_speech == "n":
@@ -62,7 +61,7 @@ def noun_forms(word: str) -> list[str]:
 
 
 def verb_forms(word: str) -> list[str]:
-    """The third person, the past and the present participle: carries, carried, carrying."""
+    """Third person, past and present participle: carries, carried, carrying."""
     if word.endswith("e"):
         going = f"{word}ing" if word.endswith(("ee", "oe", "ye")) else f"{word[:-1]}ing"
         return [add_s(word), f"{word}d", going]
@@ -72,7 +71,7 @@ def verb_forms(word: str) -> list[str]:
 
 
 def adjective_forms(word: str) -> list[str]:
-    """The comparative and the superlative: finer, finest; drier, driest; of short words alone."""
+    """Comparative and superlative of short words: finer, finest; drier, driest."""
     if len(word) > MAX_COMPARABLE_LETTERS:
         return []
     if word.endswith("e"):

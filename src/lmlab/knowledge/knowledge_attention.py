@@ -1,19 +1,19 @@
-"""KAR: entities linked to the mentions of a text, and read back by all of its words.
+"""Knowledge attention and recontextualisation (KAR): KnowBert's entity linker inside an encoder.
 
-Knowledge attention and recontextualisation (Peters et al. 2019), as 004 numbers its steps:
+Peters et al. 2019, in seven steps:
 
-    1  H^proj = H W₁ + b₁                                             into the width E of entities
-    2  s_m = Σ_t a_t h_t^proj over the places of mention m            self-attentive pooling
+    1  H^proj = H W₁ + b₁                                             project to entity width E
+    2  s_m = Σ_t a_t h_t^proj over the positions of mention m         self-attentive pooling
     3  S^e = TransformerBlock(S)                                      over the mentions of a row
     4  ψ_mk = MLP(p_mk, s_m^e · e_mk);  ψ̃ = softmax over ψ ≥ δ;  ẽ_m = Σ_k ψ̃_mk e_mk
        ẽ_m = e_NULL where no candidate reaches δ
     5  s'_m = s_m^e + ẽ_m
     6  H'^proj = MLP(MultiHeadAttn(H^proj, S', S'))
-    7  H' = H'^proj W₂ + b₂ + H,   W₂ = W₁⁺ at the start
+    7  H' = H'^proj W₂ + b₂ + H,   W₂ = W₁⁺ at initialisation
 
-004 calls W₂ the inverse of W₁, which is not square: it is the pseudo-inverse. Words may also look
-at e_NULL, which stands beside the mentions of every row: so a row without any has something to
-read, and a word need not read of a mention.
+W₁ is not square, so W₂ starts as its pseudo-inverse. Words may also attend to e_NULL, which is
+added to the mentions of every row: so rows without mentions have something to attend to, and a word
+need not attend to a mention.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ from lmlab.layers.weight_init import init_transformer_weights
 SCORING_UNITS = 100
 """Hidden units of the MLP that scores candidates (Peters et al. 2019)."""
 OUTPUT_INIT_FACTOR = 8
-"""What recontextualising writes starts 1/√(2 · 8) as large as other weights: as the model was."""
+"""The output of recontextualisation is initialised 1/√(2 · 8) as large, to preserve the model."""
 
 
 class CandidateScorer(nn.Module):
-    """ψ = MLP(p, s · e): how well an entity fits a mention, given its prior."""
+    """Candidate score ψ = MLP(p, s · e): fit of an entity to a mention, given its prior."""
 
     def __init__(self, units: int = SCORING_UNITS) -> None:
         super().__init__()
         self.widen = nn.Linear(2, units)
-        # No bias: the softmax over candidates would not feel it.
+        # No bias: the softmax over candidates is invariant to it.
         self.narrow = nn.Linear(units, 1, bias=False)
 
     def reset_parameters(self) -> None:
-        """Weights by the numbers that come in, which are two: the width of a Transformer's layers
-        would make them so small that hundreds of steps go by before a prior counts."""
+        """Initialise by the fan-in, which is two: the scale of Transformer layers would be so small
+        that priors have no effect for hundreds of steps."""
         self.widen.reset_parameters()
         self.narrow.reset_parameters()
 
     def forward(self, priors: Tensor, products: Tensor) -> Tensor:
-        """(K,) of K candidates, from their priors (K,) and inner products (K,)."""
+        """(K,) scores of K candidates, from their priors (K,) and inner products (K,)."""
         both = torch.stack([priors, products], -1)
         scores: Tensor = self.narrow(torch.relu(self.widen(both))).squeeze(-1)
         return scores
 
 
 class EntityLinker(nn.Module):
-    """Steps 2 to 4: mentions as vectors, and what their candidates score."""
+    """Steps 2 to 4: mention vectors, and the scores of their candidates."""
 
     def __init__(
         self, entities: EntityEmbeddings, width: int, *, heads: int, threshold: float | None
@@ -87,7 +87,7 @@ class EntityLinker(nn.Module):
         self.scores = CandidateScorer()
 
     def mention_vectors(self, values: Tensor, spans: MentionSpans) -> Tensor:
-        """(M, E) steps 2 and 3, of projected hidden states (B, T, E)."""
+        """(M, E) steps 2 and 3, from projected hidden states (B, T, E)."""
         pooled = self.pooling(values, spans.rows, spans.first, spans.last)
         if not len(spans):
             return pooled
@@ -114,18 +114,18 @@ def candidate_weights(scores: Tensor, threshold: float | None) -> Tensor:
     if threshold is not None:
         kept = kept & (scores >= threshold)
     some = kept.any(-1, keepdim=True)
-    # A row of nothing would have no softmax, and no gradient that is a number.
+    # An empty softmax would be nan, and so would its gradient.
     shown = scores.masked_fill(~kept & some, -torch.inf).masked_fill(~some, 0.0)
     return torch.softmax(shown, -1) * kept if scores.shape[-1] else scores
 
 
 class KnowledgeAttention(HiddenMemory):
-    """The seven steps. Hidden states (B, T, W) to the same; M mentions of at most C candidates.
+    """KAR layer: hidden states (B, T, W) to the same; M mentions of at most C candidates.
 
-    `found` has `scores` (M, C) ψ, -inf where there is no candidate; `weights` (M, C) ψ̃; `chosen`
-    (M,) the best candidate, NO_ENTITY where none reaches the threshold. In step 6 the MLP has a way
-    past it, and attention has none: that of step 7 goes past both. Cost O(T · M · E) a row and
-    O(M · C · E).
+    Its `outputs` are `scores` (M, C) ψ, -inf where there is no candidate; `weights` (M, C) ψ̃;
+    `chosen` (M,) the best candidate, NO_ENTITY where none reaches the threshold. In step 6 the MLP
+    has a residual connection and attention has none: that of step 7 skips both. Cost O(T · M · E)
+    per row and O(M · C · E).
     """
 
     def __init__(
@@ -153,12 +153,12 @@ class KnowledgeAttention(HiddenMemory):
 
     @torch.no_grad()
     def align(self) -> None:
-        """Let W₂ be the pseudo-inverse of W₁: what goes out and comes back unread is unchanged."""
+        """Set W₂ to the pseudo-inverse of W₁, so that it undoes W₁ on W₁'s row space."""
         self.back.weight.copy_(torch.linalg.pinv(self.project.weight))
         self.back.bias.zero_()
 
     def linking_parameters(self) -> Iterator[nn.Parameter]:
-        """Those that the linker has alone, which are trained before all others."""
+        """Parameters of the linker, which are trained before all others."""
         yield from self.project.parameters()
         yield from self.linker.parameters()
 
@@ -175,7 +175,7 @@ class KnowledgeAttention(HiddenMemory):
         return MemoryOutput(values=values + self.back(read), outputs=found)
 
     def _recontextualise(self, projected: Tensor, mentions: Tensor, spans: MentionSpans) -> Tensor:
-        """(B, T, E) step 6: what the words read of the mentions of their row, and of NULL."""
+        """(B, T, E) step 6: attention from words to the mentions of their row and NULL."""
         side_by_side = PackedMentions.of(spans.rows, len(projected), before=1)
         source = side_by_side.pack(mentions)
         null = self.null.expand(len(source), 1, -1)
@@ -195,19 +195,19 @@ def best_candidates(weights: Tensor, spans: MentionSpans) -> Tensor:
 
 
 class PackedMentions:
-    """Mentions of all rows of a batch, side by side: (M, E) to (B, S, E) and back."""
+    """Packs the mentions of a batch into rows: (M, E) to (B, S, E) and back."""
 
     def __init__(self, rows: Tensor, slots: Tensor, counts: Tensor, size: int) -> None:
         self.rows = rows
         self.slots = slots
-        """(M,) the place of each mention in its row."""
+        """(M,) the slot of each mention in its row."""
         self.counts = counts
-        """(B,) places that are taken in each row."""
+        """(B,) number of used slots in each row."""
         self.size = size
 
     @classmethod
     def of(cls, rows: Tensor, count: int, *, before: int = 0) -> PackedMentions:
-        """Of the row of each mention (M,), in order; `before` places are left free at the front."""
+        """From the row of each mention (M,), in order; `before` slots stay free at the front."""
         counts = torch.bincount(rows, minlength=count)
         first = counts.cumsum(0) - counts
         slots = torch.arange(len(rows), device=rows.device) - first[rows] + before
@@ -222,9 +222,9 @@ class PackedMentions:
         return packed[self.rows, self.slots]
 
     def scope(self, words: int | None = None) -> AttentionContext:
-        """The taken places of a row may be seen by all of its places, or by so many `words`."""
+        """Attention from all slots of a row, or from so many `words`, to its used slots."""
         place = torch.arange(self.size, device=self.rows.device)[None]
         asks = place if words is None else place.new_zeros(1, words)
-        # A row of no mention sees its first place, as a softmax over nothing is no number.
+        # A row without mentions attends to its first slot, as an empty softmax is nan.
         mask = (place < self.counts.clamp(min=1)[:, None])[:, None, None]
         return AttentionContext(mask=mask, query_positions=asks, key_positions=place)

@@ -1,4 +1,4 @@
-"""What is known of the world beside text: entities, the words that name them, facts."""
+"""Knowledge base: entities, aliases and facts (subject, relation, object)."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from lmlab.core.json_text import parse_json
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entity:
-    """A thing or a meaning of which something is known."""
+    """An entity: a thing or a word sense."""
 
     name: str
-    """Tells it from all others: a synset's id, `Q142`."""
+    """Unique identifier: a synset's id, `Q142`."""
     title: str = ""
-    """How people call it; its name, if empty."""
+    """Display name; the identifier, if empty."""
     description: str = ""
-    """What it is, in a sentence; may be empty."""
+    """Description in a sentence; may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Words that may name an entity, and how often they do."""
+    """A surface form of an entity, and how often it is used."""
 
     words: str
     entity: int
     count: float
-    """How often the words were met in this meaning; priors are made of these."""
+    """Occurrences of the words with this entity; priors are computed from these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """(subject, relation, object) by number."""
+    """(subject, relation, object) ids."""
 
     subject: int
     relation: int
@@ -49,7 +49,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class KnowledgeBase:
-    """Entities, relations and facts, by their numbers."""
+    """Entities, relations and facts, by id."""
 
     entities: tuple[Entity, ...]
     relations: tuple[str, ...] = ()
@@ -64,17 +64,17 @@ class KnowledgeBase:
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        """The number of each entity by its name."""
+        """Entity ids by name."""
         return {entity.name: number for number, entity in enumerate(self.entities)}
 
     def number(self, name: str) -> int:
-        """The number of an entity, or a UserError."""
+        """The id of an entity; raises a UserError if there is none."""
         if name not in self.numbers:
             raise UserError(f"the knowledge has no entity {name!r}; check its name.")
         return self.numbers[name]
 
     def find(self, called: str) -> int:
-        """The number of the entity of that name, or of that title if only one has it."""
+        """The id of the entity with this name, or with this title if it is unique."""
         if called in self.numbers:
             return self.numbers[called]
         titled = [number for number, each in enumerate(self.entities) if each.title == called]
@@ -89,7 +89,7 @@ class KnowledgeBase:
         return titled[0]
 
     def relation(self, name: str) -> int:
-        """The number of a relation, or a UserError that names those there are."""
+        """The id of a relation; raises a UserError that lists the existing ones."""
         if name not in self.relations:
             known = ", ".join(self.relations[:8])
             raise UserError(f"the knowledge has no relation {name!r}; it has {known}.")
@@ -97,14 +97,14 @@ class KnowledgeBase:
 
     @cached_property
     def objects(self) -> Mapping[tuple[int, int], tuple[int, ...]]:
-        """The objects of each (subject, relation) that has any, in the order of the facts."""
+        """Objects of each (subject, relation) that has any, in the order of the facts."""
         found: dict[tuple[int, int], dict[int, None]] = {}
         for fact in self.facts:
             found.setdefault((fact.subject, fact.relation), {})[fact.object] = None
         return {key: tuple(objects) for key, objects in found.items()}
 
     def fingerprint(self) -> str:
-        """Hash of all that it holds; made once."""
+        """Hash of all content; cached."""
         return self._fingerprint
 
     @cached_property
@@ -112,8 +112,8 @@ class KnowledgeBase:
         return hashlib.blake2b(self._to_json(), digest_size=16).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """As packed JSON, the same bytes for the same knowledge."""
-        # Knowledge is large: the next levels of gzip take many times as long for a tenth of it.
+        """Compressed JSON, deterministic."""
+        # The data is large: higher gzip levels take many times as long for a tenth less.
         return gzip.compress(self._to_json(), compresslevel=4, mtime=0)
 
     def _to_json(self) -> bytes:
@@ -127,7 +127,7 @@ class KnowledgeBase:
 
     @classmethod
     def from_bytes(cls, packed: bytes, *, where: Path | str) -> KnowledgeBase:
-        """What `to_bytes` gave; a UserError that names `where` if it is damaged."""
+        """Load what `to_bytes` gave; raises a UserError that names `where` if it is damaged."""
         try:
             content: dict[str, Sequence[Sequence[Any]]] = parse_json(
                 unpack_gzip(packed, name=str(where))

@@ -1,13 +1,13 @@
-"""Knowledge of one's own: a folder of tables.
+"""Custom knowledge bases: a folder of tables.
 
-    entities.tsv   name ⇥ title ⇥ description      title and description may be left out
-    aliases.tsv    words ⇥ entity ⇥ count          count, how often it is meant, is 1 if left out
+    entities.tsv   name ⇥ title ⇥ description      title and description are optional
+    aliases.tsv    words ⇥ entity ⇥ count          count, its frequency, is 1 by default
     facts.tsv      subject ⇥ relation ⇥ object
 
-Entities are named by `name`, which tells them apart. `aliases` may be left out: then titles (names,
-where there is no title) are what entities are called in texts; and so may `facts`. Words are
-written as the texts have them: they are compared as tokens. Instead of a `.tsv` there may be a
-`.jsonl` with an object a line whose keys are the names of the columns; either may be packed (.gz).
+Entities are identified by `name`. `aliases` is optional: without it, titles (or names) are the
+surface forms; `facts` is optional too. Words are written as in the texts: they are compared as
+tokens. Instead of a `.tsv` there may be a `.jsonl` with one object per line whose keys are the
+column names; either may be gzipped (.gz).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXTENSIONS = (".tsv", ".jsonl", ".tsv.gz", ".jsonl.gz")
 
 @dataclass(frozen=True, kw_only=True)
 class KnowledgeTable:
-    """One of the files: its columns, of which the first `needed` must be there."""
+    """One of the files: its columns, of which the first `needed` are required."""
 
     name: str
     columns: tuple[str, ...]
@@ -47,7 +47,7 @@ class KnowledgeTable:
         return found[0] if found else None
 
     def cells(self, line: str, *, as_json: bool) -> list[Any]:
-        """The columns of a line; a ValueError says what is wrong with it."""
+        """The columns of a line; raises a ValueError that says what is wrong."""
         if not as_json:
             cells: list[Any] = [cell.strip() for cell in line.split("\t")]
             given = len(cells)
@@ -76,8 +76,8 @@ FACTS = KnowledgeTable(name="facts", columns=("subject", "relation", "object"), 
 def read_knowledge_folder(
     folder: Path, *, errors: Errors = "strict", report: ReadingReport | None = None
 ) -> KnowledgeBase:
-    """The knowledge in a folder. A bad row is an error that names its file and line; with
-    `errors="replace"` it is left out and counted in `report.bad_rows`."""
+    """Load the knowledge base in a folder. A bad row is an error with its file and line; with
+    `errors="replace"` it is dropped and counted in `report.bad_rows`."""
     reading = _Reading(errors, ReadingReport() if report is None else report)
     where = ENTITIES.find(folder)
     if where is None:
@@ -102,7 +102,7 @@ def read_knowledge_folder(
 
 
 class _Reading:
-    """What was read so far."""
+    """Rows parsed so far."""
 
     def __init__(self, errors: Errors, report: ReadingReport) -> None:
         self.errors: Errors = errors
@@ -114,7 +114,7 @@ class _Reading:
         self.facts: list[Fact] = []
 
     def take(self, table: KnowledgeTable, path: Path, keep: Callable[[list[Any]], None]) -> None:
-        """Every row of a file, to `keep`, which raises a ValueError on what it can't take."""
+        """Pass every row of a file to `keep`, which raises a ValueError for an invalid one."""
         kept = 0
         for number, line in self._lines(path):
             try:

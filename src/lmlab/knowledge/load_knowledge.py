@@ -1,4 +1,4 @@
-"""From what a user writes (`--knowledge KNOWLEDGE`) to what is known."""
+"""Loading of knowledge bases from a specification (`--knowledge KNOWLEDGE`)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lmlab.knowledge.wordnet_knowledge import (
 def load_knowledge(
     spec: str | Path, *, errors: str = "strict", report: ReadingReport | None = None
 ) -> KnowledgeBase:
-    """The knowledge that a specification names.
+    """Load the knowledge base that a specification names.
 
-    A built-in one, or a folder of tables: see `knowledge.files` for these, and for what `errors`
-    and `report` mean.
+    A built-in one, or a folder of tables: see `knowledge_files` for its format, and for `errors`
+    and `report`.
     """
     if str(spec) in BUILTIN_KNOWLEDGE:
         return BUILTIN_KNOWLEDGE[str(spec)]()

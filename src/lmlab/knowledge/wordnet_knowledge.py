@@ -1,12 +1,12 @@
-"""WordNet as knowledge: synsets are entities, their words name them, their relations are facts.
+"""WordNet as a knowledge base: synsets are entities, lemmas their aliases, relations facts.
 
-An entity is called by its synset's id; its title is its first lemma, its description its gloss,
-tokenised as the corpora made of WordNet are. Its aliases are its lemmas in lower case and their
-inflected forms, each counted as often as the lemma was tagged in this sense, and a little more,
+An entity's name is its synset's id, its title the first lemma, its description the gloss, tokenised
+as in the WordNet corpora. Its aliases are its lower-case lemmas and their inflected forms, each
+with the lemma's tag count in this sense, smoothed:
 
     count = times tagged + 1 / number of the sense,
 
-so that senses that were never tagged share what is left in WordNet's own order.
+so that untagged senses share the remaining mass in WordNet's order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LETTER = re.compile(r"(?:^|\|)[A-Za-z] ")
 
 
 class SynsetFilter(Protocol):
-    """Which synsets are taken: told the id, the packed senses and whether there are examples."""
+    """Selects synsets, given the id, the packed senses and whether there are examples."""
 
     def __call__(self, name: str, senses: str, exampled: bool) -> bool: ...
 
@@ -50,14 +50,14 @@ def all_synsets() -> KnowledgeBase:
 
 @cache
 def common_synsets() -> KnowledgeBase:
-    """Synsets in use: tagged in some text, or shown in an example; 44,781 entities."""
+    """Synsets in use: tagged in some text, or with an example; 44,781 entities."""
     return _knowledge(load_wordnet(), lambda name, senses, exampled: exampled or _tagged(senses))
 
 
 @cache
 def letter_synsets() -> KnowledgeBase:
-    """What a single letter may stand for (a unit, an element, a vitamin, itself), and what these
-    are related to: a few hundred entities, for whoever tries things out."""
+    """Senses of single letters (a unit, an element, a vitamin, the letter) and related synsets: a
+    few hundred entities, for experiments."""
     wordnet = load_wordnet()
     named = {name for name, senses, *_ in wordnet.columns() if _LETTER.search(senses)}
     near = {relation.target for name in named for relation in wordnet[name].relations}
@@ -80,7 +80,7 @@ def _knowledge(wordnet: WordNet, chosen: SynsetFilter) -> KnowledgeBase:
             entities.append(Entity(name=name, title=title, description=tokenize_gloss(definition)))
             for words, count in _names(senses, name[-1], forms).items():
                 aliases.append(Alias(words, number, count))
-            # Relations between single words of two synsets hold of the synsets, once.
+            # Relations between single words of two synsets hold between the synsets, once.
             for symbol, target in dict.fromkeys(decode_targets(relations)):
                 if target in numbers:
                     facts.append(Fact(number, kinds[symbol], numbers[target]))
@@ -93,12 +93,12 @@ def _knowledge(wordnet: WordNet, chosen: SynsetFilter) -> KnowledgeBase:
 
 
 def _names(senses: str, part_of_speech: str, forms: Inflections) -> dict[str, float]:
-    """The words that name a synset, its lemmas first, and how often they do."""
+    """Aliases of a synset, its lemmas first, with their counts."""
     names: dict[str, float] = {}
     lemmas: list[tuple[str, float]] = []
     for sense in senses.split("|"):
         lemma, number, count, *_ = sense.split(" ", 3)
-        # Most lemmas are letters and spaces, which tokenising leaves as they are.
+        # Most lemmas are letters and spaces, which tokenisation leaves unchanged.
         plain = lemma.lower().replace("_", " ")
         words = plain if plain.replace(" ", "").isalpha() else tokenize_gloss(plain)
         value = int(count) + 1 / int(number)
@@ -113,7 +113,7 @@ def _names(senses: str, part_of_speech: str, forms: Inflections) -> dict[str, fl
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector, which would go over a million new records again and again."""
+    """Disable the garbage collector, which would rescan a million new records repeatedly."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Attention: each place asks, and reads a weighted mean of what it may look at."""
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017), with cosine and hard variants."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lmlab.layers.kv_cache import (
 from lmlab.layers.relative_positions import RelativePositionEncoding
 
 PLAIN_PRODUCT_ROWS = 32
-"""Rows from which one place of each asks faster by plain products than by the fused kernel."""
+"""Batch size from which a single query per row is faster by plain products than fused."""
 
 
 class DotProductScores(nn.Module):
-    """q · k / (√D · temperature): how well a query fits a key (Vaswani et al. 2017).
+    """Scaled dot product q · k / (√D · temperature) (Vaswani et al. 2017).
 
-    At temperature 0 all weight falls on the best key, the hard limit; the gradient there is that of
-    temperature 1 (straight through).
+    At temperature 0 all weight falls on the best key (hard attention); the gradient there is that
+    of temperature 1 (straight through).
     """
 
     def __init__(self, head_width: int, *, temperature: float = 1.0, scaled: bool = True) -> None:
@@ -31,12 +31,12 @@ class DotProductScores(nn.Module):
         self.hard = temperature == 0
         natural = 1 / math.sqrt(head_width) if scaled else 1.0
         self.scale = natural if self.hard else natural / temperature
-        """What inner products are multiplied by."""
+        """Factor of the inner products."""
         self.position_scale = self.scale
-        """What products of queries with vectors of positions are multiplied by."""
+        """Factor of the products of queries with position vectors."""
 
     def queries_for_positions(self, queries: Tensor) -> Tensor:
-        """Queries (B, H, T, D) as positions meet them."""
+        """Queries (B, H, T, D) for the products with position vectors."""
         return queries
 
     def prepare(self, vectors: Tensor) -> Tensor:
@@ -45,12 +45,11 @@ class DotProductScores(nn.Module):
 
 
 class CosineScores(DotProductScores):
-    """√D cos(q, k) / temperature: queries and keys of one length, so that only directions count.
+    """Cosine attention √D cos(q, k) / temperature: only the directions of queries and keys count.
 
-    001 finds that a model uses the lengths if it can; for vectors of the usual length √D it is
-    q · k / √D again. Vectors of positions r keep their lengths, and meet queries q̃ = √D q / |q| of
-    the usual one: the term is q̃ · r / √D = cos(q, r) |r| (over the temperature), and where a bias u
-    is added to queries the score is √D cos(q̃ + u, k).
+    For vectors of the usual norm √D it equals q · k / √D. Position vectors r keep their norms and
+    are multiplied with queries q̃ = √D q / |q|: the term is q̃ · r / √D = cos(q, r) |r| (over the
+    temperature), and with a bias u on the queries the score is √D cos(q̃ + u, k).
     """
 
     def __init__(self, head_width: int, *, temperature: float = 1.0) -> None:
@@ -67,11 +66,10 @@ class CosineScores(DotProductScores):
 
 
 class MultiHeadAttention(nn.Module):
-    """H heads of attention; each reads Σ_j softmax_j(score(q_i, k_j)) v_j.
+    """Multi-head attention: each of H heads outputs Σ_j softmax_j(score(q_i, k_j)) v_j.
 
-    q, k and v are linear maps of `values` (B, Tq, W); k and v of `source` (B, Tk, W) where it is
-    given: an encoder's output, a second stream's content. `positions` acts on the scores. Cost
-    O(Tq · Tk · W).
+    q, k and v are linear maps of `values` (B, Tq, W); k and v of `source` (B, Tk, W) if given: an
+    encoder's output, the content stream. `positions` acts on the scores. Cost O(Tq · Tk · W).
     """
 
     def __init__(
@@ -104,9 +102,9 @@ class MultiHeadAttention(nn.Module):
         source: Tensor | None = None,
         projected: Tensor | None = None,
     ) -> Tensor:
-        """(B, Tq, W) what each place read; `projected` is what `project` makes of the values.
+        """(B, Tq, W) attention outputs; `projected` is the output of `qkv_projection`, if at hand.
 
-        Where few places ask of a source, its keys and values are not made: see `_attend_from_few`.
+        With few queries, the keys and values of a source are not computed: see `_attend_from_few`.
         """
         if source is None:
             projected = self.qkv_projection(values) if projected is None else projected
@@ -124,29 +122,29 @@ class MultiHeadAttention(nn.Module):
     def step(
         self, values: Tensor, scope: AttentionContext, cache: KVCache, new_positions: Tensor
     ) -> tuple[Tensor, KVCache]:
-        """The same for new places, (B, new, W), which also see those of the cache; and it after."""
+        """Incremental self-attention of new positions, (B, new, W), and the extended KV cache."""
         queries, keys, read = self._split(self.qkv_projection(values), 3)
         after = cache.append(self._with_key_positions(keys, new_positions), read)
         alone = queries.shape[2] == 1 and len(queries) >= PLAIN_PRODUCT_ROWS
         return self._attend(queries, after.keys, after.values, scope, fused=not alone), after
 
     def attend_to_cache(self, values: Tensor, scope: AttentionContext, cache: KVCache) -> Tensor:
-        """(B, new, W) what places read of those of the cache, where they leave nothing."""
+        """(B, new, W) attention to the cached positions, without extending the cache."""
         return self._attend(self.queries(values), cache.keys, cache.values, scope)
 
     def cross_attend(
         self, values: Tensor, scope: AttentionContext, cache: CrossAttentionCache
     ) -> Tensor:
-        """(B, new, W) what places read of sources whose `keys_values` were made before.
+        """(B, new, W) cross-attention to sources with cached `keys_values`.
 
-        Texts of one source ask as places of one text: its keys and values are read once for all.
+        Texts of one source are grouped as queries of one row, which share its keys and values.
         """
         queries = self.queries(values)
         if self.positions is not None:
             return self._attend(queries, *cache.expand_to_texts(), scope)
         shared = scope.select_rows(cache.assignment.first_texts)
         asking = cache.group_queries(queries)
-        # Where a handful ask, plain products are faster than the fused kernel.
+        # With a handful of queries, plain products are faster than the fused kernel.
         found = self._attend(asking, cache.keys, cache.values, shared, fused=False)
         return cache.ungroup(found, values.shape[1])
 
@@ -156,7 +154,7 @@ class MultiHeadAttention(nn.Module):
         return self._split(F.linear(values, weight, bias), 1)[0]
 
     def keys_values(self, source: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, H, T, D) the keys and values of what is looked at."""
+        """(B, H, T, D) the keys and values of a source."""
         weight, bias = self._part(1, 3)
         keys, read = self._split(F.linear(source, weight, bias), 2)
         return self._with_key_positions(keys, positions), read
@@ -184,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         *,
         fused: bool = True,
     ) -> Tensor:
-        """(B, Tq, W) the means of what is read, through the output map."""
+        """(B, Tq, W) the weighted means of the values, through the output map."""
         turned, scope = self._with_query_positions(queries, scope)
         turned, keys = self.scores.prepare(turned), self.scores.prepare(keys)
         noted = scope.record is not None or self.scores.hard or self._reads_positions
@@ -200,19 +198,19 @@ class MultiHeadAttention(nn.Module):
     def _with_query_positions(
         self, queries: Tensor, scope: AttentionContext
     ) -> tuple[Tensor, AttentionContext]:
-        """The queries (B, H, Tq, D) that meet the keys, and the scope with what positions add."""
+        """Queries (B, H, Tq, D) for the keys, and the context with the position bias."""
         if self.positions is None:
             return queries, scope
         queries_for_positions = self.scores.queries_for_positions(queries)
         extra = self.positions.bias(queries_for_positions, scope)
         if extra is None:
-            # What only turns queries keeps their lengths, so these need not be levelled before.
+            # A rotation preserves norms, so the queries need not be normalised before it.
             return self.positions.transform_queries(queries, scope.query_positions), scope
         turned = self.positions.transform_queries(queries_for_positions, scope.query_positions)
         return turned, scope.with_bias(extra * self.scores.position_scale)
 
     def _has_few_queries(self, values: Tensor, source: Tensor, scope: AttentionContext) -> bool:
-        """Whether so few places ask that it is cheaper to leave keys and values unmade."""
+        """Whether queries are so few that it is cheaper not to compute keys and values."""
         if torch.is_grad_enabled() or scope.record is not None or scope.causal:
             return False
         plain = (
@@ -225,11 +223,11 @@ class MultiHeadAttention(nn.Module):
         return plain and not dropped and values.shape[1] <= few
 
     def _attend_from_few(self, values: Tensor, source: Tensor, scope: AttentionContext) -> Tensor:
-        """(B, M, W) the same for M places that ask of a source (B, T, W), without its keys.
+        """(B, M, W) the same for M queries to a source (B, T, W), without computing its keys.
 
-        q · (K x + b) = (Kᵀ q) · x + q · b, of which the softmax does not feel the last term, and
-        Σ w (V x + c) = V Σ w x + c: so K and V are applied to what asks instead of to all that is
-        asked. Cost O(M (H T W + W²)) a row, and not O(T W²).
+        q · (K x + b) = (Kᵀ q) · x + q · b, whose last term the softmax cancels, and Σ w (V x + c) =
+        V Σ w x + c: so K and V are applied to the queries instead of to the whole source. Cost O(M
+        (H T W + W²)) per row instead of O(T W²).
         """
         rows, count = values.shape[:2]
         parts = self.qkv_projection.weight.view(3, self.heads, self.head_width, -1)
@@ -237,7 +235,7 @@ class MultiHeadAttention(nn.Module):
         scores = asking @ source.transpose(1, 2) * self.scores.scale
         scores = scores.view(rows, self.heads, count, -1)
         mask = scope.additive_mask(scores)
-        # A place that sees nothing reads nothing, as in the fused kernel.
+        # A fully masked query outputs zero, as in the fused kernel.
         weights = torch.softmax(scores if mask is None else scores + mask, -1).nan_to_num(0.0)
         means = (weights.flatten(1, 2) @ source).view(rows, self.heads, count, -1)
         mean = torch.einsum("bhmw,hdw->bhmd", means, parts[2])
@@ -255,7 +253,7 @@ class MultiHeadAttention(nn.Module):
     def _attend_fused(
         self, queries: Tensor, keys: Tensor, read: Tensor, scope: AttentionContext
     ) -> Tensor:
-        """(B, H, Tq, D) by torch's fused kernel, which keeps no weights."""
+        """(B, H, Tq, D) by torch's fused kernel, which does not return the weights."""
         return F.scaled_dot_product_attention(
             queries,
             keys,
@@ -269,12 +267,12 @@ class MultiHeadAttention(nn.Module):
     def _attend_with_weights(
         self, queries: Tensor, keys: Tensor, read: Tensor, scope: AttentionContext
     ) -> Tensor:
-        """The same with the weights in hand, (B, H, Tq, Tk)."""
+        """The same with explicit attention weights (B, H, Tq, Tk)."""
         scores = queries @ keys.transpose(-1, -2) * self.scores.scale
         mask = scope.additive_mask(scores)
         weights = torch.softmax(scores if mask is None else scores + mask, -1)
         if mask is not None:
-            # A place that sees nothing reads nothing, as in the fused kernel.
+            # A fully masked query outputs zero, as in the fused kernel.
             weights = weights.nan_to_num(0.0)
         if self.scores.hard:
             weights = hard_attention_weights(weights)
@@ -293,14 +291,14 @@ class MultiHeadAttention(nn.Module):
 
 
 def hard_attention_weights(weights: Tensor) -> Tensor:
-    """All weight on the largest of each row, forwards; backwards as if nothing had been done."""
+    """Hard attention: one-hot argmax of each row, with a straight-through gradient."""
     best = F.one_hot(weights.argmax(-1), weights.shape[-1]).to(weights)
     best = best * (weights.sum(-1, keepdim=True) > 0)
     return best + (weights - weights.detach())
 
 
 def zero_disabled_heads(mean: Tensor, heads: frozenset[int]) -> Tensor:
-    """(B, H, T, D) with zeros at some heads."""
+    """(B, H, T, D) with the outputs of disabled heads set to zero."""
     kept = torch.ones(mean.shape[1], device=mean.device, dtype=mean.dtype)
     kept[sorted(heads)] = 0
     return mean * kept[:, None, None]

@@ -1,4 +1,4 @@
-"""What the attention of one pass may look at, and where its inner values are noted if asked."""
+"""Attention context of one pass: masks, positions, segments, and captured internals."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from lmlab.core.prefix_sharing import PrefixIndex
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionContext:
-    """The same for all layers of a pass. Tq places ask, Tk places are looked at."""
+    """The same for all layers of a pass, with Tq queries and Tk keys."""
 
     mask: Tensor | None = None
-    """(B or 1, H or 1, Tq, Tk): bool, true where it may look, or numbers added to the scores;
-    None where everything may be seen."""
+    """(B or 1, H or 1, Tq, Tk): bool, true where attention is allowed, or additive; None if nothing
+    is masked."""
     causal: bool = False
-    """Each place sees itself and those before; the mask is then None, and Tq is Tk."""
+    """Causal attention; the mask is then None, and Tq is Tk."""
     query_positions: Tensor
     """(B or 1, Tq), or (…, 2) where positions are pairs."""
     key_positions: Tensor
     """(B or 1, Tk), or (…, 2)."""
     query_segments: Tensor | None = None
-    """(B, Tq) segment ids, where attention itself has a use for them (XLNet)."""
+    """(B, Tq) segment ids, if attention itself uses them (XLNet)."""
     key_segments: Tensor | None = None
     """(B, Tk)"""
     record: dict[str, Capture] | None = None
-    """Where inner values are noted by name; None where nobody asked, which costs nothing."""
+    """Captured internal values by name; None if not requested, which costs nothing."""
     name: str = ""
-    """What is noted now begins with this: "layer 3"."""
+    """Prefix of the names of captured values: "layer 3"."""
     disabled_heads: frozenset[int] = field(default_factory=frozenset)
-    """Heads of this layer whose output counts as zero."""
+    """Heads of this layer whose output is set to zero."""
     shared_prefixes: PrefixIndex | None = None
-    """Where rows begin alike: layers then work on (1, U, W), each beginning once, and it is spread
-    over (B, T) only while places look at each other."""
+    """Shared prefixes of the rows: layers then work on (1, U, W), each unique prefix once, expanded
+    to (B, T) only inside attention."""
 
     def for_layer(
         self, name: str, disabled_heads: frozenset[int] = frozenset()
     ) -> AttentionContext:
-        """The same for one layer; names join."""
+        """The same for one layer; names are joined."""
         joined = f"{self.name} {name}".strip()
         return replace(self, name=joined, disabled_heads=disabled_heads)
 
     def with_captures(self, record: dict[str, Capture]) -> AttentionContext:
-        """The same with its inner values noted."""
+        """The same with internal values captured."""
         return replace(self, record=record)
 
     def capture(
@@ -66,7 +66,7 @@ class AttentionContext:
         bounds: Bounds = REAL,
         sums_to_one: str = "",
     ) -> None:
-        """Keep an inner value under the name of this layer, if anybody asked."""
+        """Record an internal value under the name of this layer, if requested."""
         if self.record is not None:
             title = f"{self.name} {what}".strip()
             self.record[title] = Capture(
@@ -79,13 +79,13 @@ class AttentionContext:
             )
 
     def additive_mask(self, like: Tensor) -> Tensor | None:
-        """The mask as numbers that are added to the scores: 0 and -inf, or what it was."""
+        """The mask as additive values: 0 and -inf, or unchanged if additive already."""
         if self.causal:
             return to_additive(self._causal_mask(), like)
         return None if self.mask is None else to_additive(self.mask, like)
 
     def at_positions(self, places: Tensor) -> AttentionContext:
-        """The same where only the places (B, M) of each row ask."""
+        """The same with queries only at the positions (B, M) of each row."""
         rows = torch.arange(len(places), device=places.device)[:, None]
 
         def entries(values: Tensor) -> Tensor:
@@ -106,22 +106,22 @@ class AttentionContext:
         )
 
     def select_rows(self, rows: Tensor) -> AttentionContext:
-        """The same with the masks of some rows alone."""
+        """The same with the masks of some rows only."""
         return replace(self, mask=None if self.mask is None else self.mask[rows])
 
     def _causal_mask(self) -> Tensor:
-        """(1, 1, T, T) each place and those before it."""
+        """(1, 1, T, T) the causal mask."""
         time, device = self.query_positions.shape[1], self.query_positions.device
         return torch.ones(1, 1, time, time, dtype=torch.bool, device=device).tril()
 
     def with_bias(self, bias: Tensor) -> AttentionContext:
-        """The same with numbers (B or 1, H, Tq, Tk) added to all scores."""
+        """The same with a bias (B or 1, H, Tq, Tk) added to all scores."""
         before = self.additive_mask(bias)
         return replace(self, mask=bias if before is None else before + bias, causal=False)
 
 
 def to_additive(mask: Tensor, like: Tensor) -> Tensor:
-    """A bool mask as 0 where true and -inf where false; numbers stay."""
+    """A bool mask as 0 where true and -inf where false; additive masks are unchanged."""
     if mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros(mask.shape, dtype=like.dtype, device=mask.device)
@@ -131,9 +131,9 @@ def to_additive(mask: Tensor, like: Tensor) -> Tensor:
 def attention_mask_tensor(
     attention_mask: AttentionMask, lengths: Tensor, time: int
 ) -> tuple[Tensor | None, bool]:
-    """The (B, 1, T, T) mask of a visibility, None where none is needed, and whether it is causal.
+    """The (B, 1, T, T) mask tensor, None if none is needed, and whether it is causal.
 
-    Padding stands at the end, so that a causal place never sees any, and needs no mask.
+    Padding is at the end, so causal attention never sees it and needs no mask.
     """
     if isinstance(attention_mask, CausalMask) and attention_mask.window is None:
         return None, True
@@ -143,7 +143,7 @@ def attention_mask_tensor(
 
 
 def source_padding_mask(lengths: Tensor, time: int) -> Tensor | None:
-    """(B, 1, 1, S) true at the real places of what is attended to; None where all are."""
+    """(B, 1, 1, S) true at the unpadded positions of the source; None if there is no padding."""
     if bool((lengths == time).all()):
         return None
     return (torch.arange(time, device=lengths.device) < lengths[:, None])[:, None, None]

@@ -1,4 +1,4 @@
-"""The feed-forward sublayer of a Transformer: each place by itself."""
+"""Position-wise feed-forward sublayer of a Transformer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """W_2 f(W_1 x + b_1) + b_2: units that fire on some inputs, and what each of them writes."""
+    """Feed-forward network W_2 f(W_1 x + b_1) + b_2."""
 
     def __init__(
         self, width: int, inner: int, *, activation: ActivationName = "gelu", bias: bool = True
@@ -40,12 +40,12 @@ class FeedForward(nn.Module):
         return narrowed
 
     def units(self, values: Tensor) -> Tensor:
-        """(…, inner) how strongly each unit fires: a memory's keys asked (Geva et al. 2021)."""
+        """(…, inner) hidden activations: key matches of a key-value memory (Geva et al. 2021)."""
         return self.activation(self.up_projection(values))
 
 
 class GatedFeedForward(FeedForward):
-    """W_2 (f(W_1 x) · W_3 x): each unit passes through a gate (Shazeer 2020; T5 v1.1)."""
+    """Gated linear unit W_2 (f(W_1 x) · W_3 x) (GEGLU etc., Shazeer 2020; T5 v1.1)."""
 
     def __init__(
         self, width: int, inner: int, *, activation: ActivationName = "gelu", bias: bool = True

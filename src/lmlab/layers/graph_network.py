@@ -1,4 +1,4 @@
-"""The graph network of CogQA's system 2, and the networks that predict answers from its nodes."""
+"""Graph neural network of CogQA's system 2, and its answer predictors."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 
 class GraphNetwork(nn.Module):
-    """Nodes hear from those before them (Ding et al. 2019), `rounds` times by the same weights.
+    """Graph network with `rounds` of message passing by shared weights (Ding et al. 2019).
 
         Δ  = σ((A D⁻¹)ᵀ σ(X W₁))
         X' = σ(X W₂ + Δ)
 
-    X (N, W) one row a node; A (N, N) is 1 where an edge leads from i to j; D_jj = Σ_i A_ij, so that
-    a node hears the mean of its predecessors, and nothing where it has none. σ is GELU. Graphs side
-    by side are one block-diagonal A. Cost O(N W² + N² W) a round.
+    X (N, W) one row per node; A (N, N) is 1 where an edge leads from i to j; D_jj = Σ_i A_ij, so
+    that a node receives the mean of its predecessors, or nothing if it has none. σ is GELU. A batch
+    of graphs is one block-diagonal A. Cost O(N W² + N² W) per round.
     """
 
     def __init__(self, width: int, *, rounds: int = 2) -> None:
@@ -24,7 +24,7 @@ class GraphNetwork(nn.Module):
         self.self_map = nn.Linear(width, width, bias=False)
 
     def forward(self, nodes: Tensor, edges: Tensor) -> Tensor:
-        """(N, W) of nodes (N, W) and the adjacency A (N, N)."""
+        """(N, W) from nodes (N, W) and the adjacency matrix A (N, N)."""
         adjacency = edges.to(nodes)
         incoming = (adjacency / adjacency.sum(0).clamp(min=1)).T
         for _ in range(self.rounds):
@@ -34,7 +34,7 @@ class GraphNetwork(nn.Module):
 
 
 class NodePredictor(nn.Module):
-    """F(x) = w₂ · σ(W₁ x + b₁) + b₂: a score of a node, or of the difference of two."""
+    """MLP score F(x) = w₂ · σ(W₁ x + b₁) + b₂ of a node, or of the difference of two."""
 
     def __init__(self, width: int, hidden: int = 0) -> None:
         super().__init__()

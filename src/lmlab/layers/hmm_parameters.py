@@ -1,7 +1,7 @@
-"""The tables of a hidden Markov model: start, transition, and emission in blocks of states.
+"""HMM parameters: start, transition, and block-sparse emission, tabular or neural.
 
-Free tables, which EM can set, or tables computed from vectors for states and words, which share
-what they learn (Chiu and Rush 2020, Scaling Hidden Markov Language Models).
+Free tables, which EM can set, or tables computed from state and word embeddings, which share
+statistical strength (Chiu and Rush 2020, Scaling Hidden Markov Language Models).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ ZIPF_SHIFT = 2.7
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HMMTables:
-    """Log-probabilities of one hidden Markov model whose K states stand in C blocks."""
+    """Log-probabilities of one hidden Markov model whose K states form C blocks."""
 
     start: Tensor
-    """(K,) of the first state."""
+    """(K,) initial distribution."""
     transition: Tensor
     """(K, K) from row to column."""
     emission: Tensor
-    """(V, K / C) of each token given each state of its own block; -inf at what never comes."""
+    """(V, K / C) of each token given each state of its own block; -inf at impossible tokens."""
     block: Tensor
     """(V,) the block of each token."""
     kept_states: Tensor | None = None
-    """(K,) which of the model's states these are, where state dropout left some out."""
+    """(K,) the model's states that these are, if state dropout removed some."""
 
     @property
     def states_per_block(self) -> int:
-        """States in a block."""
+        """Number of states per block."""
         return self.emission.shape[1]
 
     def dense_emission(self) -> Tensor:
@@ -51,11 +51,11 @@ class HMMTables:
 
 
 def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
-    """(V,) a block for each token, of about equal mass if frequencies follow Zipf's law.
+    """(V,) a block for each token, of about equal mass under Zipf's law.
 
-    Ids of a word vocabulary go down in frequency, so consecutive ids share a block: few frequent
-    words have many states each, and rare words share theirs. Chiu and Rush take Brown clusters,
-    which need the training text; `HMMParameters.set_blocks` takes any other assignment.
+    Ids of a word vocabulary are sorted by frequency, so consecutive ids share a block: frequent
+    words have many states each, rare words share theirs. Chiu and Rush use Brown clusters, which
+    need the training text; `HMMParameters.set_blocks` takes any other assignment.
     """
     tokens = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
     if len(tokens) < count:
@@ -70,14 +70,14 @@ def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
         block[token] = current
         filled += mass
         later, waiting = count - current - 1, len(tokens) - place - 1
-        # Full when it has its share of what was left, or when each later block needs a token.
+        # Full when it has its share of the rest, or when each later block needs a token.
         if later and (filled >= left / (later + 1) or waiting == later):
             current, left, filled = current + 1, left - filled, 0.0
     return block
 
 
 class HMMParameters(nn.Module):
-    """What a filter and an emission share. `tables()` gives the tables as they are now."""
+    """Parameters shared by a forward filter and an emission; `tables()` computes the tables."""
 
     block: Tensor
     never_predicted: Tensor
@@ -101,11 +101,11 @@ class HMMParameters(nn.Module):
         self._remembered: tuple[tuple[int, ...], HMMTables] | None = None
 
     def compute(self, kept: Tensor | None) -> HMMTables:
-        """The tables of all states, or of those kept, (C, k) ids."""
+        """The tables of all states, or of the kept ones, (C, k) ids."""
         raise TypeError(f"{type(self).__name__} does not define compute")
 
     def tables(self) -> HMMTables:
-        """The tables as they are now; in evaluation they are remembered until something changes."""
+        """The current tables; cached in evaluation until something changes."""
         if self._shared is not None:
             return self._shared
         if self.training or torch.is_grad_enabled():
@@ -118,15 +118,15 @@ class HMMParameters(nn.Module):
         return self._remembered[1]
 
     def train(self, mode: bool = True) -> Self:
-        # A fused optimiser changes weights and leaves their version as it was.
+        # A fused optimiser changes weights without increasing their version.
         self._remembered = None
         return super().train(mode)
 
     @contextmanager
     def shared(self, tables: HMMTables | None = None) -> Iterator[HMMTables]:
-        """Within it all who ask get the same tables: one computation, one draw of states.
+        """Context in which all callers share one computation of the tables and one dropout mask.
 
-        `tables` are to be used instead of the module's own, where they are given.
+        `tables`, if given, replace the module's own.
         """
         before = self._shared
         self._shared = self.tables() if tables is None else tables
@@ -143,18 +143,18 @@ class HMMParameters(nn.Module):
         self.block.copy_(block)
 
     def _draw_kept(self) -> Tensor:
-        """State dropout: the same number of states of each block stays, for a whole batch."""
+        """State dropout: keep the same number of states in each block, for a whole batch."""
         order = torch.rand(self.blocks, self.inside, device=self.block.device).argsort(1)
         kept = order[:, : self.inside - self.dropped].sort(1).values
         return kept + self.inside * torch.arange(self.blocks, device=kept.device)[:, None]
 
 
 class TabularHMMParameters(HMMParameters):
-    """Every probability is a number of its own: K + K² + K V / C of them."""
+    """Tabular parameters: K + K² + K V / C free numbers."""
 
     def __init__(self, states: int, vocabulary: Vocabulary, *, blocks: int = 1) -> None:
         super().__init__(states, vocabulary, blocks=blocks)
-        # Different starts, or every state would stay the same for ever.
+        # Random initialisation breaks the symmetry of the states.
         self.start = nn.Parameter(torch.randn(states) * 0.5)
         self.transition = nn.Parameter(torch.randn(states, states) * 0.5)
         self.emission = nn.Parameter(torch.randn(vocabulary.size, self.inside) * 0.5)
@@ -171,29 +171,29 @@ class TabularHMMParameters(HMMParameters):
 
     @torch.no_grad()
     def set_from_counts(self, counts: dict[str, Tensor], *, floor: float = 1e-6) -> None:
-        """The M step: shares of expected counts, keyed and shaped as the fields of `HMMTables`.
+        """M-step: normalised expected counts, keyed and shaped as the fields of `HMMTables`.
 
-        The floor, added to every count, keeps what was never seen possible, if barely. That it
-        is not quite maximum likelihood shows only where a table has next to no counts.
+        The floor, added to every count, keeps unseen events barely possible. The deviation from
+        maximum likelihood matters only where a table has next to no counts.
         """
         for name in ("start", "transition", "emission"):
-            # Rounding can take a count that is as good as none below zero.
+            # Rounding can take a count of nearly zero below zero.
             getattr(self, name).copy_((counts[name].clamp(min=0) + floor).log())
 
 
 def _block_totals(scores: Tensor, block: Tensor, count: int) -> Tensor:
-    """(C, K / C) log Σ exp(score) over the tokens of each block, the clear way: one by one."""
+    """(C, K / C) log Σ exp(score) over the tokens of each block; reference implementation."""
     return torch.stack([torch.logsumexp(scores[block == number], 0) for number in range(count)])
 
 
 class NeuralHMMParameters(HMMParameters):
-    """Tables from a vector e_z for each state and one x_s for each token.
+    """Neural HMM: tables from an embedding e_z per state and x_s per token.
 
         P(z' | z) = softmax_z'(R out(e_z) · in(e_z')),  P(s | z) = softmax_s(emit(e_z) · x_s + b_s)
 
-    over the tokens of the state's block; out, in and emit are residual networks of one hidden
-    layer, R a matrix. `state_dropout` leaves that share of every block's states out of a training
-    batch, which costs less and keeps states from relying on each other.
+    over the tokens of the state's block; out, in and emit are residual MLPs, R a matrix.
+    `state_dropout` removes that share of every block's states from a training batch, which saves
+    time and regularises.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class NeuralHMMParameters(HMMParameters):
         self.words = nn.Parameter(torch.randn(vocabulary.size, width) * width**-0.5)
         self.bias = nn.Parameter(torch.zeros(vocabulary.size))
         self.out, self.into, self.emit = (ResidualMLP(width, dropout) for _ in range(3))
-        # Turned away from e_z itself, or every state would begin by staying where it is.
+        # Without R, every state would be initialised to stay where it is.
         self.turn = nn.Linear(width, width, bias=False)
 
     def compute(self, kept: Tensor | None) -> HMMTables:

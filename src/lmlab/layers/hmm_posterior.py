@@ -1,6 +1,6 @@
-"""What a hidden Markov model can tell of a whole text: posterior states, fillings, counts.
+"""HMM posteriors of a whole text: states, masked tokens, expected counts.
 
-Each is a gradient of a log-likelihood (Eisner 2016), so that the forward recursion is all there is.
+Each is a gradient of a log-likelihood (Eisner 2016), so only the forward recursion is needed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from lmlab.layers.hmm_parameters import (
 
 
 def state_posterior(tables: HMMTables, batch: Batch, masked: Tensor | None = None) -> Tensor:
-    """(B, T - 1, K) p(z | all tokens that are not masked) for the places 1 to T - 1.
+    """(B, T - 1, K) p(z | all unmasked tokens) for the positions 1 to T - 1.
 
-    Zero behind a row's end. Cost T · K² a row: a masked token may come from any block.
+    Zero beyond a row's length. Cost T · K² per row: a masked token may come from any block.
     """
     known = batch.targets_mask() if masked is None else batch.targets_mask() & ~masked
     potentials = _spread(tables, batch.tokens[:, 1:], known[:, 1:])
     (posterior,) = structure_marginals(lambda p: _log_likelihood(tables, p), potentials)
-    # A gradient of sums may round below zero, and a probability has a logarithm.
+    # A gradient of sums may round below zero, where a probability has no logarithm.
     return posterior.clamp(min=0) * batch.targets_mask()[:, 1:, None]
 
 
 def fill_masked_tokens(tables: HMMTables, batch: Batch, masked: Tensor) -> Categorical:
-    """Rows in reading order over the masked places (B, T): p(token | all that is not masked)."""
+    """p(token | all unmasked tokens), in row-major order over the masked positions (B, T)."""
     if (masked & ~batch.targets_mask()).any():
         raise UserError(
             "only tokens after the first place and before the padding can be filled in, and "
@@ -50,9 +50,9 @@ def fill_masked_tokens(tables: HMMTables, batch: Batch, masked: Tensor) -> Categ
 def expected_counts(
     markov: HMMParameters, log_likelihood: Callable[[], Tensor]
 ) -> dict[str, Tensor]:
-    """How often each start, transition and emission is expected to have been used: the E step.
+    """E-step: expected counts of each start, transition and emission.
 
-    They are the gradient of the log-likelihood with respect to the logarithms of the tables.
+    They are the gradient of the log-likelihood with respect to the log tables.
     """
     tables = markov.tables()
     names = ("start", "transition", "emission")
@@ -65,7 +65,7 @@ def expected_counts(
 
 
 def _spread(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
-    """(B, T, K) log P(token | state), -inf outside of its block; 0 where it is not known."""
+    """(B, T, K) log P(token | state), -inf outside of its block; 0 where it is unknown."""
     shape = (*tokens.shape, len(tables.start) // tables.states_per_block, tables.states_per_block)
     spread = tables.emission.new_full(shape, -torch.inf)
     index = tables.block[tokens][..., None, None].expand(*tokens.shape, 1, tables.states_per_block)
@@ -74,7 +74,7 @@ def _spread(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
 
 
 def _log_likelihood(tables: HMMTables, potentials: Tensor) -> Tensor:
-    """(B, T) Σ_t of it is log Σ_z P(z) Π_t exp(potential of z_t)."""
+    """(B, T) terms whose sum over t is log Σ_z P(z) Π_t exp(potential of z_t)."""
     first = tables.start.expand(len(potentials), 1, -1)
     one_block = potentials.new_zeros(potentials.shape[:2], dtype=torch.long)
     later = forward_filter(

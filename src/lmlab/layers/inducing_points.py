@@ -1,4 +1,4 @@
-"""Inducing points: a few learned places that read all others and are read by them."""
+"""Inducing-point attention (Set Transformer): all positions interact through a few learned ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lmlab.layers.transformer_block import TransformerBlock
 
 
 class InducedSetAttentionBlock(nn.Module):
-    """ISAB(X) = MAB(X, MAB(I, X)) with M learned points I (Lee et al. 2019).
+    """Induced set attention ISAB(X) = MAB(X, MAB(I, X)), M learned points I (Lee et al. 2019).
 
-    MAB(X, Y) is a Transformer's layer in which X asks and Y is looked at, with norms after the
-    sublayers: H = norm(X + MultiAtt(X, Y)), norm(H + feed_forward(H)). Values (B, T, W) to the same
-    shape; places know of each other only by the points. Cost O(T · M · W + (T + M) · W²).
+    MAB(X, Y) is a post-norm Transformer layer with queries X and keys Y: H = norm(X + MultiAtt(X,
+    Y)), norm(H + feed_forward(H)). Values (B, T, W) to the same shape. Cost O(T · M · W + (T + M) ·
+    W²).
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class InducedSetAttentionBlock(nn.Module):
         nn.init.normal_(self.points)
 
     def forward(self, values: Tensor, real: Tensor, scope: AttentionContext) -> Tensor:
-        """(B, T, W), given which of the places are real, (B, T) bool."""
+        """(B, T, W), given the unpadded positions, (B, T) bool."""
         places = torch.arange(values.shape[1], device=values.device)[None]
         points = torch.arange(len(self.points), device=values.device)[None]
         reading = AttentionContext(
@@ -47,7 +47,7 @@ class InducedSetAttentionBlock(nn.Module):
     def _note(
         inner: AttentionContext, what: str, axes: tuple[str, ...], scope: AttentionContext
     ) -> None:
-        """Keep the attention of one half: its other axis are the points, and no words."""
+        """Capture the attention of one half, whose other axis is the inducing points."""
         if inner.record is not None:
             weights = inner.record["attention"].values
             reading = "How attention is divided; slots are the inducing points."

@@ -1,4 +1,4 @@
-"""What a Transformer makes of its inputs before the first layer."""
+"""Input embedding of a Transformer: tokens, segments, positions, norm, projection."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from lmlab.layers.positional_embedding import PositionalEmbedding
 class InputEmbedding(nn.Module):
     """Tokens to vectors: embedding, times `scale`, segments, positions, norm, dropout, projection.
 
-    Segments come before positions, which may make the vectors wider (`ConcatenatedPositions`).
-    Inputs (B, T) ids, or (B, T, D) vectors where `tokens` is a linear map of them (patches of an
-    image). Where vectors are narrower than the layers, `projection` widens them (ALBERT's
-    factorised embedding).
+    Segments come before positions, which may widen the vectors (`ConcatenatedPositionalEmbedding`).
+    Inputs (B, T) ids, or (B, T, D) vectors if `tokens` is a linear map of them (image patches).
+    `projection` widens embeddings narrower than the layers (ALBERT's factorised embedding).
     """
 
     def __init__(
@@ -37,13 +36,13 @@ class InputEmbedding(nn.Module):
         self.scale = scale
 
     def forward(self, inputs: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
-        """(B, T, W), given positions (B or 1, T) and segment ids (B, T), 0 where None."""
+        """(B, T, W), given positions (B or 1, T) and segment ids (B, T), 0 if None."""
         vectors: Tensor = self.tokens(inputs)
         if self.scale != 1.0:
             vectors = vectors * self.scale
         if self.segments is not None:
-            # Segment 0 where none are told, as every published code does; and the last kind where
-            # more are told than it tells apart (RoBERTa has one).
+            # Segment 0 by default, as in all published code; ids beyond the table are clipped to
+            # its last (RoBERTa has one).
             most = self.segments.num_embeddings - 1
             told = None if segments is None else self.segments(segments.clamp(max=most))
             kinds = self.segments.weight[0] if told is None else told

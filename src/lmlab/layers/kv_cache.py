@@ -1,4 +1,4 @@
-"""Keys and values of the inputs so far: what makes a step of a Transformer cost one place."""
+"""KV cache: keys and values of past positions, for incremental decoding."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 SPARE_POSITIONS = 16
-"""Places that fresh storage has room for beyond those it is made with."""
+"""Spare positions allocated in fresh storage."""
 
 
 class _Storage:
-    """Room for keys and values, (B, H, capacity, D) each, of which the first `filled` are taken."""
+    """Buffer for keys and values, (B, H, capacity, D) each; the first `filled` are used."""
 
     def __init__(self, keys: Tensor, values: Tensor, filled: int) -> None:
         self.keys, self.values, self.filled = keys, values, filled
@@ -20,11 +20,11 @@ class _Storage:
 
 @dataclass(frozen=True, eq=False)
 class KVCache:
-    """Keys and values (B, H, length, D); it never changes, what is appended is a new one.
+    """Immutable KV cache: keys and values (B, H, length, D); `append` returns a new one.
 
-    The new one writes into the same storage behind the last place, where nobody has written yet:
-    so a step costs one place, not a copy of all of them. Whoever appends to an older one finds the
-    place taken and copies.
+    The new one writes into the same storage after the last used position, so a step costs one
+    position, not a copy of all. Appending to an older cache whose next position is already used
+    copies the storage.
     """
 
     storage: _Storage
@@ -32,12 +32,12 @@ class KVCache:
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> KVCache:
-        """These keys and values, (B, H, T, D)."""
+        """A cache of these keys and values, (B, H, T, D)."""
         return cls(_Storage(keys, values, keys.shape[2]), keys.shape[2])
 
     @classmethod
     def empty(cls, rows: int, heads: int, width: int, like: Tensor) -> KVCache:
-        """Of no place yet."""
+        """An empty cache."""
         nothing = like.new_empty(rows, heads, 0, width)
         return cls.of(nothing, nothing)
 
@@ -50,7 +50,7 @@ class KVCache:
         return self.storage.values[:, :, : self.length]
 
     def append(self, keys: Tensor, values: Tensor) -> KVCache:
-        """These and those of the new places, (B, H, new, D)."""
+        """The cache extended by the new positions, (B, H, new, D)."""
         if torch.is_grad_enabled() and (keys.requires_grad or self.keys.requires_grad):
             joined = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
             return KVCache.of(*joined)
@@ -64,11 +64,11 @@ class KVCache:
         return KVCache(storage, new)
 
     def select(self, rows: Tensor) -> KVCache:
-        """Those of the given rows; the same ones in the same order cost nothing."""
+        """The given rows; free of cost for the same rows in the same order."""
         count = self.storage.keys.shape[0]
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return self
-        # With the room behind them: whole rows are copied faster than their filled part.
+        # With the spare capacity: whole rows are copied faster than their filled part.
         stored = (self.storage.keys, self.storage.values)
         keys, values = (each.index_select(0, rows) for each in stored)
         return KVCache(_Storage(keys, values, self.length), self.length)
@@ -83,29 +83,29 @@ class KVCache:
 
 
 class SourceAssignment:
-    """Which source each text of a batch is written beside: the same for all layers of a decoder."""
+    """Which source each text of a batch is decoded from, shared by all decoder layers."""
 
     def __init__(self, sources: Tensor, slots: Tensor, firsts: Tensor, texts: int) -> None:
         self.sources = sources
         """(B,) the source of each text, counted from 0."""
         self.slots = slots
-        """(B,) which of its source's texts each is, 0, 1, 2 …"""
+        """(B,) the index of each text among its source's texts, 0, 1, 2 …"""
         self.first_texts = firsts
-        """(S,) a text of each source."""
+        """(S,) one text of each source."""
         self.texts = texts
-        """The most texts that one source has."""
+        """The maximum number of texts of one source."""
         self._chosen: tuple[Tensor, tuple[Tensor | None, SourceAssignment]] | None = None
 
     @classmethod
     def one_to_one(cls, rows: int, device: torch.device | None = None) -> SourceAssignment:
-        """One text beside each source."""
+        """One text per source."""
         own = torch.arange(rows, device=device)
         return cls(own, torch.zeros_like(own), own, 1)
 
     def select(self, rows: Tensor) -> tuple[Tensor | None, SourceAssignment]:
-        """Those sources (S',) that the given texts are beside, None for all; and who owns whom.
+        """Sources (S',) that the given texts use, None for all; and the new assignment.
 
-        Asked again for the same tensor, as by the next layer, it answers what it answered.
+        The result is cached for the same tensor, as given by the next layer.
         """
         if self._chosen is None or self._chosen[0] is not rows:
             self._chosen = rows, self._selected(rows)
@@ -128,10 +128,10 @@ class SourceAssignment:
 
 @dataclass(frozen=True, eq=False)
 class CrossAttentionCache:
-    """Keys and values (S, H, T, D) of sources, which no step changes, and who looks at them.
+    """Cross-attention cache: keys and values (S, H, T, D) of sources, and their texts.
 
-    Texts of one source, as in a beam, share them: to fork or to swap texts costs nothing, and they
-    ask together, as the places of one text do.
+    Texts of one source, as in a beam, share them: forking or reordering texts costs nothing, and
+    their queries are batched as those of one row.
     """
 
     keys: Tensor
@@ -140,11 +140,11 @@ class CrossAttentionCache:
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor, owners: SourceAssignment) -> CrossAttentionCache:
-        """Those of sources (S, H, T, D), laid out once as every step will read them."""
+        """A cache of sources (S, H, T, D), made contiguous once for all steps."""
         return cls(keys.contiguous(), values.contiguous(), owners)
 
     def select(self, rows: Tensor) -> CrossAttentionCache:
-        """For the given texts; sources that have none left are dropped."""
+        """The cache for the given texts; sources without texts are dropped."""
         left, owners = self.assignment.select(rows)
         if left is None:
             return replace(self, assignment=owners)
@@ -155,14 +155,14 @@ class CrossAttentionCache:
         return self.keys[self.assignment.sources], self.values[self.assignment.sources]
 
     def group_queries(self, queries: Tensor) -> Tensor:
-        """(S, H, texts · new, D) queries (B, H, new, D), those of one source beside each other."""
+        """(S, H, texts · new, D) queries (B, H, new, D), grouped by source."""
         _, heads, new, width = queries.shape
         gathered = queries.new_zeros(len(self.keys), self.assignment.texts, heads, new, width)
         gathered[self.assignment.sources, self.assignment.slots] = queries
         return gathered.transpose(1, 2).flatten(2, 3)
 
     def ungroup(self, found: Tensor, new: int) -> Tensor:
-        """(B, new, W) what was found for them, (S, texts · new, W), by text again."""
+        """(B, new, W) grouped outputs (S, texts · new, W), by text again."""
         return found.unflatten(1, (-1, new))[self.assignment.sources, self.assignment.slots]
 
     def detach(self) -> CrossAttentionCache:

@@ -1,4 +1,4 @@
-"""What a hidden state goes through before it is compared with the vectors of the tokens."""
+"""BERT's MLM head: dense layer, activation, layer norm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lmlab.layers.feed_forward import ACTIVATIONS, ActivationName
 
 
 class MLMHead(nn.Module):
-    """norm(f(W h + b)): BERT's, from the width of the layers to that of the token vectors."""
+    """norm(f(W h + b)), from the width of the layers to that of the token embeddings."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A probabilistic grammar whose rules come from vectors, and what it tells of sentences."""
+"""Neural PCFG: rule probabilities from symbol embeddings, and sentence probabilities."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from lmlab.layers.residual_mlp import ResidualMLP
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PCFGTables:
-    """Normalised log-probabilities of a grammar with N inner symbols and P leaf symbols."""
+    """Normalised log-probabilities of a grammar with N nonterminals and P preterminals."""
 
     rules: Rules
     """Root and binary rules; the root's may sum to less than one, for the empty sentence."""
     empty: Tensor
-    """() of the sentence without words."""
+    """() log-probability of the empty sentence."""
     words: Tensor
-    """(V, P) of each word under each leaf symbol; -inf at symbols that are no words."""
+    """(V, P) of each word given each preterminal; -inf at special tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SentenceBatch:
-    """The words of a batch, without start and end."""
+    """The words of a batch, without start and end token."""
 
     tokens: Tensor
     """(B, T) ids, 0 ≤ T."""
     counts: Tensor
-    """(B,) words of each sentence."""
+    """(B,) number of words of each sentence."""
     complete: Tensor
-    """(B,) bool: whether its end is known; else it is cut off."""
+    """(B,) bool: whether the sentence has its end; else it is truncated."""
 
 
 class NeuralPCFG(nn.Module):
-    """Rules from a vector for each symbol (Kim et al. 2019, without their sentence vector).
+    """Rules from an embedding per symbol (Kim et al. 2019, without their sentence vector).
 
         P(root → A) = softmax(u_A · f(w_root))     A any symbol, or nothing (an empty sentence)
-        P(A → B C) = softmax(u_BC · w_A)           A inner; B, C any symbol
-        P(A → s) = softmax(u_s · g(w_A))           A a leaf symbol
+        P(A → B C) = softmax(u_BC · w_A)           A nonterminal; B, C any symbol
+        P(A → s) = softmax(u_s · g(w_A))           A preterminal
 
-    Kim et al. have the root rewritten to inner symbols alone, so that a sentence has two words at
-    least; with leaf symbols and nothing among them every sentence has a probability.
+    In Kim et al. the root has nonterminal children only, so that a sentence has at least two words;
+    with preterminals and the empty sentence every sentence has a probability.
     """
 
     special_token_mask: Tensor
@@ -70,7 +70,7 @@ class NeuralPCFG(nn.Module):
         self.register_buffer("special_token_mask", special_token_mask, persistent=False)
 
     def grammar(self) -> PCFGTables:
-        """The rules as they are now: N S² + P V numbers."""
+        """The current rules: N S² + P V numbers."""
         symbols = self.nonterminals + self.preterminals
         root = torch.log_softmax(self.root_scores(self.root_network(self.root_vector)), -1)
         binary = torch.log_softmax(self.rule_scores(self.tree_vectors), -1)
@@ -81,7 +81,7 @@ class NeuralPCFG(nn.Module):
 
 
 def extract_sentences(batch: Batch, end: int | None, longest: int) -> SentenceBatch:
-    """The words of a batch, or a UserError where they are no sentences to parse."""
+    """The words of a batch; raises a UserError if they are no sentences to parse."""
     last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None]).squeeze(1)
     complete = (last == -1 if end is None else last == end) & (batch.lengths > 1)
     counts = (batch.lengths - 1 - complete.long()).clamp(min=0)
@@ -102,17 +102,17 @@ def extract_sentences(batch: Batch, end: int | None, longest: int) -> SentenceBa
 
 
 def word_potentials(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
-    """(B, T, P) log P(word | leaf symbol); 0 behind a sentence's end, where nothing is asked."""
+    """(B, T, P) log P(word | preterminal); 0 at padding."""
     places = torch.arange(given.tokens.shape[1], device=given.tokens.device)
     behind = places >= given.counts[:, None]
     return F.embedding(given.tokens, grammar.words).masked_fill(behind[..., None], 0.0)
 
 
 def token_log_probs(grammar: PCFGTables, given: SentenceBatch, places: int) -> Tensor:
-    """(B, places) log p(word | words before), then of the end where it is known; 0 behind it.
+    """(B, places) log p(word | words before), then of the end if it is known; 0 at padding.
 
-    A word's is the ratio of two prefix probabilities, the end's that of the whole sentence's
-    probability and its words' prefix probability; so they add up to what is asked.
+    A word's is the ratio of two prefix probabilities, the end's that of the sentence probability
+    and its words' prefix probability; so they sum to `sentence_log_probs`.
     """
     zeros = grammar.empty.expand(len(given.tokens), 1) * 0
     begun, whole = zeros, grammar.empty.expand(len(given.tokens), 1)
@@ -131,7 +131,7 @@ def token_log_probs(grammar: PCFGTables, given: SentenceBatch, places: int) -> T
 
 
 def sentence_log_probs(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
-    """(B,) log-probability of each sentence, or of its beginning where it is cut off."""
+    """(B,) log-probability of each sentence, or of its prefix if it is truncated."""
     if not given.tokens.shape[1]:
         return torch.where(given.complete, grammar.empty, grammar.empty * 0)
     chart = inside(word_potentials(grammar, given), grammar.rules, grow_scaled)
@@ -149,9 +149,9 @@ def sentence_log_probs(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
 def sample_sentences(
     grammar: PCFGTables, rows: int, most: int, generator: torch.Generator | None
 ) -> list[tuple[list[int], bool]]:
-    """Leftmost derivations, all rows side by side: each one's words, and whether it ended.
+    """Leftmost derivations of all rows in parallel: each one's words, and whether it ended.
 
-    A derivation is cut off when it has written `most` words.
+    A derivation is cut off at `most` words.
     """
     trees = grammar.rules.nonterminal_count
     root = torch.cat([grammar.rules.root, grammar.empty[None]]).exp()

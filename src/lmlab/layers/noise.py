@@ -1,4 +1,4 @@
-"""Noise on what an encoder reads and on what it gives: denoising (Vincent et al. 2008)."""
+"""Denoising noise (Vincent et al. 2008): token masking and Gaussian noise on latents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmlab.core.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class TokenNoise:
-    """Each token is erased with probability `rate`: <mask> takes its place (<unk> where none)."""
+    """Token masking with probability `rate`, by <mask> (<unk> if there is no mask token)."""
 
     rate: float
     vocabulary: Vocabulary
@@ -20,7 +20,7 @@ class TokenNoise:
     def __call__(
         self, tokens: Tensor, lengths: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The tokens (B, T) with some of them erased; padding stays."""
+        """The tokens (B, T) with some of them masked; padding is unchanged."""
         if self.rate == 0:
             return tokens
         place = torch.arange(tokens.shape[1], device=tokens.device)
@@ -29,7 +29,7 @@ class TokenNoise:
 
     @property
     def noise_token(self) -> int:
-        """What stands where a token was."""
+        """The replacement token."""
         for token in (self.vocabulary.mask, self.vocabulary.unknown):
             if token is not None:
                 return token
@@ -39,9 +39,9 @@ class TokenNoise:
 def add_gaussian_noise(
     latents: Tensor, rate: float, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Latents (…, L) with Gaussian noise of `rate` times their own size, √(mean of squares).
+    """Latents (…, L) with Gaussian noise of `rate` times their own RMS.
 
-    In units of the latent itself, so that no encoder escapes it by making latents large.
+    Relative to the latent's size, so that no encoder escapes it by making latents large.
     """
     if rate == 0:
         return latents
@@ -57,6 +57,6 @@ def sample_uniform(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Numbers in [0, 1) on a device, drawn wherever the generator lives."""
+    """Numbers in [0, 1) on a device, sampled on the generator's device."""
     home = device if generator is None else generator.device
     return torch.rand(shape, generator=generator, device=home).to(device)

@@ -1,4 +1,4 @@
-"""Normalisers of all sums of two vectors for the price of the vectors: exponentials factorise."""
+"""Softmax normalisers of all pairwise sums of vectors: exponentials factorise."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _ROWS_AT_ONCE = 1024
-"""Rows of logits held at once, so that scoring needs no more memory for a larger batch."""
+"""Rows of logits held at once, which bounds the memory of scoring."""
 
 
 def pairs_within(reach: int | None, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(P,), (P,) all ordered pairs of `count` places less than `reach` apart, row by row."""
+    """(P,), (P,) all ordered pairs of `count` positions less than `reach` apart, row-major."""
     place = torch.arange(count, device=device)
     apart = (place[:, None] - place).abs()
     first, second = (apart < (count if reach is None else reach)).nonzero(as_tuple=True)
@@ -29,9 +29,9 @@ def pair_log_normalisers_clear(
 def pair_log_normalisers(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The same as an inner product over the vocabulary, of cost 2 S V W + S² V.
 
-    Σ_k exp(e_k·x_a + b_k) exp(e_k·y_b), each factor divided by its largest. Where the tokens that
-    x_a likes and those that y_b likes are some 85 nats apart nothing of the product is left in
-    single precision; the least positive number stands for it then, and nothing is infinite.
+    Σ_k exp(e_k·x_a + b_k) exp(e_k·y_b), each factor divided by its largest. If the probable tokens
+    of x_a and those of y_b are some 85 nats apart, the product underflows in single precision and
+    is clamped to the smallest positive number, so nothing is infinite.
     """
     rows = max(1, _ROWS_AT_ONCE // max(1, first.shape[1]))
     blocks = zip(first.split(rows), second.split(rows), strict=True)
@@ -47,6 +47,6 @@ def _block(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor) -> Tenso
 
 
 def _powers(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(logits - highest) in the logits' own memory, and the highest of each row."""
+    """exp(logits - max) in the logits' own memory, and the maximum of each row."""
     highest = logits.detach().amax(-1, keepdim=True)
     return logits.sub_(highest).exp_(), highest

@@ -1,4 +1,4 @@
-"""Links between blanks: how well states, or tokens, of two places go together."""
+"""Pairwise potentials between masked positions, for their states or tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from torch import Tensor, nn
 
 
 class PairwisePotentials(nn.Module):
-    """A(a, b) = (Q_i v_a) · (K_j v_b), with matrices Q_i and K_j made of the hidden states (000).
+    """A(a, b) = (Q_i v_a) · (K_j v_b), with matrices Q_i and K_j computed from the hidden states.
 
-    Q_i = Q + U h_i reshaped, R × R, and K_j alike; v_a (R,) is the vector of a state or a token.
-    Q and K start as the unit matrix times `first` under a root, so that at first each goes best
-    with itself: what one place is in, the next one is likely in too. Cost of all pairs of K states
-    and C of the other: K C R.
+    Q_i = Q + U h_i reshaped, R × R, and K_j alike; v_a (R,) is the embedding of a state or a token.
+    Q and K are initialised to the identity times √`first`, so that neighbours prefer equal states.
+    Cost of all pairs of K states and C of the other: K C R.
     """
 
     def __init__(self, width: int, rank: int, *, first: float) -> None:
@@ -30,7 +29,7 @@ class PairwisePotentials(nn.Module):
         return self._matrix(self.query, hidden), self._matrix(self.key, hidden)
 
     def forward(self, earlier: Tensor, later: Tensor, vectors: Tensor) -> Tensor:
-        """(…, K, K) of the states (K, R) at an earlier and a later place, hidden (…, W) both."""
+        """(…, K, K) of the states (K, R) at an earlier and a later position, both hidden (…, W)."""
         queries = vectors @ self._matrix(self.query, earlier).mT
         keys = vectors @ self._matrix(self.key, later).mT
         return queries @ keys.mT
@@ -41,12 +40,12 @@ class PairwisePotentials(nn.Module):
 
 
 class ParentSelection(nn.Module):
-    """Which earlier blank each blank hangs from: a tree, read off scores s_ij = q_i · k_j.
+    """Parent selection: a tree over masked positions, from scores s_ij = q_i · k_j.
 
-    000 doubts that attention can choose the edges of a tree, as they might close a loop. A parent
-    that must stand earlier closes none: the best of those before a blank make a spanning tree. The
-    choice has no gradient; the strength 2 σ(s_ij) of the edge that was chosen has, and in training
-    the scores are perturbed (Gumbel), so that other trees are tried (cf. Corro and Titov 2019).
+    Choosing edges freely might close a loop; a parent that must be earlier cannot: the best of the
+    earlier positions form a spanning tree. The choice has no gradient; the strength 2 σ(s_ij) of
+    the chosen edge has, and in training Gumbel noise on the scores explores other trees (cf. Corro
+    and Titov 2019).
     """
 
     def __init__(self, width: int, inner: int) -> None:
@@ -57,7 +56,7 @@ class ParentSelection(nn.Module):
     def forward(
         self, hidden: Tensor, *, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """(B, n) parents, 0 for the root, and (B, n - 1) strengths of the edges to the others."""
+        """(B, n) parents, 0 for the root, and (B, n - 1) strengths of the edges of the others."""
         count = hidden.shape[1]
         scores = self.query(hidden) @ self.key(hidden).mT / self.query.out_features**0.5
         earlier = torch.ones(count, count, dtype=torch.bool, device=hidden.device).tril(-1)
@@ -65,7 +64,7 @@ class ParentSelection(nn.Module):
         if generator is not None:
             drawn = torch.rand(scores.shape, generator=generator, device=generator.device)
             chosen = chosen - (-drawn.clamp(1e-6, 1 - 1e-6).log()).log().to(scores)
-        # The root has nobody before it, and any number will do.
+        # The root has no earlier position; any number will do.
         parents = chosen.nan_to_num(neginf=-1e30).argmax(-1)
         strengths = 2 * scores.gather(-1, parents[..., None])[:, 1:, 0].sigmoid()
         return parents, strengths

@@ -1,4 +1,4 @@
-"""What a grammar makes of given sentences: best trees, and posteriors for pictures."""
+"""PCFG posteriors of given sentences: Viterbi trees, entropies, and captures for figures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lmlab.layers.neural_pcfg import (
 
 
 def viterbi_trees(grammar: PCFGTables, given: SentenceBatch) -> list[ParseTree | None]:
-    """The most probable tree of each sentence; None where it has no words."""
+    """The most probable tree of each sentence; None if it has no words."""
     found: list[ParseTree | None] = []
-    # One by one: the best tree needs sums over rules that a batch would hold all at once.
+    # One by one: a batch would hold the sums over rules of all sentences at once.
     for row, count in enumerate(given.counts.tolist()):
         if not count:
             found.append(None)
@@ -35,7 +35,7 @@ def viterbi_trees(grammar: PCFGTables, given: SentenceBatch) -> list[ParseTree |
 
 
 def tree_entropy(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
-    """(B,) entropy in nats of the posterior over a sentence's trees; 0 where it has no words."""
+    """(B,) entropy in nats of the posterior over a sentence's trees; 0 if it has no words."""
     entropies = grammar.empty.new_zeros(len(given.counts))
     with torch.no_grad():
         for row, count in enumerate(given.counts.tolist()):
@@ -46,7 +46,7 @@ def tree_entropy(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
 
 
 def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, Capture]:
-    """Rules, posterior spans, the use of symbols, and how sure the grammar is of its trees."""
+    """Rules, posterior spans, symbol usage, and the entropy of the trees."""
     rules = _rule_captures(grammar)
     if not given.tokens.shape[1]:
         return rules

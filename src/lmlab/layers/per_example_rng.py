@@ -1,4 +1,4 @@
-"""Random numbers that belong to a row, whatever batch it stands in."""
+"""Per-example random numbers, independent of the batch that a row is in."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LOW_34_BITS, LOW_37_BITS, LOW_33_BITS, LOW_24_BITS = 2**34 - 1, 2**37 - 1, 2**33
 
 
 class PerExampleGenerator(torch.Generator):
-    """A generator whose numbers depend on a row's seed, the call and the place, and no other row.
+    """A generator whose numbers depend on a row's seed, the call and the position only.
 
-    By hashing them (SplitMix64, Steele et al. 2014): all rows at once, where a generator for each
-    row would have to be asked row by row. It is known to `per_example_uniform` below; elsewhere it
-    is a generator like any other.
+    By hashing (SplitMix64, Steele et al. 2014): vectorised over rows, where one generator per row
+    would need a loop. Only `per_example_uniform` uses the row seeds; elsewhere it is an ordinary
+    generator.
     """
 
     seeds: Tensor
@@ -31,11 +31,10 @@ class PerExampleGenerator(torch.Generator):
     calls: int
 
     def numbers(self, shape: tuple[int, ...] | torch.Size, device: torch.device) -> Tensor:
-        """(B, …) in [0, 1); those at the same place of a wider shape, in its last axis, are equal
-        where the axes before it are."""
+        """(B, …) in [0, 1); widening the last axis does not change the earlier numbers."""
         assert shape[0] == len(self.seeds), "the first axis is that of the rows"
         self.calls += 1
-        # The product as a tensor, which wraps around where a number of Python would grow.
+        # The product as a tensor, which wraps around where a Python integer would grow.
         call = splitmix64_hash(self.seeds + torch.full_like(self.seeds, self.calls) * SPLITMIX_STEP)
         *outer, width = shape[1:]
         line = torch.arange(math.prod(outer), device=call.device)
@@ -46,7 +45,7 @@ class PerExampleGenerator(torch.Generator):
 
 
 def per_example_generator(seed: int, rows: Tensor, which: Tensor) -> PerExampleGenerator:
-    """Numbers for rows (B,), of which each has several series; `which` (B,) is taken."""
+    """Numbers for rows (B,), each with several series; `which` (B,) selects one."""
     made = PerExampleGenerator()
     by_row = splitmix64_hash(splitmix64_hash(torch.full_like(rows, seed)) + rows * SPLITMIX_STEP)
     made.seeds, made.calls = splitmix64_hash(by_row + which.to(rows) * SPLITMIX_STEP), 0
@@ -66,7 +65,7 @@ def per_example_uniform(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Numbers in [0, 1), by rows where the generator knows them."""
+    """Numbers in [0, 1), per row if the generator is a `PerExampleGenerator`."""
     if isinstance(generator, PerExampleGenerator):
         return generator.numbers(shape, device)
     return sample_uniform(shape, device, generator=generator)

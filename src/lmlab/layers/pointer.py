@@ -1,4 +1,4 @@
-"""A pointer: how far a word is copied from a source rather than made, and from where."""
+"""Pointer-generator copy mechanism (See et al. 2017): copy from a source or generate."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MIN_COPY_PROB = 1e-30
-"""Copying probabilities below this count as this, so that their logarithm has a gradient."""
+"""Lower limit of copy probabilities, so that their logarithm has a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CopyDistribution:
-    """p(k) = λ p_made(k) + (1 - λ) Σ_{j: x_j = k} α_j, at T places beside S places of a source."""
+    """p(k) = λ p_gen(k) + (1 - λ) Σ_{j: x_j = k} α_j, at T positions given S source positions."""
 
     log_generation_prob: Tensor
-    """(B, T) log λ; 0 where the source has nothing to copy."""
+    """(B, T) log λ; 0 if the source has nothing to copy."""
     copy_probs: Tensor
-    """(B, T, S) (1 - λ) α_j; 0 at what can't be copied."""
+    """(B, T, S) (1 - λ) α_j; 0 at tokens that can't be copied."""
     source: Tensor
-    """(B, S) the tokens x_j."""
+    """(B, S) the source tokens x_j."""
 
     def log_prob(self, made: Tensor, places: Tensor, targets: Tensor) -> Tensor:
-        """(N,) log p of N targets at the `places` (B, T), given log p_made of them (N,)."""
+        """(N,) log p of N targets at the positions `places` (B, T), given their log p_gen (N,)."""
         rows = places.nonzero()[:, 0]
         same = self.source[rows] == targets[:, None]
         copied = (self.copy_probs[places] * same).sum(-1)
@@ -34,7 +34,7 @@ class CopyDistribution:
         return torch.where(copied > 0, either, made)
 
     def log_probs(self, made: Tensor) -> Tensor:
-        """(B, V) the whole distribution at the last place, given log p_made there (B, V)."""
+        """(B, V) the whole distribution at the last position, given log p_gen there (B, V)."""
         copied = torch.zeros_like(made).scatter_add(1, self.source, self.copy_probs[:, -1].to(made))
         return torch.logaddexp(made + self.log_generation_prob[:, -1:], copied.log())
 
@@ -56,7 +56,7 @@ class CopyDistribution:
 class Pointer(nn.Module):
     """α = softmax_j(q(h_t) · k(x_j) / √W), λ = σ(w · [h_t; Σ_j α_j x_j] + b) (See et al. 2017).
 
-    See et al. score by a layer of tanh units; here it is the inner product of the Transformer.
+    See et al. use additive scores; here they are scaled dot products.
     """
 
     def __init__(self, width: int) -> None:
@@ -69,8 +69,10 @@ class Pointer(nn.Module):
     def forward(
         self, hidden: Tensor, read: Tensor, source: Tensor, copyable: Tensor
     ) -> CopyDistribution:
-        """Of hidden states (B, T, W) beside what was read (B, S, W) of a source (B, S), of which
-        only some tokens may be copied (B, S)."""
+        """Copy distribution of decoder states (B, T, W), given encoder states (B, S, W).
+
+        Of the source tokens (B, S) only the `copyable` (B, S) may be copied.
+        """
         scores = self.query(hidden) @ self.key(read).transpose(1, 2) * self.scale
         # A finite number, since a source may have nothing to copy; such weights are dropped below.
         scores = scores.masked_fill(~copyable[:, None], torch.finfo(scores.dtype).min)

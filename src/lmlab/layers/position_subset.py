@@ -1,4 +1,4 @@
-"""The few places of a text where something is asked, drawn together and put back."""
+"""Position subset: gather the few positions that are predicted, and scatter them back."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class PositionSubset:
-    """At most M places in a row of T: what is computed for them alone costs M, not T."""
+    """At most M positions in a row of T: computing only these costs M, not T."""
 
     positions: Tensor
-    """(B, M) each row's places in reading order, others behind them; no place twice."""
+    """(B, M) each row's positions in order, followed by fillers; all distinct."""
     is_real: Tensor
-    """(B, M) bool: false where a row has fewer."""
+    """(B, M) bool: false at fillers."""
 
     @classmethod
     def from_mask(cls, wanted: Tensor) -> PositionSubset:
-        """Those where `wanted` (B, T) is true."""
+        """The positions where `wanted` (B, T) is true."""
         count = wanted.sum(1)
         most = int(count.max())
         places = wanted.int().argsort(dim=1, descending=True, stable=True)[:, :most]
         return cls(places, torch.arange(most, device=places.device) < count[:, None])
 
     def gather_entries(self, values: Tensor) -> Tensor:
-        """(B, M) the entries of these places of (B or 1, T)."""
+        """(B, M) the entries of (B or 1, T) at these positions."""
         return values.expand(len(self.positions), -1).gather(1, self.positions)
 
     def gather(self, values: Tensor) -> Tensor:
-        """(B, M, W) the vectors of these places of (B, T, W), or the rows of a mask."""
+        """(B, M, W) the vectors of (B, T, W) at these positions, or the rows of a mask."""
         return values.gather(1, self._wide(values))
 
     def scatter_back(self, values: Tensor, time: int) -> Tensor:
-        """(B, T, W) vectors (B, M, W) at their places, zero where nothing is asked."""
+        """(B, T, W) vectors (B, M, W) at their positions, zero elsewhere."""
         spread = values.new_zeros(len(values), time, values.shape[-1])
         return spread.scatter(1, self._wide(values), values * self.is_real[..., None])
 

@@ -1,4 +1,4 @@
-"""Positions told to a Transformer by its input vectors."""
+"""Positional embeddings of a Transformer's inputs: learned, pair, sinusoidal, concatenated."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lmlab.core.errors import UserError
 
 
 class PositionalEmbedding(nn.Module):
-    """Input vectors (B, T, E) with their positions (B or 1, T) told to them."""
+    """Input embeddings (B, T, E) combined with their positions (B or 1, T)."""
 
     def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class LearnedPositionalEmbedding(PositionalEmbedding):
-    """e(s_t) + p_t with a learned vector for each of `length` positions (Devlin et al. 2019)."""
+    """Learned positional embedding e(s_t) + p_t for `length` positions (Devlin et al. 2019)."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class LearnedPositionalEmbedding(PositionalEmbedding):
 
 
 class PairPositionalEmbedding(PositionalEmbedding):
-    """e(s_t) + p_i + r_j for positions that are pairs (i, j), (B, T, 2) (Du et al. 2022, GLM)."""
+    """Pair positions e(s_t) + p_i + r_j for pairs (i, j), (B, T, 2) (GLM, Du et al. 2022)."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -47,10 +47,10 @@ class PairPositionalEmbedding(PositionalEmbedding):
 
 
 class SinusoidalPositionalEmbedding(PositionalEmbedding):
-    """e(s_t) + [sin(t ω), cos(t ω)], ω_i = 10000^(-2i/E) (Vaswani et al. 2017); any length.
+    """Sinusoidal e(s_t) + [sin(t ω), cos(t ω)], ω_i = 10000^(-2i/E) (Vaswani et al. 2017).
 
-    All sines stand before all cosines; the paper's own order, alternating, is the same up to a
-    permutation of the units, which the first matrix can learn.
+    For any length. All sines come before all cosines; the paper's alternating order is the same up
+    to a permutation of the units, which the first matrix can learn.
     """
 
     frequencies: Tensor
@@ -68,12 +68,12 @@ class SinusoidalPositionalEmbedding(PositionalEmbedding):
     def sinusoid_table(self, positions: Tensor) -> Tensor:
         """(B or 1, T, E) the sines and cosines of each position."""
         angles = positions[..., None] * self.frequencies
-        # Where E is odd there is one sine more than there are cosines.
+        # If E is odd there is one sine more than cosines.
         return torch.cat([angles.sin(), angles[..., : self.width // 2].cos()], dim=-1)
 
 
 class ConcatenatedPositionalEmbedding(PositionalEmbedding):
-    """[e(s_t); sin(t ω), cos(t ω)] beside each other, as 002 tells it: (B, T, E + P)."""
+    """Concatenated sinusoidal positions [e(s_t); sin(t ω), cos(t ω)]: (B, T, E + P)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

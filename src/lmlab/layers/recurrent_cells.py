@@ -1,8 +1,8 @@
-"""Recurrent cells: one layer run over a whole sequence, or one step at a time by the same code.
+"""Recurrent cells (RNN, LSTM, GRU and variants), over a sequence or step by step.
 
 A cell's state is a tuple of (B, W) tensors named by `names`, the output first. The standard cells
 call torch's fused kernels; the others loop over time with the input projections done outside the
-loop, since those need no state: one large product instead of T small ones.
+loop: one large product instead of T small ones.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LSTM_GATES = {
 
 
 class RecurrentCell(nn.Module):
-    """Inputs (B, T, D) and a state to outputs (B, T, W) and the state after them."""
+    """Inputs (B, T, D) and a state to outputs (B, T, W) and the final state."""
 
     names: tuple[str, ...] = ("hidden",)
-    """Tensors of its state."""
+    """Names of the tensors of its state."""
     free_state_names: tuple[str, ...] = ("hidden",)
-    """Those that a start is free to choose; the others follow from them."""
+    """Those that an initial state may choose freely; the others follow from them."""
     can_leave_zero: bool = True
-    """Whether a state of zeros can ever become another."""
+    """Whether a zero state can ever become non-zero."""
     gate_captions: Mapping[str, str] = {}
-    """Its gates by name, each with what it means to be open."""
+    """Its gates by name, each with the meaning of being open."""
 
     def __init__(self, input_width: int, width: int) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class RecurrentCell(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def read(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-        """Rows of different lengths (B,) from zeros: outputs, and each row's state after its last.
+        """Encode rows of different lengths (B,) from zeros: outputs, and each row's final state.
 
-        What stands behind a row is anything. The clear version: a row that is over keeps its state.
+        Outputs at padding are arbitrary. Reference implementation: a finished row keeps its state.
         """
         state, outputs = self.start(len(inputs), inputs), []
         for place, vector in enumerate(inputs.split(1, dim=1)):
@@ -60,19 +60,19 @@ class RecurrentCell(nn.Module):
         return torch.cat(outputs, 1), state
 
     def start(self, rows: int, like: Tensor) -> CellState:
-        """The state that begins at zeros, on the device and in the type of a given tensor."""
+        """The zero state, on the device and in the dtype of a given tensor."""
         return self.state_from_free(
             tuple(like.new_zeros(rows, self.width) for _ in self.free_state_names)
         )
 
     def state_from_free(self, free: CellState) -> CellState:
-        """The state that free numbers, (B, W) for each name in `free`, begin: often themselves."""
+        """The state from free numbers, (B, W) for each of `free_state_names`: often themselves."""
         return free
 
     def gates(self, inputs: Tensor, state: CellState) -> dict[str, Tensor]:
-        """Gates over time by name, each (B, T, W): what a picture shows of the cell; often none.
+        """Gate activations over time by name, each (B, T, W), for figures; often none.
 
-        The clear version: one step after another for the states, then the formula of the gates.
+        Reference implementation: step by step for the states, then the gate formula.
         """
         if not self.gate_captions:
             return {}
@@ -85,12 +85,12 @@ class RecurrentCell(nn.Module):
         return dict(zip(self.gate_captions, found, strict=True))
 
     def _gates(self, inputs: Tensor, before: CellState) -> tuple[Tensor, ...]:
-        """Gates from the inputs (B, T, D) and the states before each, (B, T, W)."""
+        """Gates from the inputs (B, T, D) and the previous states, (B, T, W)."""
         raise TypeError(f"{type(self).__name__} does not define its gates")
 
 
 class FusedCell(RecurrentCell):
-    """A cell that is one of torch's fused kernels."""
+    """A cell implemented by one of torch's fused kernels."""
 
     fused: nn.RNNBase
 
@@ -104,9 +104,9 @@ class FusedCell(RecurrentCell):
 
 
 class TanhCell(FusedCell):
-    """h_t = tanh(W x_t + U h_{t-1} + b) (Elman 1990), by torch's fused kernel.
+    """Elman RNN h_t = tanh(W x_t + U h_{t-1} + b) (Elman 1990), fused.
 
-    `radius` scales U at the start to that spectral radius (002: gradients grow or die as radius^t).
+    `radius` initialises the spectral radius of U: gradients grow or vanish as radius^t.
     """
 
     def __init__(self, input_width: int, width: int, *, radius: float | None = None) -> None:
@@ -121,7 +121,7 @@ class TanhCell(FusedCell):
 
 
 class LinearCell(RecurrentCell):
-    """h_t = W x_t + U h_{t-1} + b: 002's linear RNN, in which the gradient is U^t exactly."""
+    """Linear RNN h_t = W x_t + U h_{t-1} + b, whose gradient is exactly U^t."""
 
     def __init__(self, input_width: int, width: int, *, radius: float | None = None) -> None:
         super().__init__(input_width, width)
@@ -141,9 +141,10 @@ class LinearCell(RecurrentCell):
 
 
 class LSTMCell(FusedCell):
-    """Four gates (Hochreiter and Schmidhuber 1997; forget gate Gers et al. 2000), fused.
+    """LSTM (Hochreiter and Schmidhuber 1997; forget gate Gers et al. 2000), fused.
 
-    i, f, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t)
+    i, f, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…)
+    c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t)
     """
 
     names = ("hidden", "cell")
@@ -165,9 +166,9 @@ class LSTMCell(FusedCell):
 
 
 class GRUCell(FusedCell):
-    """Update and reset gates (Cho et al. 2014), fused; torch's form, reset after the product.
+    """GRU (Cho et al. 2014), fused; torch's form, reset after the product.
 
-    r, z = σ(W [x_t, h_{t-1}] + b);  n = tanh(W_n x_t + b_n + r∘(U_n h_{t-1} + c_n));
+    r, z = σ(W [x_t, h_{t-1}] + b);  n = tanh(W_n x_t + b_n + r∘(U_n h_{t-1} + c_n))
     h_t = (1 - z)∘n + z∘h_{t-1}
     """
 
@@ -190,10 +191,12 @@ class GRUCell(FusedCell):
 
 
 class PeepholeLSTMCell(RecurrentCell):
-    """The LSTM whose f, i, o also see c_{t-1}, by full matrices as 002 §3.3.3.1 writes it.
+    """Peephole LSTM: f, i, o also see c_{t-1}, here by full matrices.
 
-    i, f, o = σ(W [h_{t-1}, x_t, c_{t-1}] + b);  g = tanh(W_c [h_{t-1}, x_t] + b_c);
-    c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t). (Gers and Schmidhuber 2000 have diagonal ones.)
+        i, f, o = σ(W [h_{t-1}, x_t, c_{t-1}] + b);  g = tanh(W_c [h_{t-1}, x_t] + b_c)
+        c_t = f∘c_{t-1} + i∘g;  h_t = o∘tanh(c_t)
+
+    In Gers and Schmidhuber 2000 the peephole matrices are diagonal.
     """
 
     names = ("hidden", "cell")
@@ -211,7 +214,7 @@ class PeepholeLSTMCell(RecurrentCell):
     def forward(self, inputs: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         hidden, cell = state
         width = self.width
-        # The candidate's block sees no cell: zeros make both products one.
+        # The candidate does not see the cell: zeros make both products one.
         blind = F.pad(self.from_cell, (0, width))
         recurrent = torch.cat([self.from_hidden, blind])
         outputs = []
@@ -232,10 +235,10 @@ class PeepholeLSTMCell(RecurrentCell):
 
 
 class CoupledLSTMCell(RecurrentCell):
-    """The LSTM with f = 1 - i (002 §3.3.3.2): what comes in takes the place of what goes.
+    """Coupled LSTM with f = 1 - i (Greff et al. 2017): new content replaces old.
 
-    i, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…);  c_t = c_{t-1} + i∘(g - c_{t-1});
-    h_t = o∘tanh(c_t)
+    i, o = σ(W [h_{t-1}, x_t] + b);  g = tanh(…)
+    c_t = c_{t-1} + i∘(g - c_{t-1});  h_t = o∘tanh(c_t)
     """
 
     names = ("hidden", "cell")
@@ -269,10 +272,11 @@ class CoupledLSTMCell(RecurrentCell):
 
 
 class InputResetGRUCell(RecurrentCell):
-    """002 §3.3.3.3's GRU, in which the reset gate multiplies the input and there are no biases.
+    """GRU variant whose reset gate multiplies the input, without biases.
 
-    z, r = σ(W [h_{t-1}, x_t]);  h̃ = tanh(W [h_{t-1}, r∘x_t]);  h_t = (1 - z)∘h_{t-1} + z∘h̃.
-    The paper's (Cho et al. 2014) reset gate multiplies h_{t-1}; the notes' slip is kept on purpose.
+        z, r = σ(W [h_{t-1}, x_t]);  h̃ = tanh(W [h_{t-1}, r∘x_t]);  h_t = (1 - z)∘h_{t-1} + z∘h̃
+
+    In the original (Cho et al. 2014) the reset gate multiplies h_{t-1}; this is intended.
     """
 
     gate_captions = {
@@ -292,7 +296,7 @@ class InputResetGRUCell(RecurrentCell):
         (hidden,) = state
         width, outputs = self.width, []
         by_time = inputs.transpose(0, 1)
-        # The candidate's share of the product with h waits in the last columns, without input.
+        # The candidate's share of the product with h is in the last columns, without input.
         projected = F.pad(self.gates_from_input(by_time), (0, width))
         for observed, waiting in zip(by_time.unbind(0), projected.unbind(0), strict=True):
             summed = torch.addmm(waiting, hidden, self.from_hidden)
@@ -313,9 +317,9 @@ class InputResetGRUCell(RecurrentCell):
 
 
 def _fused_sums(fused: nn.RNNBase, inputs: Tensor, before: Tensor) -> tuple[Tensor, ...]:
-    """W x + U h + b of each of a fused cell's gates, in torch's order; the candidate's is no use.
+    """W x + U h + b of each of a fused cell's gates, in torch's order.
 
-    (For the GRU's candidate the product with h is gated apart, so its sum means nothing.)
+    For the GRU's candidate the product with h is gated separately, so its sum is meaningless.
     """
     from_input = F.linear(inputs, *(fused.get_parameter(f"{kind}_ih_l0") for kind in PARTS))
     from_hidden = F.linear(before, *(fused.get_parameter(f"{kind}_hh_l0") for kind in PARTS))

@@ -1,4 +1,4 @@
-"""Positions inside attention: what depends on where a place is and where it looks."""
+"""Relative position encodings: rotary, Shaw, ALiBi, T5 buckets, Transformer-XL, NEZHA."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
 
 
 class RelativePositionEncoding(nn.Module):
-    """What one attention layer makes of positions; by itself nothing."""
+    """Base class of position encodings inside an attention layer; does nothing by itself."""
 
     affects_values = False
-    """Whether what is read depends on positions too, and not only the weights."""
+    """Whether positions also affect the values, not only the attention weights."""
 
     def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
         """Queries (B, H, T, D) before products are taken."""
         return queries
 
     def transform_keys(self, keys: Tensor, positions: Tensor) -> Tensor:
-        """Keys (B, H, T, D) before they are kept or products are taken."""
+        """Keys (B, H, T, D) before they are cached or products are taken."""
         return keys
 
     def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor | None:
-        """(B or 1, H, Tq, Tk) products with what stands for positions, before they are scaled."""
+        """(B or 1, H, Tq, Tk) products with position vectors, before scaling."""
         return None
 
     def read(self, weights: Tensor, scope: AttentionContext) -> Tensor:
-        """(B, H, Tq, D) what is read of positions under these weights (B, H, Tq, Tk)."""
+        """(B, H, Tq, D) position values under these attention weights (B, H, Tq, Tk)."""
         raise TypeError(f"{type(self).__name__} has no values")
 
 
 class RotaryEmbedding(RelativePositionEncoding):
-    """Queries and keys turned by an angle that grows with their position (Su et al. 2021).
+    """Rotary position embedding (RoPE, Su et al. 2021).
 
-    Pairs (x_i, x_{i + D/2}) turn by position · base^(-2i/D), so that a product depends on the
-    distance alone.
+    Pairs (x_i, x_{i + D/2}) are rotated by position · base^(-2i/D), so that a product depends on
+    the relative distance alone.
     """
 
     frequencies: Tensor
@@ -63,7 +63,7 @@ class RotaryEmbedding(RelativePositionEncoding):
 
 
 class ShawPositions(RelativePositionEncoding):
-    """Vectors for the clipped distance, added to keys and to values (Shaw et al. 2018).
+    """Relative position embeddings of clipped distances for keys and values (Shaw et al. 2018).
 
         score_ij = q_i · (k_j + a^K_c),  read_i = Σ_j w_ij (v_j + a^V_c),  c = clip(j - i, ±reach)
 
@@ -79,7 +79,7 @@ class ShawPositions(RelativePositionEncoding):
         self.values = nn.Parameter(torch.randn(2 * reach + 1, head_width) * head_width**-0.5)
 
     def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
-        # A product with each of the few clipped distances, then the right one for each pair.
+        # A product with each of the few clipped distances, then a gather for each pair.
         by_distance = queries @ self.keys.t()
         clipped = self._clipped(scope)[:, None].expand(*by_distance.shape[:3], -1)
         return by_distance.gather(-1, clipped)
@@ -90,13 +90,13 @@ class ShawPositions(RelativePositionEncoding):
         return by_distance.scatter_add(-1, clipped, weights) @ self.values
 
     def _clipped(self, scope: AttentionContext) -> Tensor:
-        """(B or 1, Tq, Tk) row of the tables for each pair of places."""
+        """(B or 1, Tq, Tk) table row for each pair of positions."""
         distance = scope.key_positions[:, None, :] - scope.query_positions[:, :, None]
         return distance.clamp(-self.clip_distance, self.clip_distance) + self.clip_distance
 
 
 class PositionBias(nn.Module):
-    """A number for each head and pair of positions, the same in all layers."""
+    """Attention bias for each head and pair of positions, shared by all layers."""
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """(B or 1, H, Tq, Tk) added to the scaled scores."""
@@ -104,7 +104,7 @@ class PositionBias(nn.Module):
 
 
 class AlibiBias(PositionBias):
-    """-slope_h · distance, with slopes 2^(-8h/H): the further, the less (Press et al. 2022)."""
+    """ALiBi: bias -slope_h · distance, with slopes 2^(-8h/H) (Press et al. 2022)."""
 
     slopes: Tensor
 
@@ -119,11 +119,11 @@ class AlibiBias(PositionBias):
 
 
 class T5RelativeBias(PositionBias):
-    """A learned number for each head and bucket of distances (Raffel et al. 2020, T5).
+    """T5 relative position bias: learned for each head and distance bucket (Raffel et al. 2020).
 
     Half of the buckets hold one distance each, the other half grow in size up to `max_distance`,
-    which must exceed the first half's (`exact_bucket_count`). `both_ways` has buckets for places
-    ahead as well, as an encoder needs.
+    which must exceed the first half's (`exact_bucket_count`). `both_ways` adds buckets for later
+    positions, as an encoder needs.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class T5RelativeBias(PositionBias):
         return found.permute(0, 3, 1, 2)
 
     def bucket(self, ahead: Tensor) -> Tensor:
-        """The bucket of each distance; `ahead` is how far the key stands behind the query's end."""
+        """The bucket of each distance; `ahead` is the key position minus the query position."""
         count = self.buckets // 2 if self.bidirectional else self.buckets
         first = torch.where(ahead > 0, count, 0) if self.bidirectional else torch.zeros_like(ahead)
         distance = ahead.abs() if self.bidirectional else (-ahead).clamp(min=0)
@@ -156,24 +156,23 @@ class T5RelativeBias(PositionBias):
 
 
 def exact_bucket_count(buckets: int, *, both_ways: bool) -> int:
-    """How many distances of one direction have a bucket each: half of that direction's buckets."""
+    """Number of distances in one direction with their own bucket: half of its buckets."""
     return (buckets // 2 if both_ways else buckets) // 2
 
 
 XL_INITIAL_STD = 0.02
-"""Standard deviation of the first biases and segment vectors, as the published code draws them."""
+"""Standard deviation of the initial biases and segment vectors, as in the published code."""
 
 
 class TransformerXLPositions(RelativePositionEncoding):
-    """Scores by content, by distance and by segment (Dai et al. 2019; Yang et al. 2019).
+    """Transformer-XL relative positions, XLNet segments (Dai et al. 2019; Yang et al. 2019).
 
         score_ij = (q_i + u) · k_j + (q_i + v) · R_{i-j} + (q_i + w) · s_ij
         R_d = W [sin(d ω), cos(d ω)],  s_ij = s₊ where i and j are of one segment, s₋ where not
 
-    u, v, w (H, D), s (2, H, D) and W are learned. The last term is there where `segments` is true
-    and the pass tells segments. Beyond `max_distance` (0: never) distances count as that. Distances
-    have a sign, so that it serves both ways. Queries (B, H, Tq, D), scores (B, H, Tq, Tk); cost
-    O(Tq (Tq + Tk) D) a head.
+    u, v, w (H, D), s (2, H, D) and W are learned. The last term needs `segments` and segment ids in
+    the context. Distances are signed, for bidirectional use, and clipped at `max_distance` (0: no
+    limit). Queries (B, H, Tq, D), scores (B, H, Tq, Tk); cost O(Tq (Tq + Tk) D) per head.
     """
 
     def __init__(
@@ -195,7 +194,7 @@ class TransformerXLPositions(RelativePositionEncoding):
         self.segments = _small(2, heads, head_width) if segments else None
 
     def transform_queries(self, queries: Tensor, positions: Tensor) -> Tensor:
-        """q + u: what meets the keys."""
+        """q + u, for the products with keys."""
         return queries + self.content_bias[:, None]
 
     def bias(self, queries: Tensor, scope: AttentionContext) -> Tensor:
@@ -209,7 +208,7 @@ class TransformerXLPositions(RelativePositionEncoding):
         distance = scope.query_positions[:, :, None] - scope.key_positions[:, None, :]
         if self.max_distance:
             distance = distance.clamp(-self.max_distance, self.max_distance)
-        # A product with every distance that occurs, then the right one for each pair.
+        # A product with every distance that occurs, then a gather for each pair.
         lowest, highest = (int(end) for end in torch.aminmax(distance))
         each = torch.arange(lowest, highest + 1, device=queries.device)
         vectors = self.project(self.sinusoids.sinusoid_table(each).to(queries.dtype))
@@ -232,11 +231,11 @@ def _small(*shape: int) -> nn.Parameter:
 
 
 class NezhaPositions(ShawPositions):
-    """Shaw's relative positions with fixed vectors, the same for keys and values:
+    """NEZHA's relative positions: Shaw's with fixed sinusoids, the same for keys and values.
 
         a_c = [sin(c ω), cos(c ω)],  ω_i = 10000^(-2i/D),  c = clip(j - i, ±reach).
 
-    Nothing to learn, and what is near looks alike. NEZHA's reach is 64.
+    No parameters; near distances have similar vectors. NEZHA's reach is 64.
     """
 
     def __init__(self, head_width: int, *, reach: int = 64) -> None:

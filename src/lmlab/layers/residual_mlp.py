@@ -1,4 +1,4 @@
-"""Residual network of one hidden layer, for vectors that are turned into tables."""
+"""Residual MLP with one hidden layer, for embeddings that parameterise tables."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Glances at a source: a mean of what was read, weighted by how well each place fits a query.
+"""RNN attention to a source: dot, scaled, bilinear (Luong) and additive (Bahdanau) scores.
 
     p_i = softmax_i(score(q, k_i)),   c = Σ_i p_i v_i
 
-Bahdanau et al. 2015, Luong et al. 2015; 002 §3.5.1. The ways to score are parts of their own.
+Bahdanau et al. 2015, Luong et al. 2015.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ AttentionScoreName = Literal["dot", "scaled", "general", "additive"]
 
 
 class DotAttention(nn.Module):
-    """score(q, k) = q · k: 002's. Queries and what was read are W numbers wide."""
+    """Dot-product attention score(q, k) = q · k (Luong et al. 2015); vectors of width W."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
 
     def keys(self, values: Tensor) -> Tensor:
-        """(B, S, W) what queries are held against, made once of what was read (B, S, W)."""
+        """(B, S, W) keys, computed once from the encoder states (B, S, W)."""
         return values
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -34,21 +34,21 @@ class DotAttention(nn.Module):
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, behind: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Contexts (B, T, W) and their weights (B, T, S); none on places `behind` (B, S) a text."""
+        """Contexts (B, T, W) and weights (B, T, S); `behind` (B, S) is true at padding."""
         scores = self.scores(queries, keys).masked_fill(behind[:, None], float("-inf"))
         weights = torch.softmax(scores, dim=-1)
         return weights @ values, weights
 
 
 class ScaledDotAttention(DotAttention):
-    """score(q, k) = q · k / √W (Vaswani et al. 2017)."""
+    """Scaled dot-product attention score(q, k) = q · k / √W (Vaswani et al. 2017)."""
 
     def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         return super().scores(queries, keys) / self.width**0.5
 
 
 class BilinearAttention(DotAttention):
-    """score(q, k) = q · A k (Luong et al. 2015)."""
+    """Bilinear ("general") attention score(q, k) = q · A k (Luong et al. 2015)."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -60,7 +60,7 @@ class BilinearAttention(DotAttention):
 
 
 class AdditiveAttention(DotAttention):
-    """score(q, k) = a · tanh(Q q + K k + b) (Bahdanau et al. 2015); T · S · W numbers at once."""
+    """Additive attention a · tanh(Q q + K k + b) (Bahdanau et al. 2015); T · S · W numbers."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)

@@ -1,4 +1,4 @@
-"""What features are made of a stack's layers: a learned mix of all, or the last alone."""
+"""Scalar mix of layers (ELMo): features as a learned mix of all layers, or the last alone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 
 class ScalarMix(nn.Module):
-    """γ Σ_j softmax(w)_j h_j over the layers j = 0 … L (Peters et al. 2018, equation 1).
+    """ELMo's γ Σ_j softmax(w)_j h_j over the layers j = 0 … L (Peters et al. 2018, equation 1).
 
-    Layers (…, W) each, the mix (…, W). At the start all layers weigh the same and γ is one.
+    Layers (…, W) each, the mix (…, W). Initialised to equal weights and γ = 1.
     """
 
     def __init__(self, layers: int) -> None:
@@ -25,7 +25,7 @@ class ScalarMix(nn.Module):
 
 
 class LastLayer(nn.Module):
-    """The last layer as it is (002 §3.4.3.3); nothing to learn."""
+    """The last layer unchanged; no parameters."""
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         return layers[-1]

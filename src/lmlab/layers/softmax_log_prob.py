@@ -1,4 +1,4 @@
-"""Log-probability of targets under a linear softmax layer: the clear version and the fast one."""
+"""Log-probability of targets under a linear softmax layer: reference and fast versions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class _LinearLogProb(torch.autograd.Function):
     """The same with one (N, V) buffer instead of three.
 
     The logits' buffer becomes exp(logits - max) in place, is kept for the backward pass, and there
-    becomes the gradient of the logits in place, g (1[target] - p). This spares a CPU two large
-    allocations and several passes over memory; `benchmarks/speed.py --only softmax` measures it.
+    becomes the gradient of the logits in place, g (1[target] - p). This saves two large allocations
+    and several passes over memory; `benchmarks/speed.py --only softmax` measures it.
     """
 
     @staticmethod
@@ -46,7 +46,7 @@ class _LinearLogProb(torch.autograd.Function):
 
 
 def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """log softmax(hidden weightᵀ + bias)[target]; equals the clear version, differentiable once."""
+    """log softmax(hidden weightᵀ + bias)[target]; equals the reference, differentiable once."""
     if torch.is_grad_enabled():
         result: Tensor = _LinearLogProb.apply(hidden, weight, bias, targets)
         return result
@@ -54,14 +54,14 @@ def linear_log_prob(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
 
 
 _ROWS_AT_ONCE = 1024
-"""Rows of logits held at once while scoring, so that a long text needs no more memory."""
+"""Rows of logits held at once in scoring, which bounds the memory."""
 _COLUMNS_AT_ONCE = 1024
-"""Tokens whose logits a CPU makes at once: they are summed up while they are in its cache. All
+"""Tokens whose logits a CPU computes at once, so that they are summed while in its cache. All
 30,522 of BERT in one product take 1.4 times as long."""
 
 
 def _score_in_blocks(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Without gradients: the target's score less the normaliser, which is summed block by block."""
+    """Without gradients: the target's logit less the normaliser, which is summed in blocks."""
     scores = (hidden * weight[targets]).sum(1) + bias[targets]
     for first in range(0, len(hidden), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
@@ -70,14 +70,14 @@ def _score_in_blocks(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tens
 
 
 def log_normaliser(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(N,) log Σ_k exp(hidden · weight_k + bias_k), without gradients, all through one buffer."""
+    """(N,) log Σ_k exp(hidden · weight_k + bias_k), without gradients, through one buffer."""
     columns = min(_COLUMNS_AT_ONCE, len(weight)) if hidden.is_cpu else len(weight)
     buffer, lowest = hidden.new_empty(len(hidden) * columns), torch.finfo(hidden.dtype).min
     parts = []
     for vectors, offsets in zip(weight.split(columns), bias.split(columns), strict=True):
         logits = buffer[: len(hidden) * len(vectors)].view(len(hidden), -1)
         torch.addmm(offsets, hidden, vectors.t(), out=logits)
-        # Where a block has nothing but tokens that are never predicted, its sum is zero.
+        # If a block has only tokens that are never predicted, its sum is zero.
         highest = logits.amax(1).clamp_(min=lowest)
         parts.append(logits.sub_(highest[:, None]).exp_().sum(1).log_().add_(highest))
     return torch.logsumexp(torch.stack(parts), 0)
@@ -98,7 +98,7 @@ class _TableLogProb(torch.autograd.Function):
 
     The scores' buffer gives the targets' rows, becomes exp(score - max) in place, is kept for the
     backward pass, and there becomes the gradient of the scores in place: -p Σg, and + g in the
-    targets' rows. On a CPU a step with it takes three quarters to nine tenths of the time.
+    targets' rows. On a CPU a step takes three quarters to nine tenths of the time.
     """
 
     @staticmethod
@@ -124,6 +124,6 @@ class _TableLogProb(torch.autograd.Function):
 
 
 def table_log_prob(outputs: Tensor, points: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """(N, K) log P(target | state) for N targets; equals the clear version, differentiable once."""
+    """(N, K) log P(target | state) for N targets; equals the reference, differentiable once."""
     result: Tensor = _TableLogProb.apply(outputs, points, bias, targets)
     return result

@@ -1,4 +1,4 @@
-"""Pointers: where spans begin and end, how they are read out, and what they are trained on."""
+"""Span pointers of CogQA: start and end distributions, span extraction, labels, loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from lmlab.core.loss import IGNORE_LABEL, Loss
 
 HOP_POINTER, ANSWER_POINTER = 0, 2
-"""Which of the four pointers are S_hop, E_hop and S_ans, E_ans."""
+"""Indices of S_hop, E_hop and S_ans, E_ans among the four pointers."""
 POINTER_COUNT = 4
 
 SpanPositions = tuple[int, int]
@@ -19,7 +19,7 @@ SpanPositions = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class PointedSpan:
-    """Places [first, last] of an input, and the probability of its start."""
+    """Positions [first, last] of an input, and the probability of its start."""
 
     first: int
     last: int
@@ -27,9 +27,9 @@ class PointedSpan:
 
 
 def pointer_log_probs(scores: Tensor, allowed: Tensor) -> Tensor:
-    """(B, T, 4) log P[i] = S · T_i - log Σ_j exp(S · T_j), over place 0 and the `allowed` (B, T).
+    """(B, T, 4) log P[i] = S · T_i - log Σ_j exp(S · T_j), over position 0 and `allowed` (B, T).
 
-    Place 0 stands for "nowhere"; places of the question and of the clues are none of the paragraph.
+    Position 0 means "no span"; positions of the question and the clues are not allowed.
     """
     open_ = allowed.clone()
     open_[:, 0] = True
@@ -43,7 +43,7 @@ def best_spans(
 
         start_k ∈ top-K P_start,   end_k = argmax_{start_k ≤ j ≤ start_k + longest} P_end[j]
 
-    Those whose start is no likelier than place 0 are left out: the threshold of Ding et al. 2019.
+    Starts no more probable than position 0 are dropped: the threshold of Ding et al. 2019.
     """
     inside = start.masked_fill(~allowed, float("-inf"))
     found = []
@@ -62,20 +62,20 @@ def best_spans(
 
 
 def pointer_labels(hops: Sequence[SpanPositions], answer: SpanPositions | None) -> list[list[int]]:
-    """The right places of each of the four pointers, each as right as the others: 1/k for k hops.
+    """The gold positions of each of the four pointers, equally weighted: 1/k for k hops.
 
-    Place 0 where there is nothing to point at.
+    Position 0 if there is no span.
     """
     answers = [] if answer is None else [answer]
     return [[span[end] for span in found] or [0] for found in (hops, answers) for end in (0, 1)]
 
 
 NO_LABELS: list[list[int]] = [[] for _ in range(POINTER_COUNT)]
-"""Of an input whose pointers are asked for nothing."""
+"""Labels of an input that is not in the loss."""
 
 
 def label_tensor(labels: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """(B, 4, K) places, NO_LABEL where there are fewer than K."""
+    """(B, 4, K) positions, NO_LABEL where there are fewer than K."""
     most = max((len(each) for row in labels for each in row), default=0)
     found = torch.full((len(labels), POINTER_COUNT, max(most, 1)), IGNORE_LABEL)
     for number, row in enumerate(labels):
@@ -85,9 +85,9 @@ def label_tensor(labels: Sequence[Sequence[Sequence[int]]]) -> Tensor:
 
 
 def pointer_loss(log_probs: Tensor, labels: Tensor) -> Loss:
-    """-Σ_i gt[i] log P[i] of all four pointers, and how many inputs were asked.
+    """Cross-entropy -Σ_i gt[i] log P[i] of all four pointers, and the number of labelled inputs.
 
-    log_probs (B, T, 4), labels (B, 4, K); gt is 1/k at k right places.
+    log_probs (B, T, 4), labels (B, 4, K); gt is 1/k at k gold positions.
     """
     told = labels != IGNORE_LABEL
     counts = told.sum(-1)

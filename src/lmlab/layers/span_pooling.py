@@ -1,4 +1,4 @@
-"""A stretch of places as one vector."""
+"""Attention pooling of a span into one vector (Lee et al. 2017)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class SpanPooling(nn.Module):
-    """s = Σ_t a_t x_t over the places of a span, a = softmax(w · x_t) (Lee et al. 2017).
+    """Span pooling s = Σ_t a_t x_t over the positions of a span, a = softmax(w · x_t).
 
-    The head word of a span gets the weight, wherever in it it stands. Cost O(M · L · W) for M spans
-    of at most L places.
+    Learns to weight the span's head word (Lee et al. 2017). Cost O(M · L · W) for M spans of at
+    most L positions.
     """
 
     def __init__(self, width: int) -> None:

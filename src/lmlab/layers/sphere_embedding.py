@@ -1,4 +1,4 @@
-"""Vectors on a sphere: only their direction can say anything."""
+"""Embeddings on a sphere: fixed norm, so that only the direction carries information."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from torch import Tensor, nn
 
 
 def scale_to_radius(vectors: Tensor, radius: float = 1.0) -> Tensor:
-    """The vectors (…, W) scaled to the given length; a zero vector stays zero."""
+    """The vectors (…, W) scaled to the given norm; a zero vector stays zero."""
     return F.normalize(vectors, dim=-1) * radius
 
 
 class SphereEmbedding(nn.Embedding):
-    """Token embeddings of length √W, whatever their raw length: entries of unit size on average.
-
-    003 divides a vector by the standard deviation of its entries; length √W is its clean form.
-    """
+    """Token embeddings of norm √W, whatever their raw norm: entries of unit RMS."""
 
     def reset_parameters(self) -> None:
-        # Short vectors: their length says nothing, but the shorter they are the faster they turn.
+        # Short vectors: their norm has no effect, but the shorter they are the faster they rotate.
         nn.init.uniform_(self.weight, -0.1, 0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:

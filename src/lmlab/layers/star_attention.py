@@ -1,4 +1,4 @@
-"""The sublayers of a Star-Transformer: words ask their neighbours and a relay, it asks them all."""
+"""Star-Transformer sublayers: words attend to neighbours and a relay, the relay to all words."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lmlab.layers.attention_context import AttentionContext
 
 
 class RingAttention(nn.Module):
-    """h'_i = MultiAtt(h_i, [h_{i-r} … h_{i+r}; e_i; s]) (Guo et al. 2019; r = 1 there).
+    """Ring attention h'_i = MultiAtt(h_i, [h_{i-r} … h_{i+r}; e_i; s]) (Guo et al. 2019; r = 1).
 
-    Words stand on a ring: the last real one is a neighbour of the first. Where it has fewer than
-    2r + 1 of them, some come twice. Values and inputs (B, T, W), relay (B, 1, W). Cost
-    O(T · r · W + T · W²): linear in T.
+    The last unpadded word is a neighbour of the first; in texts of fewer than 2r + 1 words some
+    neighbours repeat. Values and inputs (B, T, W), relay (B, 1, W). Cost O(T · r · W + T · W²):
+    linear in T.
     """
 
     def __init__(self, attention: MultiHeadAttention, *, reach: int = 1) -> None:
@@ -32,13 +32,13 @@ class RingAttention(nn.Module):
         lengths: Tensor,
         scope: AttentionContext,
     ) -> Tensor:
-        """(B, T, W) what each word read."""
+        """(B, T, W) the attention output of each word."""
         part, (rows, time, _) = self.attention, values.shape
         looked_at = torch.cat([values, inputs, relay], dim=1)
         keys, read = part.keys_values(looked_at, scope.key_positions)
         slots = ring_slots(lengths, time, self.neighbour_radius)
         row = torch.arange(rows, device=values.device)[:, None, None]
-        # (B, T, C, H, D) to (B, T, H, C, D): what each word has in its C slots.
+        # (B, T, C, H, D) to (B, T, H, C, D): keys and values in the C slots of each word.
         near = [each.transpose(1, 2)[row, slots].transpose(2, 3) for each in (keys, read)]
         queries = part.queries(values).transpose(1, 2)[..., None, :]
         scores = queries @ near[0].transpose(-1, -2) * part.scores.scale
@@ -58,7 +58,7 @@ class RingAttention(nn.Module):
 
 
 def ring_slots(lengths: Tensor, time: int, reach: int) -> Tensor:
-    """(B, T, 2·reach + 3) where the slots of each word stand in [words; embeddings; relay]."""
+    """(B, T, 2·reach + 3) indices of each word's slots in [words; embeddings; relay]."""
     place = torch.arange(time, device=lengths.device)
     steps = torch.arange(-reach, reach + 1, device=lengths.device)
     around = (place[:, None] + steps) % lengths.clamp(min=1)[:, None, None]
@@ -67,25 +67,25 @@ def ring_slots(lengths: Tensor, time: int, reach: int) -> Tensor:
 
 
 def slot_names(reach: int) -> tuple[str, ...]:
-    """What the slots of a word are called."""
+    """The names of a word's slots."""
     steps = range(1, reach + 1)
     before, behind = [f"{n} before" for n in reversed(steps)], [f"{n} behind" for n in steps]
     return (*before, "itself", *behind, "its input", "the relay")
 
 
 class RelayAttention(nn.Module):
-    """s' = MultiAtt(s, [s; h_1 … h_T]): the relay reads itself and all real words, O(T · W²)."""
+    """Relay attention s' = MultiAtt(s, [s; h_1 … h_T]) over itself and all words, O(T · W²)."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         super().__init__()
         self.attention = attention
 
     def forward(self, relay: Tensor, values: Tensor, scope: AttentionContext) -> Tensor:
-        """(B, 1, W); the scope's mask says which of [s; h] are real."""
+        """(B, 1, W); the context's mask says which of [s; h] are unpadded."""
         inner = scope if scope.record is None else scope.with_captures({})
         output: Tensor = self.attention(relay, inner, source=torch.cat([relay, values], dim=1))
         for capture in (inner.record or {}).values():
-            # A row of one place, the relay, which is no word; its look at itself is left out.
+            # A single query, the relay, which is no word; its attention to itself is left out.
             reading = "How the relay divides its attention over the words; the rest is on itself."
             axes = ("batch", "head", "source")
             values = capture.values[:, :, 0, 1:]

@@ -1,4 +1,4 @@
-"""One step of a chain of K latent states: what a token says of its state, and where that leads."""
+"""Transitions of K latent states: a constant matrix, or one that depends on the token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 class StateTransition(nn.Module):
     """P(z') = Σ_z P(z' | z) P(z), one matrix P(z' | z) = softmax_z'(a_z · b_z') for every token.
 
-    A state has a vector to leave from and one to arrive at, W numbers each (cf. Chiu and Rush
-    2020): K² free numbers learn much more slowly (multi30k-l20, 100 states, 400 steps: 5.19 nats
-    a token against 4.37). Log-probabilities (N, K) to (N, K); cost N · K².
+    Each state has an outgoing and an incoming embedding of W numbers (cf. Chiu and Rush 2020): K²
+    free numbers learn much more slowly (multi30k-l20, 100 states, 400 steps: 5.19 nats per token
+    against 4.37). Log-probabilities (N, K) to (N, K); cost N · K².
     """
 
     def __init__(self, count: int, width: int) -> None:
@@ -25,7 +25,7 @@ class StateTransition(nn.Module):
         return self.leaving @ self.arriving.t()
 
     def forward(self, log_from: Tensor, tokens: Tensor) -> Tensor:
-        """log P(z') from log P(z) (N, K); the N tokens change nothing here."""
+        """log P(z') from log P(z) (N, K); the N tokens have no effect here."""
         moved = log_from.double().exp() @ torch.softmax(self.scores().double(), dim=1)
         return _log(moved).to(log_from.dtype)
 
@@ -37,10 +37,9 @@ class StateTransition(nn.Module):
 class TokenStateTransition(StateTransition):
     """P(z' | z) = softmax_z'(a_z · b_z' + c_z' · e(s)): the matrix is a function of the token s.
 
-    The potential of a linear-chain CRF that looks at one token, normalised where it stands. Its
-    exponential is a product, so the normaliser of every z is a matrix product too, and no
-    (N, K, K) is ever built. `dropout` falls on e(s), once for each token that is handed in.
-    Cost N · K².
+    The potential of a linear-chain CRF with a one-token window, locally normalised. Its exponential
+    is a product, so the normaliser of every z is a matrix product too, and no (N, K, K) is ever
+    built. `dropout` applies to e(s), once per given token. Cost N · K².
     """
 
     def __init__(self, count: int, embedding: nn.Embedding, dropout: float = 0.0) -> None:
@@ -54,13 +53,13 @@ class TokenStateTransition(StateTransition):
         return pulls
 
     def forward_clear(self, log_from: Tensor, tokens: Tensor) -> Tensor:
-        """The same step with the (N, K, K) matrices written out."""
+        """The same step with explicit (N, K, K) matrices."""
         scores = self.scores() + self._pulls(tokens)[:, None, :]
         return torch.logsumexp(log_from[:, :, None] + F.log_softmax(scores, dim=2), dim=1)
 
     def forward(self, log_from: Tensor, tokens: Tensor) -> Tensor:
         """log P(z') from log P(z) (N, K) after the tokens (N,)."""
-        # In double: where the state and the token point elsewhere, their products are faint.
+        # In double: if state and token disagree, their products are tiny.
         pulls, scores = self._pulls(tokens).double(), self.scores().double()
         weights = (pulls - pulls.amax(1, keepdim=True).detach()).exp()
         matrix = (scores - scores.amax(1, keepdim=True).detach()).exp()
@@ -73,6 +72,5 @@ class TokenStateTransition(StateTransition):
 
 
 def _log(probabilities: Tensor) -> Tensor:
-    """The logarithm; what is too faint even for double precision stays finite, as does its
-    gradient."""
+    """The logarithm, clamped so that it and its gradient stay finite in double precision."""
     return probabilities.clamp(min=torch.finfo(torch.float64).tiny).log()

@@ -1,7 +1,7 @@
-"""Gated cells whose terms can be switched off one by one, by number (003, DLM46 and DLM47).
+"""Gated recurrent cells with numbered terms for ablation: the minimal GRU and MGRU.
 
-A term that is off leaves the formula, and the parameters that only it used leave the model. The
-input projections are made for all steps at once; what is left in the loop is one or two products.
+A term that is off leaves the formula, and the parameters that only it used leave the model. Input
+projections are computed for all steps at once; the loop has one or two products.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MGRU_SWITCHES = (
     "no-attention",
     "no-heads",
 )
-"""What can be switched off in an `MGRUCell`, in the order of the numbers."""
+"""Switches of an `MGRUCell`, in the order of their numbers."""
 
 
 class SwitchCell(RecurrentCell):
@@ -63,7 +63,7 @@ class SwitchCell(RecurrentCell):
         self.off = frozenset(off)
 
     def has(self, *switches: int) -> bool:
-        """Whether all of these terms are there."""
+        """Whether all of these terms are on."""
         return not self.off.intersection(switches)
 
     def extra_repr(self) -> str:
@@ -77,7 +77,7 @@ class SwitchCell(RecurrentCell):
         return self.shown(torch.stack(outputs, 1)), last
 
     def shown(self, hidden: Tensor) -> Tensor:
-        """What the cell shows of its states as outputs."""
+        """The outputs that the cell makes of its states."""
         return hidden
 
     def steps(self, inputs: Tensor, state: CellState) -> Iterator[tuple[CellState, Tensor]]:
@@ -99,14 +99,14 @@ class SwitchCell(RecurrentCell):
 
 
 class MinimalGRUCell(SwitchCell):
-    """One gate that both keeps and resets (MGU: Zhou et al. 2016; 003, DLM46), switches 0 to 7.
+    """Minimal gated unit: one gate updates and resets (Zhou et al. 2016), switches 0 to 7.
 
         f = σ(x U_f [0] + h V_f [1] + b_f [2])
         g = tanh(x U_h [3] + (h∘f) V_h [4] + b_h [5])
         h' = (1-f)∘h [6] + f∘g [7]
 
-    Without term 7 the candidate is not used, so its terms go too. Without 0 and 3 the cell is
-    blind to its input. With neither 6 nor 7 there is no state, which is refused.
+    Without term 7 the candidate is not used, so its terms go too. Without 0 and 3 the cell ignores
+    its input. With neither 6 nor 7 there is no state, which is an error.
     """
 
     switches = MINIMAL_GRU_SWITCHES
@@ -142,7 +142,7 @@ class MinimalGRUCell(SwitchCell):
 
 
 class MGRUCell(SwitchCell):
-    """The gate sees the state alone, the candidate the input alone (003, DLM47), switches 0 to 11.
+    """MGRU: the gate sees only the state, the candidate only the input; switches 0 to 11.
 
         f = σ(h V_f)           [0 off: no h V_f]
         g = tanh(x U_h)        [1 off: no x U_h]       [4 off: sigmoid instead of tanh]
@@ -153,12 +153,11 @@ class MGRUCell(SwitchCell):
         with it [7 off: the gate sees h] [8 off: the output is h']
                 [9 off: the gate sees atanh(2(h - ½)), clipped]
 
-    10: j = Σ_u softmax_u(h·h_u/√W + p_{t-u}) h_u, a number p learned for each distance.
-    11: head a has d of the units, j_a = Σ_u softmax_u(h A_a h_{u,a}/√d) h_{u,a}, A_a (W, d).
-    Both look at the last `reach` states, the start among them, and their cost grows with these;
-    j is a mean of earlier states, so that with 4 off and 5 on all states stay between 0 and 1 if
-    the start does; the start goes through a sigmoid then. Without 1 or 3 the cell is blind to its
-    input.
+    10: j = Σ_u softmax_u(h·h_u/√W + p_{t-u}) h_u, with a learned bias p for each distance. 11: head
+    a has d of the units, j_a = Σ_u softmax_u(h A_a h_{u,a}/√d) h_{u,a}, A_a (W, d). Both attend to
+    the last `reach` states, the initial one included, at a cost linear in `reach`; j is a mean of
+    earlier states, so that with 4 off and 5 on all states stay between 0 and 1 if the initial one
+    does; that then goes through a sigmoid. Without 1 or 3 the cell ignores its input.
     """
 
     switches = MGRU_SWITCHES
@@ -220,7 +219,7 @@ class MGRUCell(SwitchCell):
 
     def steps(self, inputs: Tensor, state: CellState) -> Iterator[tuple[CellState, Tensor]]:
         squash = torch.tanh if self.has(4) else torch.sigmoid
-        # Without a product inside, the squashing of all steps can be done at once.
+        # Without a recurrent product, the nonlinearity of all steps is computed at once.
         candidates = squash(_project(inputs, self.candidate_input, None, self.width))
         nothing = inputs.new_zeros(len(inputs), self.width)
         for candidate in candidates.unbind(0):
@@ -230,7 +229,7 @@ class MGRUCell(SwitchCell):
             yield state, gate
 
     def _seen(self, hidden: Tensor) -> Tensor:
-        """What the gate sees of the state."""
+        """The gate's view of the state."""
         if self.has(6) or not self.has(7):
             return hidden
         centred = hidden - 0.5
@@ -249,7 +248,7 @@ class MGRUCell(SwitchCell):
         return admitted if self.has(5) else torch.addcmul(admitted, gate, kept)
 
     def _kept(self, state: CellState) -> Tensor:
-        """j: the last state, or an attention over the earlier ones."""
+        """j: the last state, or attention over the earlier ones."""
         if not self.attends:
             return state[0]
         hidden, earlier = state
@@ -267,12 +266,12 @@ class MGRUCell(SwitchCell):
         return torch.cat([kept, self._by_head(hidden)], 2)
 
     def _by_head(self, hidden: Tensor) -> Tensor:
-        """(B, H, 1, W/H): one state, each head's share of its units apart."""
+        """(B, H, 1, W/H): one state, split into heads."""
         return hidden.view(len(hidden), self.heads, 1, -1)
 
 
 def _project(inputs: Tensor, weight: Tensor | None, bias: Tensor | None, width: int) -> Tensor:
-    """(T, B, W) x U + b for every step; zeros where there is neither."""
+    """(T, B, W) x U + b for every step; zeros if there is neither."""
     if weight is not None:
         return F.linear(inputs.transpose(0, 1), weight.t(), bias)
     fixed = inputs.new_zeros(width) if bias is None else bias

@@ -1,4 +1,4 @@
-"""What goes with unscaled products: the factors that others divide by stand in the first weights.
+"""T5 initialisation for unscaled attention: scaling factors go into the initial weights.
 
 The convention of Mesh TensorFlow, which T5 follows (Raffel et al. 2020).
 """
@@ -13,7 +13,7 @@ from lmlab.layers.relative_positions import T5RelativeBias
 
 
 class OutputScaling(nn.Module):
-    """c · h: a hidden state made shorter before products with the vectors of the tokens."""
+    """Output scaling c · h, before products with tied token embeddings."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -24,10 +24,10 @@ class OutputScaling(nn.Module):
 
 
 def init_t5_weights(module: nn.Module, tokens: nn.Embedding) -> None:
-    """Weights of a standard deviation 1/√(inputs), so that sums keep the size of what is summed.
+    """Weights of standard deviation 1/√(fan-in), which preserves the scale of sums.
 
-    Queries are 1/√(head width) of that, as their products are not divided by it; token vectors have
-    a standard deviation of 1, since the output is scaled where it is tied to them.
+    Queries have 1/√(head width) of that, as attention scores are not divided by it; token
+    embeddings have a standard deviation of 1, since the output is scaled if tied to them.
     """
     for part in module.modules():
         if isinstance(part, MultiHeadAttention):
@@ -41,6 +41,6 @@ def init_t5_weights(module: nn.Module, tokens: nn.Embedding) -> None:
                 if isinstance(each, nn.Linear):
                     nn.init.normal_(each.weight, std=each.in_features**-0.5)
         elif isinstance(part, T5RelativeBias):
-            # Small, so that all distances look alike at first.
+            # Small, so that all distances are nearly equal at first.
             nn.init.normal_(part.table.weight, std=0.02)
     nn.init.normal_(tokens.weight, std=1.0)

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: attention, attention to a source where there is one, feed-forward."""
+"""Transformer block: self-attention, optional cross-attention, feed-forward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmlab.layers.kv_cache import (
 
 
 class ResidualConnection(nn.Module):
-    """What stands around a sublayer f: a norm, dropout and the way past it."""
+    """Residual connection around a sublayer f, with layer norm and dropout."""
 
     def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -25,16 +25,16 @@ class ResidualConnection(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def sublayer_input(self, values: Tensor) -> Tensor:
-        """What the sublayer is given."""
+        """The input of the sublayer."""
         return values
 
     def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
-        """What comes of the values and the sublayer's output."""
+        """The sum of the values and the sublayer's output, normalised if post-norm."""
         raise TypeError(f"{type(self).__name__} does not define leave")
 
 
 class PreNorm(ResidualConnection):
-    """x + f(norm(x)): a clean way from the last layer to the first (GPT-2, T5, PEGASUS)."""
+    """Pre-norm x + f(norm(x)): an identity path through all layers (GPT-2, T5, PEGASUS)."""
 
     def sublayer_input(self, values: Tensor) -> Tensor:
         normed: Tensor = self.norm(values)
@@ -46,7 +46,7 @@ class PreNorm(ResidualConnection):
 
 
 class PostNorm(ResidualConnection):
-    """norm(x + f(x)): Vaswani et al. 2017, BERT, BART, XLNet."""
+    """Post-norm norm(x + f(x)): Vaswani et al. 2017, BERT, BART, XLNet."""
 
     def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
         normed: Tensor = self.norm(values + self.dropout(output))
@@ -55,7 +55,7 @@ class PostNorm(ResidualConnection):
 
 @dataclass(frozen=True, eq=False)
 class BlockCache:
-    """What one layer remembers: its own places, and the source's where it has one."""
+    """Cache of one layer: self-attention, and cross-attention if it has a source."""
 
     self_attention_cache: KVCache
     source: CrossAttentionCache | None = None
@@ -73,7 +73,7 @@ class BlockCache:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CrossAttentionSource:
-    """What a decoder's layers attend to, and which of it they may see."""
+    """Encoder output that a decoder's layers attend to, with its mask."""
 
     values: Tensor
     """(B, S, W)"""
@@ -81,9 +81,9 @@ class CrossAttentionSource:
 
 
 class TransformerBlock(nn.Module):
-    """attention → (attention to the source) → feed-forward, a residual around each.
+    """self-attention → (cross-attention) → feed-forward, a residual connection around each.
 
-    Values (B, T, W) to the same shape. Sublayers' outputs are noted by name where asked.
+    Values (B, T, W) to the same shape. Sublayer outputs are captured by name if requested.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class TransformerBlock(nn.Module):
         source: CrossAttentionSource | None = None,
         projected: Tensor | None = None,
     ) -> Tensor:
-        """One pass; keys and values are read of `content` (B, Tk, W) where it is another stream.
+        """One pass; keys and values are of `content` (B, Tk, W) if it is another stream.
 
-        `projected` is what `project` makes of the values, where it is at hand.
+        `projected` is the output of `project`, if at hand.
         """
         around = self.self_attention_residual
         read = None if content is None else around.sublayer_input(content)
@@ -133,7 +133,7 @@ class TransformerBlock(nn.Module):
         return self._fed_forward(values, scope)
 
     def project(self, values: Tensor) -> Tensor:
-        """(…, 3 · H · D) the queries, keys and values of the first attention, one after another."""
+        """(…, 3 · H · D) the concatenated queries, keys and values of self-attention."""
         projected: Tensor = self.attention.qkv_projection(
             self.self_attention_residual.sublayer_input(values)
         )
@@ -147,7 +147,7 @@ class TransformerBlock(nn.Module):
         positions: Tensor,
         source_scope: AttentionContext | None = None,
     ) -> tuple[Tensor, BlockCache]:
-        """The same for new places (B, new, W) at `positions`, and what is remembered after."""
+        """Incremental pass for new positions (B, new, W) at `positions`, and the new cache."""
         around = self.self_attention_residual
         output, own = self.attention.step(
             around.sublayer_input(values), scope, cache.self_attention_cache, positions
@@ -167,7 +167,7 @@ class TransformerBlock(nn.Module):
         source: CrossAttentionSource | None = None,
         owners: SourceAssignment | None = None,
     ) -> BlockCache:
-        """What is remembered before the first place; `owners` of the sources serve all layers."""
+        """The initial cache; `owners`, the source assignment, is shared by all layers."""
         attention = self.attention
         like = attention.qkv_projection.weight
         own = KVCache.empty(rows, attention.heads, attention.head_width, like)

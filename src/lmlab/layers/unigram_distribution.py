@@ -1,4 +1,4 @@
-"""What word vectors ask of a corpus: how often each word came, and the laws that follow from it."""
+"""Unigram distribution of a corpus: noise distribution and subsampling (word2vec)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor, nn
 from lmlab.core.vocabulary import Vocabulary
 
 TOKENS_PER_CHUNK = 1 << 24
-"""Tokens that are counted at once, so that a corpus on disk stays there."""
+"""Tokens that are counted at once, so that a corpus on disk is not loaded."""
 
 
 class UnigramDistribution(nn.Module):
-    """Which words are drawn as noise, and which are left out because they are too frequent.
+    """Noise distribution for negative sampling, and subsampling of frequent words.
 
     Mikolov et al. 2013. With n(w) the count of a word and n its sum over all words:
 
         noise q(w) ∝ n(w)^power
         kept with probability min(1, (√(f/t) + 1) · t/f),   f = n(w)/n, t = sample
 
-    as word2vec and gensim have it. Symbols and the unknown word are no words: they are neither
-    drawn nor context nor asked for in training, but the unknown word can come in a text, so that
-    `log_prior` has it. A word that never came counts once. Until the data is met all count alike.
+    as in word2vec and gensim. Special tokens and the unknown word are never noise, context or
+    target in training, but the unknown word can occur in a text, so `log_prior` includes it. An
+    unseen word counts once. Before `count`, all words count alike.
     """
 
     counts: Tensor
@@ -45,7 +45,7 @@ class UnigramDistribution(nn.Module):
         self.register_buffer("is_boundary", breaks, persistent=False)
 
     def count(self, tokens: NDArray[np.generic]) -> None:
-        """Take the counts from the ids of a text, in memory or on disk."""
+        """Set the counts from the ids of a text, in memory or on disk."""
         counts = np.zeros(self.vocabulary.size, dtype=np.int64)
         for first in range(0, len(tokens), TOKENS_PER_CHUNK):
             part = np.asarray(tokens[first : first + TOKENS_PER_CHUNK], dtype=np.int64)
@@ -53,12 +53,12 @@ class UnigramDistribution(nn.Module):
         self.counts.copy_(torch.from_numpy(np.maximum(counts, 1)))
 
     def noise(self) -> Tensor:
-        """(V,) the probability with which each token is drawn as noise; 0 of what is no word."""
+        """(V,) noise probability of each token; 0 for special tokens and the unknown word."""
         weights = self._weights().masked_fill(~self.is_word, 0.0)
         return weights / weights.sum()
 
     def log_prior(self) -> Tensor:
-        """(V,) log of the same law with the unknown word in it; -inf of the other symbols."""
+        """(V,) log of the same with the unknown word included; -inf at the special tokens."""
         weights = self._weights()
         able = self.is_word.clone()
         if self.vocabulary.unknown is not None:
@@ -67,7 +67,7 @@ class UnigramDistribution(nn.Module):
         return (weights / weights.sum()).log().to(torch.get_default_dtype())
 
     def keep_probabilities(self) -> Tensor:
-        """(V,) the probability with which a token stays in its text; 0 of what is no word."""
+        """(V,) probability that subsampling keeps a token; 0 for what is no word."""
         if self.sample <= 0:
             return self.is_word.double()
         counts = self.counts.double().masked_fill(~self.is_word, 0.0)

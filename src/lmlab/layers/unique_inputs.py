@@ -1,4 +1,4 @@
-"""Inputs of which many are the same: what depends on one place alone is computed once of each."""
+"""Unique inputs: position-wise computations are done once for equal inputs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class UniqueInputs:
-    """The U different inputs among (B, T), and which of them stands where."""
+    """The U distinct inputs among (B, T), and their index."""
 
     inputs: Tensor
     """(1, U) token ids."""
     positions: Tensor
     """(1, U)"""
     segments: Tensor | None
-    """(1, U), or None where none are told."""
+    """(1, U), or None without segments."""
     index: Tensor
-    """(B, T) numbers of the different ones."""
+    """(B, T) indices into the distinct inputs."""
 
     @classmethod
     def from_inputs(
         cls, inputs: Tensor, positions: Tensor, segments: Tensor | None
     ) -> UniqueInputs | None:
-        """Those of ids (B, T) at positions (B or 1, T); None where few are the same, or vectors."""
+        """Those of ids (B, T) at positions (B or 1, T); None if few repeat, or for vectors."""
         if inputs.ndim != 2 or positions.ndim != 2 or not inputs.numel():
             return None
         places = positions.expand_as(inputs)
@@ -44,5 +44,5 @@ class UniqueInputs:
         )
 
     def expand(self, values: Tensor) -> Tensor:
-        """(B, T, W) what was computed of the different ones, (1, U, W), wherever they stand."""
+        """(B, T, W) values (1, U, W) of the distinct inputs, at all their positions."""
         return values[0][self.index]

@@ -1,4 +1,4 @@
-"""First weights of a Transformer."""
+"""Weight initialisation of a Transformer (BERT, GPT-2)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 from torch import nn
 
 WIDTH_SCALED_STD = 0.02 * math.sqrt(768)
-"""BERT and GPT-2 draw weights with a standard deviation of 0.02 at width 768; other widths in
-proportion to 1/√width, so that sums keep their size."""
+"""BERT and GPT-2 use a standard deviation of 0.02 at width 768; other widths in proportion to
+1/√width, which preserves the scale of sums."""
 
 
 def init_transformer_weights(module: nn.Module, width: int, *, layers: int = 0) -> None:
-    """Normal weights of one size, biases zero; what writes into the residual 1/√(2·layers) of it.
+    """Normal weights of one size, zero biases; residual outputs scaled by 1/√(2·layers).
 
-    Radford et al. 2019 shorten those so that a deep sum does not grow; `layers` 0 leaves them.
+    Radford et al. 2019 scale these so that a deep sum does not grow; `layers` 0 does not.
     """
     spread = WIDTH_SCALED_STD / math.sqrt(width)
     for name, part in module.named_modules():

@@ -17,7 +17,7 @@ from lmlab.core.view import View, causal_view
 
 @dataclass(frozen=True, eq=False)
 class DecodingState:
-    """A backbone's memory and its newest hidden state, from which the next token comes."""
+    """A backbone's state and its latest hidden state, which predicts the next token."""
 
     memory: State
     values: Tensor
@@ -33,10 +33,10 @@ class DecodingState:
 
 
 class AutoregressiveLM(Assembly):
-    """An assembly that predicts the next token from those before it, and so can step."""
+    """Autoregressive language model: predicts the next token from its prefix, step by step."""
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
-        """The state of `rows` sequences after what stands before their first token."""
+        """The state of `rows` sequences before their first token."""
         device = next(iter(self.state_dict().values())).device
         tokens = torch.full((rows,), self.vocabulary.bos, device=device)
         return self._step(self.backbone.initial_state(rows), tokens)
@@ -58,22 +58,22 @@ class AutoregressiveLM(Assembly):
         hidden = self.backbone(view, memory)
         weights = None if hidden.log_weights is None else hidden.log_weights[:, -1]
         assert hidden.state is not None, "a backbone that steps carries a state"
-        # Sources are the components of whatever place looks at them.
+        # "sources" outputs are mixture components shared by all later positions.
         values = hidden.values if self.backbone.output_kind == "sources" else hidden.values[:, -1]
         return DecodingState(hidden.state, values, weights)
 
 
 class CausalLM(AutoregressiveLM):
-    """An assembly that predicts the next token and gives a vector for what it has read."""
+    """Causal language model that also encodes text: a vector per sequence or per token."""
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, W) the hidden state of the last place that was read, the end symbol left out."""
+        """(B, W) the hidden state of the last position before the end token."""
         view = causal_view(batch)
         values = self.hidden(view).values
         last = (view.lengths - 1).clamp(min=0)
         return values[torch.arange(len(values), device=values.device), last]
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) hidden states, each of which has read the tokens up to its own."""
+        """(B, T, W) hidden states; each encodes the tokens up to and including its own."""
         view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
         return self.hidden(view).values

@@ -45,7 +45,7 @@ class RelevanceScorer(nn.Module):
         return self
 
     def log_odds(self, batch: Batch) -> Tensor:
-        """(B, T) before the sigmoid."""
+        """(B, T) logits, before the sigmoid."""
         vectors = self.base.encode_tokens(batch)  # type: ignore[operator]
         log_odds: Tensor = self.mlp(vectors).squeeze(-1)
         return log_odds
@@ -60,7 +60,7 @@ class RelevanceScorer(nn.Module):
 
 
 class CogLTX(System):
-    """A judge and a reasoner, each with an encoder of its own initialised from the base.
+    """CogLTX: a judge and a reasoner, each with an encoder of its own initialised from the base.
 
     A training batch holds working memories with the task's labels; its `condition` is the judge's
     first training input z_rand with the relevance of each token, and the condition of that z_relv.
@@ -96,7 +96,7 @@ class CogLTX(System):
         each = torch.stack(
             [self.relevance_scorer.loss(z).mean() for z in _chained(batch.condition)]
         )
-        # So that both have equal weight whatever the number of labels of a text.
+        # Equal weight for both losses, whatever the number of labels of a text.
         judged = each.mean() * reasoned.count
         parts = {"reasoner": reasoned, "judge": Loss(judged, reasoned.count)}
         return Loss(reasoned.total + judged, reasoned.count, parts), None
@@ -110,7 +110,7 @@ class CogLTX(System):
         return self.reasoner.answers(*arguments)
 
     def set_relevance(self, marks: torch.Tensor) -> None:
-        """Store the marks (examples, blocks) of the training with the weights, for resuming."""
+        """Store the relevance marks (examples, blocks) with the weights, for resuming training."""
         self.register_buffer(RELEVANCE_BUFFER, marks)
 
     def load_state_dict(
@@ -126,7 +126,7 @@ class CogLTX(System):
 
 
 def _chained(batch: Batch | None) -> Iterator[Batch]:
-    """A batch, its condition, the condition of that, each by itself."""
+    """A batch, its condition, and the condition of that, each separately."""
     while batch is not None:
         yield replace(batch, condition=None)
         batch = batch.condition

@@ -1,4 +1,4 @@
-"""MASS as a system that fills in: its decoder generates a masked span of given length."""
+"""Denoising encoder-decoders (MASS, BART): the decoder generates what the source has masked."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from lmlab.objectives.denoising_base import (
 from lmlab.objectives.masked_span import MASSObjective
 
 SPAN_BEAM = 64
-"""Hypotheses that a search for the likeliest spans keeps at least."""
+"""Minimum beam size of a search for the most probable spans."""
 
 
 class MASS(EncoderDecoderLM):
-    """Encoder-decoder whose decoder generates what the encoder sees masked (Song et al. 2019)."""
+    """MASS (Song et al. 2019): the decoder generates a masked span of known length."""
 
     objective: MASSObjective
     one_span: ClassVar[bool] = True
-    """The masks of a text that are filled in must be adjacent."""
+    """The masked positions of a text must be adjacent."""
 
     def joint_fill(self, batch: Batch, masked: Tensor) -> SpanDistribution:
         """The joint distribution of the span of masks in each row of the batch, (B, T) bool."""
@@ -53,7 +53,7 @@ class MASS(EncoderDecoderLM):
 
 @dataclass(frozen=True, eq=False)
 class SpanDistribution:
-    """log p(a_1 … a_k | text) = Σ_i log p(a_i | a_<i, text with k masks), exact: a `Joint`."""
+    """Exact joint of a span: log p(a_1 … a_k | text) = Σ_i log p(a_i | a_<i, text with k masks)."""
 
     system: MASS
     batch: Batch
@@ -82,14 +82,14 @@ class SpanDistribution:
         return filled[self.masked]
 
     def best(self) -> Tensor:
-        """(N,) the likeliest tokens that a beam search finds for each row."""
+        """(N,) the most probable tokens of each row by beam search."""
         return most_probable_fillings(self, len(self.batch), self.masked.device)
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
-        """The likeliest spans of one row by beam search.
+        """The most probable spans of one row by beam search.
 
-        One is proven to be in its place where no hypothesis that was dropped, whose score bounds
-        those of all its continuations, was likelier.
+        A rank is proven where no pruned hypothesis, whose score bounds those of all its
+        continuations, was more probable.
         """
         width, dropped = max(SPAN_BEAM, count), -math.inf
         first, size = int(self.first[row]), int(self.size[row])
@@ -125,29 +125,28 @@ class SpanDistribution:
 
 
 class DenoisingSeq2Seq(EncoderDecoderLM):
-    """An encoder-decoder that is trained to write what its source hides."""
+    """Denoising encoder-decoder (BART): corrupted source in, original text out."""
 
     objective: DenoisingObjective
-    # What it is trained for: texts that are written from nothing may get worse while others are
-    # restored better and better.
+    # The training loss: unconditional generation may get worse while denoising still improves.
     validation_metric = "loss"
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
         self.objective.setup_tokenizer(tokenizer)
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) the encoder's hidden states; zero at a start symbol that it is not shown."""
+        """(B, T, W) the encoder's hidden states; zero at a start token that it is not given."""
         values = super().encode_tokens(batch)
         return F.pad(values, (0, 0, batch.tokens.shape[1] - values.shape[1], 0))
 
 
 class DenoisingPointerGenerator(PointerGenerator, DenoisingSeq2Seq):
-    """A system that restores, and may copy words of its source."""
+    """Denoising pointer-generator: it may copy tokens of the corrupted source."""
 
 
 class InfillingDenoisingSeq2Seq(DenoisingSeq2Seq):
-    """A system that restores whole texts, and so fills blanks of any length in them."""
+    """Denoising encoder-decoder that restores whole texts, and so infills blanks of any length."""
 
     def infill_decoder(self, batch: Batch) -> TemplateConstrainedDecoder:
-        """What rewrites the texts of a batch, in which each mask symbol is a blank."""
+        """The decoder that regenerates the texts of a batch; each mask token is a blank."""
         return TemplateConstrainedDecoder(self, batch, mask=self.objective.special_tokens.mask)

@@ -1,4 +1,4 @@
-"""Questions and documents in one space, told apart from those of the same batch (DPR)."""
+"""Dual encoder (DPR): questions and documents in one space, trained with in-batch negatives."""
 
 from __future__ import annotations
 
@@ -23,37 +23,36 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.inverse_cloze import InverseClozeTask, QuestionDocumentPairs
 
 SCORING_NEGATIVES = 64
-"""Documents of the training split that a text is held against when it is scored."""
+"""Documents of the training split that serve as negatives in scoring."""
 
 
 class NegativeMiner(Protocol):
-    """What finds wrong documents for questions, beside those of the batch."""
+    """Hard-negative mining: finds wrong documents for questions, besides those of the batch."""
 
     def setup_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """Shown the documents of the training split before training, with their symbols."""
+        """Receive the documents of the training split, special tokens included, before training."""
         ...
 
     def find(self, questions: Batch, own: Batch) -> Batch | None:
-        """Some documents, none of which answers its question as `own` (B) do; None for none."""
+        """Documents none of which answers its question as `own` (B) do; None if there are none."""
         ...
 
 
 class DualEncoder(System):
-    """score(x, z) = q(x) · d(z), learnt by finding z among the documents of its batch.
+    """Dual encoder: score(x, z) = q(x) · d(z), trained by in-batch softmax over documents.
 
         loss = -Σ_i log [exp score(x_i, z_i) / Σ_j exp score(x_i, z_j)]   (Karpukhin et al. 2020)
 
-    with z_j also the hard negatives of all its questions, where `negatives` finds some. A text that
-    is given a question is its document; one that is given none is cut into a question and a
-    document (inverse cloze, Lee et al. 2019). Cost of a batch: B passes of each encoder and
-    B² · width. With many processes each has the documents of its own share alone. A few documents
-    of the training split are kept, for scores that depend on no batch to have something to choose
-    from.
+    z_j includes the hard negatives of all questions if `negatives` finds any. A text with a
+    condition is the document of that question; a text without one is split into a question and a
+    document (inverse cloze task, Lee et al. 2019). Cost of a batch: B passes of each encoder and B²
+    · width. In distributed training each process uses its own documents only. Some documents of the
+    training split are stored as negatives for scores that must not depend on the batch.
     """
 
     validation_metric = "loss"
     others: Tensor
-    """(R, length) tokens of those documents."""
+    """(R, length) tokens of the reference documents."""
     reference_lengths: Tensor
     """(R,)"""
 
@@ -67,7 +66,7 @@ class DualEncoder(System):
         length: int,
         negatives: NegativeMiner | None = None,
     ) -> None:
-        """`length`: of the longest text."""
+        """`length`: that of the longest text."""
         super().__init__()
         assert questions.width == documents.width, "one space for both"
         self.vocabulary = vocabulary
@@ -80,7 +79,7 @@ class DualEncoder(System):
         self.register_buffer("reference_lengths", torch.zeros(SCORING_NEGATIVES, dtype=torch.int64))
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
-        """Keep some of the training split, evenly spread over it."""
+        """Store an evenly spaced subset of the training split as reference documents."""
         count = len(offsets) - 1
 
         def text(number: int) -> list[int]:
@@ -98,7 +97,7 @@ class DualEncoder(System):
 
     @property
     def loss_is_comparable(self) -> bool:
-        """Not: how many documents there are to choose from differs from batch to batch."""
+        """False: the number of negatives differs between batches."""
         return False
 
     def encode(self, batch: Batch) -> Tensor:
@@ -131,11 +130,11 @@ class DualEncoder(System):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        """log p(z | x) + log R, of a text z among itself and R documents of the training split.
+        """log p(z | x) + log R, with z a text among itself and R documents of the training split.
 
-        With R to infinity it is log p(z | x) / p(z), so that it compares over questions; which is
-        no log-probability of the text. Of a text without a question it is the mean over all ways
-        to cut half of it out, so it costs so many passes.
+        As R grows it tends to log p(z | x) / p(z), comparable across questions but not a
+        log-probability of the text. For a text without a question it is the mean over all inverse
+        cloze splits that cut out half, one pass each.
         """
         if not (self.reference_lengths > 0).any():
             raise UserError(
@@ -154,7 +153,7 @@ class DualEncoder(System):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Which of the documents each question would choose."""
+        """The distribution over documents for each question."""
         cut = self._cut(batch, torch.Generator(device=batch.tokens.device).manual_seed(0))
         return {
             "retrieval": Capture(
@@ -173,7 +172,7 @@ class DualEncoder(System):
         return self.cloze.sample(batch, generator=generator)
 
     def _log_probs(self, cut: QuestionDocumentPairs, more: Batch | None = None) -> Tensor:
-        """(B, C) log p(document | question) among those of the batch, and behind them `more`."""
+        """(B, C) log p(document | question) over documents of the batch, then those of `more`."""
         questions, vectors = self.encode_queries(cut.questions), self.encode(cut.documents)
         same = equal_rows(cut.documents, cut.documents)
         if more is not None:
@@ -182,7 +181,7 @@ class DualEncoder(System):
         return in_batch_log_probs(questions @ vectors.T, same)
 
     def _others(self, batch: Batch, *, cut: bool) -> Batch:
-        """The documents that were kept, of the form of those that are scored."""
+        """The reference documents in the format of the scored ones."""
         real = self.reference_lengths > 0
         lengths = self.reference_lengths[real]
         rows = torch.arange(len(lengths), device=lengths.device)
@@ -193,7 +192,7 @@ class DualEncoder(System):
         return self.cloze.sample(others, generator=generator).documents
 
     def _log_ratio(self, cut: QuestionDocumentPairs, others: Batch) -> Tensor:
-        """(B,) how much likelier a question's document is than others, in nats."""
+        """(B,) log-ratio of a question's document to the others, in nats."""
         questions = self.encode_queries(cut.questions)
         own = (questions * self.encode(cut.documents)).sum(1, keepdim=True)
         scores = questions @ self.encode(others).T
@@ -211,10 +210,10 @@ class DualEncoder(System):
 
 
 def in_batch_log_probs(scores: Tensor, same: Tensor) -> Tensor:
-    """(B, C) softmax over C ≥ B documents, each question's own being that at its place.
+    """(B, C) log-softmax over C ≥ B documents; document i is the positive of question i.
 
-    `same` (B, C): documents with the same words as a question's own, which are no wrong answers to
-    it: they are left out of the choice, but for the question's own.
+    `same` (B, C): documents with the same tokens as a question's positive; these are not negatives
+    and are excluded, except the positive itself.
     """
     own = torch.eye(*scores.shape, dtype=torch.bool, device=scores.device)
     return F.log_softmax(scores.masked_fill(same & ~own, -torch.inf), dim=1)

@@ -1,5 +1,4 @@
-"""ELMo: a forward and a backward recurrent language model with shared embeddings (Peters et al.
-2018)."""
+"""ELMo (Peters et al. 2018): forward and backward recurrent LMs with shared embeddings."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from lmlab.objectives.bidirectional_lm import BidirectionalLM
 
 
 class ELMo(AutoregressiveLM):
-    """Two language models whose layers are features of words in their contexts.
+    """ELMo: two language models whose layers give contextual word vectors.
 
-    The vector of place t is [x_t; mix_j [h→_tj; h←_tj]], where layer 0 is the word x itself, twice.
-    The `mix` belongs to the task that uses the vectors and is learnt with it.
+    The vector of position t is [x_t; mix_j [h→_tj; h←_tj]], where layer 0 is the word x itself,
+    twice. The layer `mix` belongs to the downstream task and is learned with it.
     """
 
     objective: BidirectionalLM
@@ -37,8 +36,8 @@ class ELMo(AutoregressiveLM):
     def encode_layers(self, batch: Batch) -> list[Tensor]:
         """(B, T, 2 W) of the words and of each layer: forward half, then backward half.
 
-        The forward half of a place has read the tokens up to its own, the backward half those from
-        its own on; neither changes by what stands on the other side.
+        The forward half of a position depends on the tokens up to its own, the backward half on
+        those from its own on.
         """
         view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
         forward, _ = self.backbone.all_layers(view)
@@ -46,7 +45,7 @@ class ELMo(AutoregressiveLM):
         return [torch.cat(pair, -1) for pair in zip(forward, backward, strict=True)]
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, 3 W) the word's vector, W, and beside it the mix, 2 W."""
+        """(B, T, 3 W) the word vector, W, concatenated with the layer mix, 2 W."""
         layers = self.encode_layers(batch)
         return torch.cat([self.backbone.embedding(batch.tokens), self.mix(layers)], -1)
 

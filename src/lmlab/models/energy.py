@@ -1,4 +1,4 @@
-"""Systems that are energies outright: p(text | its length) ∝ exp(-E(text)), candidates fed."""
+"""Energy-based models: p(text | its length) ∝ exp(-E(text))."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from lmlab.emissions.emission_interfaces import EnergyEmission
 from lmlab.objectives.objective_interfaces import DATA_LABEL, EnergyObjective
 
 MAX_TOKENS_AT_ONCE = 16384
-"""Tokens of texts with candidates that are read together while a place is filled in."""
+"""Maximum number of tokens per batch when all candidates of a position are evaluated."""
 
 
 class EnergyModelBase(Assembly):
-    """E(x) = Σ_t e(h_t, x_t) + c over the places that its objective's pooling counts.
+    """Base class of energy models: E(x) = Σ_t e(h_t, x_t) + c, summed by the objective's pooling.
 
-    `length` is the greatest number of tokens that it can read, where there is one.
+    `length` is the maximum number of input tokens, if there is one.
 
-    c is learned: it lets a text be judged by the sign of E, as a classifier's bias does, and is no
-    part of p(text | length). The judgement, with k made up for each of the data, is
+    c is learned: it is the bias of the classifier that the sign of E defines (NCE), and no part of
+    p(text | length). With k noise samples for each data sample, the classifier is
 
         log odds that x is data = -E(x) - log k.
     """
@@ -59,7 +59,7 @@ class EnergyModelBase(Assembly):
         self.constant = nn.Parameter(torch.zeros(()))
 
     def check_length(self, tokens: int) -> None:
-        """Energies of pieces are no energy of the whole, so a long text is not read in windows."""
+        """Energies of chunks do not add up to that of the text, so long texts are not windowed."""
         if self.length is not None and tokens > self.length:
             raise UserError(
                 f"this system was built for texts of at most {self.length} tokens, <s> and </s> "
@@ -68,7 +68,7 @@ class EnergyModelBase(Assembly):
             )
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
-        """Log-probabilities of what each row is, data or made up."""
+        """Log-probabilities of the class of each row, data or noise."""
         places = prediction_mask(view)
         assert view.targets is not None and bool((places.sum(1) == 1).all()), "one target a row"
         counted = self.objective.pooling.energy_mask(places, _real(view))
@@ -78,9 +78,9 @@ class EnergyModelBase(Assembly):
         return Predictions(log_probs=told, target_mask=places)
 
     def position_energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        """(B, T) the energy of each place, 0 where it does not count; their sum and c are E.
+        """(B, T) the energy of each position, 0 where it does not count; E is their sum plus c.
 
-        `blanks` (B, T): the places that are not of the template; all of a text, unless told.
+        `blanks` (B, T): the positions that are not of the template; by default all of a text.
         """
         self.check_length(int(batch.lengths.max()))
         blanks = batch.mask() if blanks is None else blanks
@@ -98,13 +98,13 @@ class EnergyModelBase(Assembly):
 
 
 class EnergyBasedModel(EnergyModelBase):
-    """p(x | length) ∝ exp(-E(x)): the energy is all there is (LogProb unnormalised, Energy, Fill).
+    """Energy-based model p(x | length) ∝ exp(-E(x)): LogProb (unnormalised), Energy, Fill.
 
-    Texts of one length compare, those of two lengths do not.
+    Texts of one length are comparable, those of different lengths are not.
     """
 
     def energy(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        """(B,) E of each text; of a template's blanks (B, T) where they are told. Cost: a pass."""
+        """(B,) E of each text; of a template's `blanks` (B, T) where given. Cost: one pass."""
         return self.position_energies(batch, blanks).sum(1) + self.constant
 
     def log_prob(
@@ -114,9 +114,9 @@ class EnergyBasedModel(EnergyModelBase):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        """-E by place: a token's share is no log-probability, but says where a text goes wrong.
+        """-E by position: a token's share is not a log-probability, but localises errors.
 
-        What belongs to the context at place 0, and c, is the sequence's own term.
+        What belongs to the context at position 0, and c, is the sequence's own term.
         """
         places = -self.position_energies(batch)
         return LogProbs(
@@ -126,12 +126,12 @@ class EnergyBasedModel(EnergyModelBase):
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) p(x_t | rest) = softmax_v -E(rest with v at t), by feeding every candidate.
+        """(N, V) p(x_t | rest) = softmax_v -E(rest with v at t), by evaluating every candidate.
 
-        The place is the blank and the rest its template; where energies are pooled over all, that
-        is the conditional of p(x | length). Other masked places of the row are seen by none and
-        count for nothing. The end symbol is a candidate only at a text's last place. Cost: V
-        passes for each masked place (000's table: O(V)), some thousand tokens at a time.
+        The position is the blank and the rest its template; if energies are pooled over all
+        positions, that is the conditional of p(x | length). Other masked positions of the row are
+        attended to by none and do not count. The end token is a candidate only at the last
+        position. Cost: V passes for each masked position, in batches of some thousand tokens.
         """
         rows, places = masked.nonzero(as_tuple=True)
         candidates = self._candidates(batch.tokens.device)
@@ -143,7 +143,7 @@ class EnergyBasedModel(EnergyModelBase):
             which, token = here // count, candidates[here % count]
             copies = batch.select(rows[which])
             energies.append(self._filled(copies, masked[rows[which]], places[which], token))
-        found = torch.cat(energies)  # of the model's own type, single or double
+        found = torch.cat(energies)  # of the model's own dtype, single or double
         scores = found.new_full((len(rows), self.vocabulary.size), -math.inf)
         scores[:, candidates] = -found.view(len(rows), count)
         if self.vocabulary.end is not None:
@@ -156,7 +156,7 @@ class EnergyBasedModel(EnergyModelBase):
         return torch.tensor([i for i in range(self.vocabulary.size) if i not in never]).to(device)
 
     def _filled(self, copies: Batch, masked: Tensor, places: Tensor, tokens: Tensor) -> Tensor:
-        """(N,) energies of texts (N, T) with a token at a place each, other masked ones unseen."""
+        """(N,) energies of texts (N, T), one token substituted in each."""
         each = torch.arange(len(places), device=places.device)
         blanks = torch.zeros_like(masked)
         blanks[each, places] = True
@@ -174,5 +174,5 @@ class EnergyBasedModel(EnergyModelBase):
 
 
 def _real(view: View) -> Tensor:
-    """(B, T) the places of a view that hold a token."""
+    """(B, T) the positions of a view that hold a token."""
     return torch.arange(view.inputs.shape[1], device=view.lengths.device) < view.lengths[:, None]

@@ -1,4 +1,4 @@
-"""Systems with a memory of entities: what they link and answer."""
+"""Entity-memory language models (EaE, FaE): entity linking and question answering."""
 
 from __future__ import annotations
 
@@ -38,11 +38,14 @@ from lmlab.knowledge.knowledge_base import KnowledgeBase
 from lmlab.models.masked_lm import MaskedLM
 
 MASK_RUN = re.compile(rf"{re.escape(MASK)}|\[MASK\]")
-"""How a question is written: a mask symbol, or several in a row, where the answer belongs."""
+"""One or more mask tokens mark the answer in a question."""
 
 
 class EntitiesAsExperts(MaskedLM):
-    """A masked model that knows entities (EaE): `memory` and `last` are the layers it asks at."""
+    """Entities as Experts (Févry et al. 2020): a masked LM with an entity memory.
+
+    `memory` and `last` are the layers that query it.
+    """
 
     backbone: MemoryTransformer
 
@@ -60,7 +63,7 @@ class EntitiesAsExperts(MaskedLM):
 
     @torch.no_grad()
     def link(self, batch: Batch) -> list[MentionLink]:
-        """What each mention of a text names, by the last layer; mentions are detected."""
+        """Entity linking by the last layer; mentions are detected."""
         mentions, log_probs = self._linked(batch)
         best = log_probs.max(-1)
         return [
@@ -77,9 +80,9 @@ class EntitiesAsExperts(MaskedLM):
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """The entities that a hidden mention may be: `the capital of France is <mask>`.
+        """The most probable entities for a masked mention: `the capital of France is <mask>`.
 
-        The answer is an entity, whatever the number of mask symbols that stand for its name.
+        The answer is an entity, whatever the number of mask tokens.
         """
         if not questions:
             return []
@@ -99,7 +102,7 @@ class EntitiesAsExperts(MaskedLM):
         ]
 
     def _asked(self, batch: Batch) -> MemoryLookup:
-        """What the memories find, with the run of mask symbols of each row as a mention."""
+        """The memory lookups, with the run of mask tokens of each row as a mention."""
         view = self._plain(batch)
         detected = self.hidden(view).memory_outputs[self.memory][MENTION_SPANS]
         hidden = (batch.tokens == require_mask_id(self.vocabulary.mask)).long()
@@ -116,11 +119,11 @@ class EntitiesAsExperts(MaskedLM):
         )
 
     def _answers(self, found: MemoryLookup) -> Tensor:
-        """(B, N) log p(entity) of the hidden mention of each row."""
+        """(B, N) log p(entity) of the masked mention of each row."""
         return found.memory_outputs[self.last][ENTITY_LOG_PROBS][found.is_masked_mention]
 
     def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
-        """For each row the entities that the memory gave for its other mentions."""
+        """For each row the entities retrieved for its other mentions."""
         probabilities = found.memory_outputs[self.memory][ENTITY_LOG_PROBS].exp()
         best = probabilities.max(-1)
         rows = int(found.is_masked_mention.sum())
@@ -139,13 +142,13 @@ class EntitiesAsExperts(MaskedLM):
         ]
 
     def _encode(self, question: str) -> list[int]:
-        """<s>, the ids of a question with one run of mask symbols, </s>."""
+        """<s>, the ids of a question with one run of mask tokens, </s>."""
         assert self._pieces is not None, "questions need a tokeniser: see meet_tokenizer"
         mask, ids = require_mask_id(self.vocabulary.mask), list[int]()
         pieces = MASK_RUN.split(question)
         for number, piece in enumerate(pieces):
             ids += [] if number == 0 else [mask]
-            # Byte pairs and characters have spaces as part of them; words do not.
+            # Byte pairs and characters include spaces; words do not.
             kept = piece if self._pieces.kind == "char" else piece.rstrip()
             ids += self._pieces.encode(kept) if kept.strip() else []
         gaps = [place for place, token in enumerate(ids) if token == mask]
@@ -162,7 +165,7 @@ class EntitiesAsExperts(MaskedLM):
         return Batch.collate(sequences, pad=self.vocabulary.pad).to(next(self.parameters()).device)
 
     def _plain(self, batch: Batch) -> View:
-        """The texts as they stand, with the mask symbols that they have."""
+        """The texts unchanged, with the mask tokens that they contain."""
         return self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
 
     def _title(self, number: int) -> str:
@@ -171,7 +174,7 @@ class EntitiesAsExperts(MaskedLM):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Besides what the backbone reveals, what the mentions of the text are linked to."""
+        """The backbone's internals, and the entity links of the text's mentions."""
         mentions, log_probs = self._linked(batch)
         titles = list(map(self._title, range(len(self.knowledge.entities))))
         capture = mention_capture(
@@ -187,16 +190,16 @@ class EntitiesAsExperts(MaskedLM):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MemoryLookup:
-    """What memories found in questions, each with one hidden mention."""
+    """Memory lookups of questions, each with one masked mention."""
 
     memory_outputs: Mapping[int, Mapping[str, Tensor]]
     spans: MentionSpans
     is_masked_mention: Tensor
-    """(M,) bool: the hidden mention of each row."""
+    """(M,) bool: the masked mention of each row."""
 
 
 def require_mask_id(mask: int | None) -> int:
-    """The mask symbol, without which no such system is built."""
+    """The mask token, which these models require."""
     assert mask is not None
     return mask
 
@@ -209,11 +212,11 @@ def row_indices(batch: Batch) -> Tensor:
 NamedFact = tuple[str, str, str]
 """Subject, relation and object by their names."""
 NO_FACT = "no fact"
-"""What the null fact is called where it is told."""
+"""The name of the null fact."""
 
 
 class FactsAsExperts(EntitiesAsExperts):
-    """An entity model that also looks facts up (FaE). Its facts can be changed at any time."""
+    """Facts as Experts (Verga et al. 2020): an entity model with an editable fact memory."""
 
     @property
     def fact_memory(self) -> FactMemory:
@@ -222,7 +225,7 @@ class FactsAsExperts(EntitiesAsExperts):
         return memory
 
     def facts(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """The objects of each (subject, relation) that the memory holds now, by their names."""
+        """The objects of each (subject, relation) in the memory, by name."""
         entities, relations = self.knowledge.entities, self.knowledge.relations
         return {
             (entities[subject].name, relations[relation]): tuple(
@@ -232,15 +235,15 @@ class FactsAsExperts(EntitiesAsExperts):
         }
 
     def edit(self, subject: str, relation: str, objects: Sequence[str]) -> None:
-        """Let these be the objects of a subject's relation from now on; none to forget it.
+        """Set the objects of a subject's relation; none deletes the fact.
 
-        Entities and relations must be those that it was trained with, since they have learnt
-        vectors. Nothing is trained. Saved with the weights.
+        Entities and relations must be those of training, since their vectors are learned. Needs no
+        training. Saved with the weights.
         """
         self._write({(subject, relation): objects}, self.fact_memory.table.read())
 
     def replace_facts(self, knowledge: KnowledgeBase) -> None:
-        """Let the facts of some knowledge be all that it knows, by the names of their parts."""
+        """Replace all facts by those of `knowledge`, matched by name."""
         names = knowledge.entities
         facts = {
             (names[subject].name, knowledge.relations[relation]): [names[o].name for o in objects]
@@ -251,10 +254,10 @@ class FactsAsExperts(EntitiesAsExperts):
     def with_facts(
         self, edits: Sequence[NamedFact], knowledge: KnowledgeBase | None = None
     ) -> Self:
-        """A copy, weights and all, with the facts of `knowledge` for its own, then the edits.
+        """A copy, weights included, with the facts of `knowledge` instead of its own, then edited.
 
-        An edit (subject, relation, object) takes the place of what the memory has of that subject
-        and relation; edits of the same ones are several objects.
+        An edit (subject, relation, object) replaces what the memory has for that subject and
+        relation; edits with equal subject and relation give several objects.
         """
         other = copy.deepcopy(self)
         if knowledge is not None:
@@ -283,7 +286,7 @@ class FactsAsExperts(EntitiesAsExperts):
         return looked_up[ANSWER_LOG_PROBS][found.is_masked_mention[looked_up[MASKED_MENTIONS]]]
 
     def _evidence(self, found: MemoryLookup) -> list[tuple[Evidence, ...]]:
-        """For each row the facts that its hidden mention looked up."""
+        """For each row the facts retrieved for its masked mention."""
         facts, told = self._facts(found).exp(), self._told()
         best = facts.topk(min(MAX_EVIDENCE, facts.shape[1]), -1)
         return [
@@ -297,7 +300,7 @@ class FactsAsExperts(EntitiesAsExperts):
         ]
 
     def _facts(self, found: MemoryLookup) -> Tensor:
-        """(B, F + 1) log p(fact) of the hidden mention of each row."""
+        """(B, F + 1) log p(fact) of the masked mention of each row."""
         looked_up = found.memory_outputs[self.last]
         return looked_up[FACT_LOG_PROBS][found.is_masked_mention[looked_up[MASKED_MENTIONS]]]
 
@@ -315,13 +318,13 @@ class FactsAsExperts(EntitiesAsExperts):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Besides, the facts that each mention of the text looks up where it is hidden."""
+        """Also the facts retrieved for each mention of the text when it is masked."""
         told = [f"{name}: {text}" if text else name for name, text in self._told()]
         mask, places, found = require_mask_id(self.vocabulary.mask), [], [torch.zeros(0, len(told))]
         for row, first, last in self._linked(batch)[0].tolist():
             tokens = batch.tokens[row : row + 1].clone()
             tokens[0, first : last + 1] = mask
-            # Where another place is hidden already, this one is not what is asked.
+            # Skip if another position is already masked: this mention is not the query.
             if int((tokens == mask).sum()) == last - first + 1:
                 one = replace(batch.select([row]), tokens=tokens, entities=None)
                 places.append([row, first])

@@ -22,7 +22,7 @@ ANSWER_TRUNCATED_LABEL = -101
 
 
 class TaskHead(Protocol):
-    """What a model needs to know of its task: the head, its loss and how scores become answers."""
+    """Task interface of a model: the head, its loss and how scores become answers."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""GLM as a system: it reads a text with blanks both ways and writes them one after another."""
+"""GLM (Du et al. 2022): autoregressive blank infilling over a bidirectionally encoded text."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lmlab.objectives.blank_infilling import BlankInfilling, PartA
 
 @dataclass(frozen=True, eq=False)
 class GLMState:
-    """A text with blanks of which one is being written."""
+    """Decoding state of a text with blanks, one of which is being filled."""
 
     memory: State
     values: Tensor
-    """(B, W) the newest hidden state."""
+    """(B, W) the latest hidden state."""
     blanks: Tensor
-    """(B, n) the places of the blanks, padded at the end."""
+    """(B, n) the positions of the blanks, padded at the end."""
     blank_index: Tensor
-    """(B,) which of them is being written, from 0 on."""
+    """(B,) the blank that is being filled, from 0."""
     intra_position: Tensor
-    """(B,) the second position of the newest token."""
+    """(B,) the intra-blank position (second position id) of the latest token."""
 
     def select(self, rows: Tensor) -> GLMState:
         return GLMState(
@@ -47,15 +47,16 @@ class GLMState:
 
 
 def with_unpredictable_token(emission: Softmax, token: int) -> Softmax:
-    """The emission with one more token that is only read: its probability is zero."""
+    """The emission with one more input-only token, whose probability is zero."""
     emission.never_predicted[token] = float("-inf")
     return emission
 
 
 class GLM(Assembly):
-    """Writes what stands in blanks of unknown length; a text from nothing is one blank.
+    """GLM: fills blanks of unknown length; unconditional generation is one blank.
 
-    A step is one pass of one place: the text with its blanks and what was written are in the cache.
+    A step is one pass of one position: the text and the tokens generated so far are in the KV
+    cache.
     """
 
     objective: BlankInfilling
@@ -67,8 +68,8 @@ class GLM(Assembly):
         return self.start_infilling(self.objective.part_a(condition, first))
 
     def peek(self, state: GLMState) -> Categorical:
-        """The distribution of the next token, (rows, V); its end is the end of the blank."""
-        # The symbols of its own behind the tokeniser's are read and never written.
+        """The distribution of the next token, (rows, V); the end token ends the blank."""
+        # Special tokens beyond the tokeniser's vocabulary are input only, never generated.
         return Categorical(self.emission.log_probs(state.values)[:, : self.vocabulary.size])
 
     def advance(self, state: GLMState, tokens: Tensor) -> GLMState:
@@ -76,7 +77,7 @@ class GLM(Assembly):
         return self.write(state, tokens, state.blank_index, state.intra_position + 1)
 
     def start_infilling(self, lead: PartA) -> GLMState:
-        """The state after a text with blanks was read and its first blank begun."""
+        """The state after encoding a text with blanks and starting its first blank."""
         rows = len(lead.blanks)
         hidden = self.backbone(lead.view, self.backbone.initial_state(rows))
         nothing = torch.zeros_like(lead.blanks[:, 0])
@@ -85,7 +86,7 @@ class GLM(Assembly):
         return self.write(state, starts, nothing, nothing + 1)
 
     def write(self, state: GLMState, tokens: Tensor, turn: Tensor, within: Tensor) -> GLMState:
-        """One more token in each row, at the place `within` of the blank whose turn it is."""
+        """Add one token to each row, at position `within` of the blank number `turn`."""
         if self.window is not None and int(within.max()) > self.window:
             raise UserError(
                 f"this system has positions for {self.window} tokens in a blank, and more were to "
@@ -102,22 +103,22 @@ class GLM(Assembly):
         return GLMState(hidden.state, hidden.values[:, -1], state.blanks, turn, within)
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, W) the hidden state of the first place, which has seen all of the text."""
+        """(B, W) the hidden state of the first position, which attends to the whole text."""
         return self.encode_tokens(batch)[:, 0]
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) the hidden state of each place of a text that has no blank."""
+        """(B, T, W) the hidden state of each position of a text without blanks."""
         return self.hidden(self.objective.text_view(batch.tokens, batch.lengths)).values
 
     def infill_decoder(self, batch: Batch) -> BlankDecoder:
-        """What writes the blanks of each row, from the first to the last."""
+        """The decoder that fills the blanks of each row from left to right."""
         return BlankDecoder(self, batch)
 
 
 class BlankDecoder:
-    """Writes the blanks of a batch in one sequence: a_1 … [START] b_1 … [START] … </s>.
+    """Blank decoder: fills a batch's blanks in one sequence: a_1 … [START] b_1 … [START] … </s>.
 
-    [END] of a blank that is not the last is told as the [START] of the next, which follows it.
+    [END] of a blank that is not the last is represented by the [START] of the next.
     """
 
     def __init__(self, system: GLM, batch: Batch) -> None:
@@ -128,7 +129,7 @@ class BlankDecoder:
         self.answer_tokens = torch.ones(
             self.separator + 1, dtype=torch.bool, device=batch.tokens.device
         )
-        # Symbols of its own stand behind the tokeniser's tokens.
+        # Special tokens of the model follow those of the tokeniser.
         self.answer_tokens[[*system.vocabulary.unpredictable, system.objective.end]] = False
         self.answer_tokens[system.vocabulary.size :] = False
         masks = (batch.tokens == system.objective.mask) & batch.mask()
@@ -141,13 +142,13 @@ class BlankDecoder:
     def start(self, rows: int, *, condition: Batch | None = None) -> GLMState:
         assert rows == len(self.batch), "each row has its own blanks"
         view = self.system.objective.text_view(self.batch.tokens, self.batch.lengths)
-        # Padding repeats the last blank, so that the last one is known by its number.
+        # Padding repeats the last blank, so that the last one is known by its index.
         last = self.counts[:, None] - 1
         order = torch.arange(self.places.shape[1], device=last.device).minimum(last)
         return self.system.start_infilling(PartA(view, self.places.gather(1, order)))
 
     def peek(self, state: GLMState) -> Categorical:
-        """(rows, V and the separator); the end symbol can come in the last blank alone."""
+        """(rows, V and the separator); the end token is possible in the last blank only."""
         log_probs = self.system.emission.log_probs(state.values)
         end = self.system.objective.end
         ends, never = log_probs[:, end], torch.full_like(log_probs[:, end], float("-inf"))
@@ -164,7 +165,7 @@ class BlankDecoder:
 
     @staticmethod
     def _is_last(state: GLMState) -> Tensor:
-        """(rows,) bool: no other blank follows the one that is being written."""
+        """(rows,) bool: no other blank follows the current one."""
         following = (state.blank_index + 1).clamp(max=state.blanks.shape[1] - 1)[:, None]
         here = state.blanks.gather(1, state.blank_index[:, None])
         return (state.blanks.gather(1, following) == here).squeeze(1)

@@ -1,4 +1,4 @@
-"""The hidden Markov model as a system: filter × emission in blocks, filling, and EM."""
+"""Hidden Markov model: forward algorithm, block-structured emission, infilling and EM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 
 HMM_RECIPES = {
-    # Chiu and Rush's techniques at the size of an hour or so on one core.
+    # Chiu and Rush's (2020) model, scaled to about an hour on one core.
     "ptb": {
         "states": 1024,
         "blocks": 8,
@@ -44,7 +44,7 @@ HMM_RECIPES = {
 
 
 class HiddenMarkovModel(AutoregressiveLM):
-    """Filter × BlockedStates over the same tables, which a batch computes once."""
+    """Hidden Markov model: forward filter and blocked emission, tables computed once per batch."""
 
     backbone: HMMForward
     fill_score_kind = "exact"
@@ -71,7 +71,7 @@ class HiddenMarkovModel(AutoregressiveLM):
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: Generator | None = None
     ) -> Categorical:
-        """Posterior states given all other places, then their emission: forward-backward."""
+        """Posterior states given all other positions (forward-backward), then their emission."""
         return fill_masked_tokens(self.markov.tables(), batch, masked)
 
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
@@ -85,7 +85,7 @@ class HiddenMarkovModel(AutoregressiveLM):
 
 
 class TabularHiddenMarkovModel(HiddenMarkovModel):
-    """With free tables, which EM sets (Baum and Welch: Baum et al. 1970)."""
+    """HMM with free probability tables, fitted by EM (Baum-Welch: Baum et al. 1970)."""
 
     def __init__(self, markov: TabularHMMParameters, vocabulary: Vocabulary) -> None:
         super().__init__(markov, vocabulary, fitting="em")

@@ -1,4 +1,4 @@
-"""Systems that write a text beside an image; a label is a text of one word."""
+"""Image-to-text models: captioning, and classification as a caption of one word."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from lmlab.objectives.objective_interfaces import ImageTextObjective
 
 
 class ImageToTextLM(EncoderDecoderLM):
-    """p(text | image), read by one stack: the start symbol stands among the patches as their class
-    token, so that the first word is predicted from what it has seen of all of them."""
+    """Image-to-text LM by one stack: the start token is the patches' class token (ViT).
+
+    It predicts the first word from all patches.
+    """
 
     backbone: ImageTextBackbone
     objective: ImageTextObjective
@@ -27,7 +29,7 @@ class ImageToTextLM(EncoderDecoderLM):
         self.objective.setup_tokenizer(tokenizer)
 
     def check_condition_length(self, tokens: int) -> None:
-        """Nothing: the pixels of an image are no text, and they are counted when it is read."""
+        """No check: pixels are not text, and their number is checked when they are encoded."""
         return
 
     def start(self, rows: int, *, condition: Batch | None = None) -> DecodingState:
@@ -39,11 +41,11 @@ class ImageToTextLM(EncoderDecoderLM):
         return DecodingState(hidden.state, hidden.values[:, -1], None)
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, W) the class token's hidden state: the image that each text of the batch is given."""
+        """(B, W) the class token's hidden state: an encoding of the image."""
         return self.encode_tokens(batch)[:, 0]
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) hidden states, each of which has read the image and all tokens before."""
+        """(B, T, W) hidden states, each conditioned on the image and the tokens up to its own."""
         image = self.objective.source_view(batch.condition, len(batch), batch.tokens.device)
         text = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
         return self.hidden(replace(image, decoder=text)).values

@@ -1,9 +1,9 @@
-"""Several learned initial states with learned weights, mixed exactly (003: W, "RNN-level mixture").
+"""Mixture over learned initial states of an RNN, marginalised exactly.
 
     p(s) = Σ_w π_w p(s | start w)
 
-A sentence begins in one of W states, which one is latent, and the sum over them is taken exactly:
-L_t = logsumexp_w(log π_w + Σ_{u≤t} log p(s_u | s_<u, w)), and log p(s_t | s_<t) = L_t - L_{t-1}.
+The initial state of a sentence is one of W, latent, and the sum over them is exact: L_t =
+logsumexp_w(log π_w + Σ_{u≤t} log p(s_u | s_<u, w)), and log p(s_t | s_<t) = L_t - L_{t-1}.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from lmlab.models.causal_lm import (
 )
 
 LOG_WEIGHTS = "log_weights"
-"""The name under which a state holds its posterior over the starts, (rows, W)."""
+"""The key of the posterior over initial states in a state, (rows, W)."""
 
 
 @runtime_checkable
 class InitialisableBackbone(Protocol):
-    """A backbone whose first state may be chosen."""
+    """A backbone whose initial state can be set."""
 
     def free_state_widths(self) -> dict[str, int]:
-        """The tensors of a state that a start is free to choose, each with its width."""
+        """The tensors of a state that can be set, with their widths."""
         ...
 
     def state_from_free(self, free: Mapping[str, Tensor]) -> TensorState:
-        """The state that such numbers (rows, width) begin."""
+        """The state given by such tensors (rows, width)."""
         ...
 
     def capture_internals(self, view: View, state: State | None = None) -> dict[str, Capture]:
-        """Inner values worth a picture, going on from `state` where it is given."""
+        """Internal activations, continuing from `state` if given."""
         ...
 
 
 class InitialStates(nn.Module):
-    """W learned starts, vectors for every free tensor of a state, and their W weights as logits."""
+    """W learned initial states (a vector for every free state tensor) and their W logits."""
 
     INITIAL_STD = 0.5
-    """Standard deviation of the first values: starts must differ, or they would stay the same."""
+    """Standard deviation of the initialisation, which must break the symmetry between states."""
 
     def __init__(self, count: int, widths: Mapping[str, int]) -> None:
         super().__init__()
         self.count = count
-        # A single start has all the weight, and no logit to learn.
+        # A single state needs no logit.
         self.logits = nn.Parameter(torch.zeros(count)) if count > 1 else None
         # A parameter's name has no dots.
         self.vectors = nn.ParameterDict(
@@ -70,7 +70,7 @@ class InitialStates(nn.Module):
         self._names = tuple(widths)
 
     def free(self, rows: int) -> dict[str, Tensor]:
-        """Free numbers (rows · W, width), the starts of a row beside each other."""
+        """Free tensors (rows · W, width), the states of a row adjacent."""
         return {name: self.vectors[name.replace(".", "_")].repeat(rows, 1) for name in self._names}
 
     def log_weights(self, rows: int) -> Tensor:
@@ -81,15 +81,15 @@ class InitialStates(nn.Module):
 
 
 class StateMixtureLM(AutoregressiveLM):
-    """A left-to-right system that begins in one of `count` states; which one is summed out.
+    """Autoregressive model with `count` initial states, marginalised exactly.
 
-    Its state is the backbone's from every one of them, tensors (rows, W, …), with the log
-    posterior "log_weights" (rows, W). Cost: W times the plain system's.
+    Its state holds the backbone's state from each of them, tensors (rows, W, …), and the log
+    posterior "log_weights" (rows, W). Cost: W times that of the base model.
     """
 
     count: int
     single_state_setting: ClassVar[str]
-    """The setting that leaves it one state to begin in."""
+    """The setting that reduces the model to one initial state."""
 
     def set_sampled_loss(self, contrast: SampledLoss) -> None:
         more = "" if isinstance(self.emission, CandidateLogits) else " emission=softmax"
@@ -99,7 +99,7 @@ class StateMixtureLM(AutoregressiveLM):
         )
 
     def initial_states(self, view: View) -> tuple[TensorState, View]:
-        """The states that the rows of a view begin in, and the view of what follows them."""
+        """The initial states of the rows of a view, and the view of the remaining inputs."""
         raise TypeError(f"{type(self).__name__} does not define begun")
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
@@ -114,7 +114,7 @@ class StateMixtureLM(AutoregressiveLM):
         return Predictions(log_probs=mixed, target_mask=places, state=following)
 
     def _hidden_by_start(self, view: View, state: State) -> tuple[HiddenStates, Tensor]:
-        """The backbone's hidden states for rows · W rows, and the log-weights they begin with."""
+        """The backbone's hidden states for rows · W rows, and the initial log-weights."""
         assert isinstance(state, TensorState)
         wide = View(
             inputs=view.inputs.repeat_interleave(self.count, 0),
@@ -125,13 +125,13 @@ class StateMixtureLM(AutoregressiveLM):
         return self.backbone(wide, TensorState(memory)), state[LOG_WEIGHTS]
 
     def _log_probs_by_start(self, view: View, hidden: HiddenStates) -> tuple[Tensor, Tensor]:
-        """The places with a target, and (B, T, W) the log-probability there given each start."""
+        """The positions with a target, and (B, T, W) the log-probability there given each state."""
         places, count = prediction_mask(view), self.count
         assert view.targets is not None
         values = hidden.values.unflatten(0, (-1, count)).transpose(1, 2)[places]
         targets = view.targets[places].repeat_interleave(count)
         found = self.emission.log_prob(values.flatten(0, 1), targets).view(-1, count)
-        # In double, so that sums over long text keep what the starts differ by.
+        # Double precision, so that sums over long texts retain the differences between states.
         each = torch.zeros(*places.shape, count, dtype=torch.double, device=found.device)
         return places, each.masked_scatter(places[..., None], found.double())
 
@@ -145,12 +145,13 @@ class StateMixtureLM(AutoregressiveLM):
         raise TypeError("several starts are mixed by probabilities, and scores are none yet")
 
     def advance(self, state: DecodingState, tokens: Tensor) -> DecodingState:
-        """The state after one more token in each row: what it says of the starts is taken in."""
+        """The state after one more token per row, with the posterior updated."""
         assert isinstance(state.memory, TensorState) and state.log_weights is not None
         repeated = tokens.repeat_interleave(self.count)
         each = self.emission.log_prob(state.values.flatten(0, 1), repeated)
         joint = state.log_weights + each.view(state.log_weights.shape)
-        # A token that no start can predict (padding after the end) says nothing of them.
+        # A token impossible under every state (padding after the end) leaves the posterior
+        # unchanged.
         said = joint.isfinite().any(1, keepdim=True)
         weights = F.log_softmax(torch.where(said, joint, state.log_weights), 1)
         return self._step(TensorState({**state.memory.tensors, LOG_WEIGHTS: weights}), tokens)
@@ -166,7 +167,7 @@ class StateMixtureLM(AutoregressiveLM):
 
     @torch.no_grad()
     def posteriors(self, state: TensorState, view: View) -> Tensor:
-        """(B, T, W) log posterior over the starts after each place of a view that has a state."""
+        """(B, T, W) log posterior over initial states after each position of a view."""
         hidden, log_weights = self._hidden_by_start(view, state)
         _, each = self._log_probs_by_start(view, hidden)
         return _posteriors(log_weights, each)[1].to(log_weights.dtype)
@@ -177,7 +178,7 @@ class StateMixtureLM(AutoregressiveLM):
 
 
 class InitialStateMixtureLM(StateMixtureLM):
-    """A system that begins in one of W learned states; W = 1 just learns the start."""
+    """Autoregressive model with W learned initial states; W = 1 just learns the state."""
 
     single_state_setting: ClassVar[str] = "starts=0"
 
@@ -194,7 +195,7 @@ class InitialStateMixtureLM(StateMixtureLM):
         return backbone
 
     def begin(self, rows: int) -> TensorState:
-        """The state of `rows` sequences before their first input, in all starts."""
+        """The state of `rows` sequences before their first input, for all initial states."""
         memory = self._startable().state_from_free(self.starts.free(rows))
         return self._rows_first(memory, self.starts.log_weights(rows))
 
@@ -208,7 +209,7 @@ class InitialStateMixtureLM(StateMixtureLM):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """The weights of the starts, and for each row what its likeliest start leads to."""
+        """The mixture weights, and each row's internals from its most probable initial state."""
         before, view = self.initial_states(self.objective.view(batch))
         after = self.posteriors(before, view)
         chosen = self._most_probable_state(before, after[:, -1])
@@ -229,7 +230,7 @@ class InitialStateMixtureLM(StateMixtureLM):
 
 
 def initial_state_posterior_capture(log_posterior: Tensor) -> Capture:
-    """What the tokens up to each place say of where a row began."""
+    """The posterior over initial states given the tokens up to each position."""
     return Capture(
         values=log_posterior.exp(),
         axes=("batch", "time", "choice"),
@@ -240,9 +241,9 @@ def initial_state_posterior_capture(log_posterior: Tensor) -> Capture:
 
 
 def _posteriors(log_weights: Tensor, each: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, T, W) log posteriors over the starts before and after each place's token.
+    """(B, T, W) log posteriors over initial states before and after each position's token.
 
-    `log_weights` (B, W) before the first, `each` (B, T, W) the tokens' log-probabilities.
+    `log_weights` (B, W): before the first token; `each` (B, T, W): log-probabilities of the tokens.
     """
     first = log_weights.double()[:, None]
     joint = first + each.cumsum(1)

@@ -1,4 +1,4 @@
-"""Systems that fill several masked tokens in together, by one distribution over all of them."""
+"""Joint masked language models: one distribution over all masked tokens of a text."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from lmlab.models.masked_lm import MaskedLM
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedPositions:
-    """Where the blanks of each row are: from (B, T) and back."""
+    """Indices of the masked positions of each row: gathers from (B, T) and pads back."""
 
     masked: Tensor
     """(B, T) bool."""
     lengths: Tensor
-    """(B,) how many each row has."""
+    """(B,) number of masked positions per row."""
     index: Tensor
-    """(B, n) their places in reading order; other places behind a row's own."""
+    """(B, n) their indices in reading order; other positions follow as padding."""
 
     @classmethod
     def from_mask(cls, masked: Tensor) -> MaskedPositions:
-        """Those of a mask (B, T); n is the most that a row has, and at least one."""
+        """From a mask (B, T); n is the largest number in a row, at least one."""
         lengths = masked.sum(1)
         most = max(1, int(lengths.max())) if len(masked) else 1
         index = (~masked).long().argsort(dim=1, stable=True)[:, :most]
@@ -42,72 +42,72 @@ class MaskedPositions:
 
     @property
     def is_real(self) -> Tensor:
-        """(B, n) bool: whether there is such a blank."""
+        """(B, n) bool: false at padding."""
         number = torch.arange(self.index.shape[1], device=self.index.device)
         return number < self.lengths[:, None]
 
     def gather(self, values: Tensor) -> Tensor:
-        """(B, n, …) what stands at the blanks in (B, T, …)."""
+        """(B, n, …) the entries of (B, T, …) at masked positions."""
         row = torch.arange(len(values), device=values.device)[:, None]
         return values[row, self.index]
 
     def pad(self, packed: Tensor) -> Tensor:
-        """(B, n, …) from the (N, …) of all blanks in reading order; 0 where there is none."""
+        """(B, n, …) from the (N, …) of all masked positions in reading order; 0 at padding."""
         padded = packed.new_zeros(*self.index.shape, *packed.shape[1:])
         return padded.index_put(self.is_real.nonzero(as_tuple=True), packed)
 
 
 @dataclass(frozen=True, eq=False)
 class PackedJointDistribution:
-    """A TokenJoint asked by the (N,) tokens of all blanks in reading order: protocol `Joint`."""
+    """`JointDistribution` over the (N,) tokens of all masks in reading order, from a TokenJoint."""
 
     blanks: MaskedPositions
     padded: PaddedJointDistribution
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """(B,) log-probability of the given tokens (N,) of each row, together."""
+        """(B,) joint log-probability of the given tokens (N,) of each row."""
         return self.padded.log_prob(self.blanks.pad(tokens))
 
     def sample(self, *, generator: torch.Generator | None = None) -> Tensor:
-        """(N,) tokens drawn for all blanks."""
+        """(N,) tokens sampled jointly for all masked positions."""
         return self.padded.sample(generator=generator)[self.blanks.is_real]
 
     def best(self) -> Tensor:
-        """(N,) the likeliest tokens of each row, together; a warning where it is not sure."""
+        """(N,) the jointly most probable tokens of each row; warns where this is not proven."""
         return most_probable_fillings(self, len(self.blanks.masked), self.blanks.masked.device)
 
     def ranked(self, row: int, count: int) -> list[RankedFilling]:
-        """The likeliest fillings of one row, best first."""
+        """The most probable fillings of one row, best first."""
         return self.padded.ranked(row, count)
 
 
 class JointMaskedLM(MaskedLM):
-    """A system that fills masked tokens in together, by an emission for several of them."""
+    """Masked language model with a joint emission over several masked tokens."""
 
     emission: JointEmission
 
     def joint_fill(self, batch: Batch, masked: Tensor) -> PackedJointDistribution:
-        """The distribution of the tokens at the true entries of `masked` (B, T), together."""
+        """The joint distribution of the tokens at the true entries of `masked` (B, T)."""
         blanks, hidden = self._at(batch, masked)
         return PackedJointDistribution(blanks, self.emission.joint(hidden, blanks.lengths))
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) each place by itself: the joint's marginals, in reading order."""
+        """(N, V) marginals of the joint at each masked position, in reading order."""
         blanks, hidden = self._at(batch, masked)
         joint = self.emission.joint(hidden, blanks.lengths)
         return Categorical(joint.marginals(generator=generator)[blanks.is_real])
 
     def _at(self, batch: Batch, masked: Tensor) -> tuple[MaskedPositions, Tensor]:
-        """The blanks and their hidden states (B, n, W)."""
+        """The masked positions and their hidden states (B, n, W)."""
         blanks = MaskedPositions.from_mask(masked)
         return blanks, blanks.pad(self.hidden_at(self.objective.fill_view(batch, masked), masked))
 
     def marginals_at(self, batch: Batch, masked: Tensor, asked: Tensor) -> Tensor:
         """(N,) log-probabilities of the tokens at `asked` (B, T), each as `fill` gives it.
 
-        A place that is asked and not masked is seen, and the emission's alone.
+        At a target that is not masked the token is visible, and the emission is used alone.
         """
         hidden = self.hidden(self.objective.fill_view(batch, masked)).values
         blanks = MaskedPositions.from_mask(masked)
@@ -121,21 +121,21 @@ class JointMaskedLM(MaskedLM):
         return found.masked_scatter(seen, alone.to(found))[asked]
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
-        """Each target given those before it, by the chain rule: their sum is the joint's."""
+        """Chain rule: each target given those before it; they sum to the joint log-probability."""
         blanks, hidden, tokens = self._asked(view)
         so_far = self.emission.joint(hidden, blanks.lengths).prefix_log_probs(tokens)
         before = torch.cat([torch.zeros_like(so_far[:, :1]), so_far[:, :-1]], 1)
         return Predictions(log_probs=(so_far - before)[blanks.is_real], target_mask=blanks.masked)
 
     def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B,) what is lost on the targets of each row, together."""
+        """(B,) joint loss of the targets of each row."""
         blanks, hidden, tokens = self._asked(view)
         lost = self.emission.joint_loss(hidden, blanks.lengths, tokens, generator=generator)
-        # A row without a blank has nothing to lose.
+        # A row without masks has zero loss.
         return torch.where(blanks.lengths > 0, lost, 0.0)
 
     def _asked(self, view: View) -> tuple[MaskedPositions, Tensor, Tensor]:
-        """A view's targets as blanks, their hidden states (B, n, W) and their tokens (B, n)."""
+        """A view's targets as masked positions, with hidden states (B, n, W) and tokens (B, n)."""
         assert view.targets is not None
         blanks = MaskedPositions.from_mask(prediction_mask(view))
         hidden = blanks.pad(self.hidden_at(view, blanks.masked))

@@ -22,11 +22,11 @@ from lmlab.objectives.entity_linking_loss import EntityLinkingMLM
 
 
 class KnowBERT(BERT):
-    """A masked model with knowledge between two of its layers.
+    """KnowBERT: a masked LM with a knowledge component between two of its layers.
 
-    For its first `linking_steps` only the linker is trained, by the mentions that are told; then
-    the way back from entities to words is set against the way there (`KnowledgeAttention.align`),
-    and all is trained together.
+    For the first `linking_steps` only the entity linker is trained, on the annotated mentions; then
+    the projection from entities back to words is set to the pseudo-inverse of the projection to
+    entities (`KnowledgeAttention.align`), and all parameters are trained.
     """
 
     objective: EntityLinkingMLM
@@ -39,7 +39,7 @@ class KnowBERT(BERT):
 
     @property
     def memory(self) -> KnowledgeAttention:
-        """What stands between two layers of the backbone."""
+        """The knowledge component between two layers of the backbone."""
         [memory] = self.backbone.get_submodule("memories").children()
         assert isinstance(memory, KnowledgeAttention)
         return memory
@@ -49,7 +49,7 @@ class KnowBERT(BERT):
         self._pieces = tokenizer
 
     def setup_data(self, tokens: NDArray[np.generic], offsets: NDArray[np.int64]) -> None:
-        """Make the entities' vectors, for which the texts are not looked at."""
+        """Compute the entity embeddings; the texts are not used."""
         vectors = self.backbone.get_submodule("embedding.tokens").get_parameter("weight")
         unknown = self.vocabulary.unknown
         self.memory.linker.entities.setup_vectors(self._pieces, vectors, unknown=unknown)
@@ -74,14 +74,14 @@ class KnowBERT(BERT):
     ) -> tuple[Loss, State | None]:
         found, state = super().loss(batch, state=state, generator=generator)
         if torch.is_grad_enabled() and not found.total.requires_grad:
-            # A batch of which nothing is told while the linker is trained: a gradient of zero.
+            # A batch without annotated mentions while the linker is trained: zero gradient.
             nothing = sum(p.sum() for p in self.memory.linking_parameters()) * 0.0
             found = replace(found, total=found.total + nothing)
         return found, state
 
     @torch.no_grad()
     def link(self, batch: Batch) -> list[MentionLink]:
-        """Every mention of a clean batch and the entity that it is taken for."""
+        """Entity linking: every mention of an unmasked batch with its predicted entity."""
         view = self.objective.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
         [found] = self.hidden(view).memory_outputs.values()
         spans = view.spans

@@ -1,5 +1,4 @@
-"""Autoregressive models with a latent choice at each position (parents, slots), summed out
-exactly."""
+"""Autoregressive models with a latent choice per position (parents, slots), marginalised."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from lmlab.core.view import View
 from lmlab.models.causal_lm import AutoregressiveLM
 
 MAX_LENGTH = 128
-"""Places that are read at once: what every place knows of every source grows with its square."""
+"""Positions per forward pass: memory is quadratic in it."""
 
 
 class LatentChoiceLM(AutoregressiveLM):
-    """A left-to-right system whose backbone tells what its latent choice stands for.
+    """Autoregressive model with a latent choice at each position, described by its backbone.
 
-    Long text is read in stretches, which changes no number: the state carries all that is seen.
+    Long texts are processed in segments without changing any result: the state carries all context.
     """
 
     backbone: LatentChoiceBackbone

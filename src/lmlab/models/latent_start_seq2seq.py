@@ -1,10 +1,10 @@
-"""A latent variable between a source and its text, of K values, summed out exactly.
+"""Encoder-decoder with a discrete latent variable of K values, marginalised exactly.
 
     p(s | x) = Σ_z p(z | x) p(s | x, z),  p(z | x) = softmax(C h + c)_z,  h_0 = h + v_z
 
-h is where the writer would begin by the source alone (the reader's last state). 002 names the idea
-(a variational latent for conditional generation); with K values its sum needs no bound, and none
-can be left unused unseen: the picture of the posterior shows them (Shen et al. 2019 translate so).
+h is the decoder's initial state without the latent (the encoder's last state). The exact sum needs
+no variational bound, and the figure of the posterior shows unused values (cf. Shen et al. 2019,
+mixture models for diverse translation).
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from lmlab.models.seq2seq import EncoderDecoderLM
 
 @runtime_checkable
 class ShiftableStart(Protocol):
-    """A backbone that reads a source, and says which tensors of its state may be moved."""
+    """An encoder-decoder backbone that declares which tensors of its state may be shifted."""
 
     def free_state_widths(self) -> dict[str, int]:
-        """Names and widths of these tensors, what the writer knows of the source last."""
+        """Names and widths of these tensors, the decoder's summary of the source last."""
         ...
 
     def init_decoder(self, view: View) -> TensorState:
-        """The writer's state before its first input."""
+        """The decoder's state before its first input."""
         ...
 
 
 class DiscreteLatent(nn.Module):
-    """K values of the latent variable: their vectors, and how likely the source makes each."""
+    """K values of a latent variable: their vectors and p(z | source)."""
 
     INITIAL_STD = 0.5
-    """Standard deviation of the first values: they must differ, or they would stay the same."""
+    """Standard deviation of the initialisation, which must break the symmetry between values."""
 
     def __init__(self, count: int, widths: Mapping[str, int]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class DiscreteLatent(nn.Module):
         )
 
     def forward(self, state: TensorState) -> TensorState:
-        """A state of B rows to (B, K, …), moved by each value's vectors, and log p(z | x)."""
+        """A state of B rows to (B, K, …), shifted by each value's vectors, and log p(z | x)."""
         count = len(self.weigh.bias)
         tensors = {n: t[:, None].expand(-1, count, *t.shape[1:]) for n, t in state.tensors.items()}
         for name, vectors in zip(self.names, self.vectors, strict=True):
@@ -67,7 +67,7 @@ class DiscreteLatent(nn.Module):
 
 
 class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
-    """A reader and a writer that begins in one of K states, moved from the reader's last."""
+    """Encoder-decoder whose initial decoder state is one of K shifts of the encoder's last."""
 
     single_state_setting: ClassVar[str] = "latent_choices=1"
 
@@ -102,7 +102,7 @@ class LatentStartSeq2Seq(StateMixtureLM, EncoderDecoderLM):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """How likely a source makes each value, and what the text then says of it."""
+        """The prior p(z | source) and the posterior given the text."""
         before, view = self.initial_states(self.objective.view(batch))
         return {
             "latent given the source": Capture(

@@ -1,8 +1,7 @@
-"""Systems with one latent vector behind a whole sentence: latent-variable models, autoencoders.
+"""Sentence-level latent-variable models: variational autoencoders and plain autoencoders.
 
-Both write a sentence from a latent by a `LatentDecoder`. A latent-variable model has a prior over
-latents and is a distribution over sentences; an autoencoder has none and only gives back what it
-was shown.
+Both decode a sentence from a latent vector by a `LatentDecoder`. A latent-variable model has a
+prior and is a distribution over sentences; an autoencoder has none and only reconstructs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from lmlab.objectives.objective_interfaces import AutoencoderObjective, LatentOb
 
 
 class LatentDecoderModel(Assembly):
-    """What latent-variable models and autoencoders have in common: a decoder."""
+    """Base class of latent-variable models and autoencoders: a latent decoder."""
 
     @property
     def decoder(self) -> LatentDecoder:
@@ -47,7 +46,7 @@ class LatentDecoderModel(Assembly):
 
     @torch.no_grad()
     def decode(self, latents: Tensor, *, max_length: int = 100) -> list[list[int]]:
-        """The sentence of each latent (B, L) by its likeliest tokens, </s> left out."""
+        """Greedy decoding of each latent (B, L), without </s>."""
         written = self.given(latents).write(max_length, lambda next_: next_.log_probs.argmax(-1))
         end = self.vocabulary.end
         return [ids[:-1] if ids and ids[-1] == end else ids for ids in written]
@@ -83,11 +82,11 @@ class LatentDecoderModel(Assembly):
 
 
 class VariationalAutoencoder(LatentDecoderModel):
-    """p(s) = ∫ p(z) p(s | z) dz: a latent from the prior, then a sentence from the latent.
+    """VAE: p(s) = ∫ p(z) p(s | z) dz, a latent from the prior, then a sentence from the latent.
 
-    The backbone is the decoder; the objective owns the prior and the encoder, which is a means of
-    inference and no part of the distribution. Parts in `frozen` are neither trained nor put in
-    training mode.
+    The backbone is the decoder; the objective owns the prior and the inference network (encoder),
+    which is not part of the distribution. Parts in `frozen` are neither trained nor put in training
+    mode.
     """
 
     backbone: LatentDecoder
@@ -134,7 +133,7 @@ class VariationalAutoencoder(LatentDecoderModel):
         condition: Batch | None = None,
         generator: torch.Generator | None = None,
     ) -> list[list[int]]:
-        """Latents from the prior, and from each a sentence token by token."""
+        """Ancestral sampling: latents from the prior, then sentences token by token."""
         latents = self.objective.sample_latents(rows, generator=generator)
 
         def draw(next_: Categorical) -> Tensor:
@@ -147,7 +146,7 @@ class VariationalAutoencoder(LatentDecoderModel):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """What the parts reveal where each sentence has its posterior's mean."""
+        """Internals of the parts at each sentence's posterior mean."""
         view = causal_view(batch)
         state = self.state_from_latents(self.encode(batch))
         return {
@@ -158,7 +157,7 @@ class VariationalAutoencoder(LatentDecoderModel):
 
 
 class Autoencoder(LatentDecoderModel):
-    """A sentence compressed to one vector and written again from it: no prior, no distribution."""
+    """Autoencoder: compresses a sentence to one vector and reconstructs it; no prior."""
 
     backbone: AutoencoderBackbone
     objective: AutoencoderObjective
@@ -194,9 +193,9 @@ class Autoencoder(LatentDecoderModel):
         token_noise: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        """How well sentences come back under noise: robustness, and `log_prob` where there is none.
+        """Reconstruction under noise, to measure robustness; without noise the same as `log_prob`.
 
-        `latent_noise` is in units of a latent's own size, `token_noise` a share of its tokens.
+        `latent_noise` is relative to a latent's norm, `token_noise` a fraction of its tokens.
         """
         self.check_length(int(batch.lengths.max()))
         return self.objective.reconstruct_with_noise(
@@ -207,8 +206,8 @@ class Autoencoder(LatentDecoderModel):
 class LatentConditionalLM(AutoregressiveLM):
     """The distribution of sentences given latents: p(s | z) = Π_t p(s_t | s_<t, z).
 
-    One latent serves any number of rows, several serve one row each. It has LogProb and Step, so
-    beam search, greedy decoding and scoring work on it.
+    One latent is shared by any number of rows; several give one row each. It has LogProb and Step,
+    so beam search, greedy decoding and scoring apply.
     """
 
     backbone: LatentDecoder
@@ -247,7 +246,7 @@ class LatentConditionalLM(AutoregressiveLM):
         return LogProbs(per_token=found.to_dense(), kind="exact", state=found.state)
 
     def write(self, max_length: int, choose: Callable[[Categorical], Tensor]) -> list[list[int]]:
-        """A sequence for each latent, token by token, up to its end symbol or `max_length`."""
+        """A sequence for each latent, token by token, up to its end token or `max_length`."""
         rows, end, longest = len(self.latents), self.vocabulary.end, self.backbone.longest
         state, columns = self.start(rows), []
         going = torch.ones(rows, dtype=torch.bool, device=self.latents.device)
@@ -264,5 +263,5 @@ class LatentConditionalLM(AutoregressiveLM):
 
 
 def _up_to(ids: list[int], end: int | None) -> list[int]:
-    """Ids up to the first end symbol and with it."""
+    """Ids up to and including the first end token."""
     return ids[: ids.index(end) + 1] if end is not None and end in ids else ids

@@ -1,4 +1,4 @@
-"""Systems that fill in masked tokens from all the others, and what they make of a whole text."""
+"""Masked language models (BERT): predict masked tokens from both sides, and encode texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 
 class MaskedLM(Assembly):
-    """An assembly that fills masked tokens in, and gives a vector for a whole text."""
+    """Masked language model that also encodes texts."""
 
     objective: MaskedLMObjective
     validation_metric = "loss"
@@ -30,12 +30,12 @@ class MaskedLM(Assembly):
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) the distribution at each masked place, in reading order."""
+        """(N, V) the distribution at each masked position, in reading order."""
         view = self.objective.fill_view(batch, masked)
         return Categorical(self.emission.log_probs(self.hidden_at(view, masked)))
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
-        """As of every assembly; places without a target cost no more than others need of them."""
+        """Log-probabilities of a view's targets; the last layer is computed at targets only."""
         if state is not None:
             return super().target_log_probs(view, state)
         places = prediction_mask(view)
@@ -48,7 +48,7 @@ class MaskedLM(Assembly):
     def logits(
         self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
-        """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
+        """(N, V) unnormalised scores at `asked`, with `masked` masked."""
         asked = masked if asked is None else asked
         hidden = self.hidden_at(self.objective.fill_view(batch, masked), asked)
         emission = self._logit_emission
@@ -57,9 +57,9 @@ class MaskedLM(Assembly):
         return hidden @ self._token_vectors(hidden).T + emission.never_predicted
 
     def log_prob_at(self, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
-        """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` hidden.
+        """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` masked.
 
-        As `fill` gives them, without the distribution that they are part of.
+        As `fill` gives them, without materialising the distribution.
         """
         return self.objective.log_prob_at(self, batch, hidden, asked)
 
@@ -85,7 +85,7 @@ class MaskedLM(Assembly):
         )
 
     def _token_vectors(self, hidden: Tensor) -> Tensor:
-        """(V, W) what hidden states (…, W) are multiplied with where they have no head."""
+        """(V, W) output embeddings to multiply hidden states (…, W) with, without a head."""
         weight = self._logit_emission.weight
         if hidden.shape[-1] != weight.shape[-1]:
             raise UserError(
@@ -95,14 +95,14 @@ class MaskedLM(Assembly):
         return weight
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, W) the hidden state of the first place, which has seen all of the text."""
+        """(B, W) the hidden state of the first position, which attends to the whole text."""
         return self.encode_tokens(batch)[:, 0]
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) hidden states of the text with nothing hidden.
+        """(B, T, W) hidden states of the unmasked text.
 
-        What stands after an end symbol that is not the last is the next segment: two texts in one
-        sequence are told apart as they were in training.
+        Tokens after an end token that is not the last belong to the next segment, as in training on
+        pairs of texts.
         """
         nothing = torch.zeros_like(batch.tokens, dtype=torch.bool)
         view = self.objective.fill_view(batch, nothing)
@@ -113,7 +113,7 @@ class MaskedLM(Assembly):
 
 
 class BERT(MaskedLM):
-    """A model that fills masked tokens in, whose objective may want to know its tokeniser."""
+    """BERT: a masked LM whose objective may use the tokeniser."""
 
     objective: BERTObjective
 

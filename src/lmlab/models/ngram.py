@@ -9,13 +9,13 @@ from lmlab.models.causal_lm import AutoregressiveLM
 
 
 class NgramModel(AutoregressiveLM):
-    """The n-gram with its one pass of counting."""
+    """N-gram model, fitted in one pass of counting."""
 
     emission: NgramTable
 
     @property
     def parameter_count(self) -> int:
-        """Probabilities and backoff weights in its tables."""
+        """Number of probabilities and backoff weights in its tables."""
         return self.emission.table_log_probs.numel() + self.emission.table_log_backoffs.numel()
 
     def fit_counts(self, tokens: np.ndarray, offsets: np.ndarray) -> str | None:

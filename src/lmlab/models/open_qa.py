@@ -1,4 +1,4 @@
-"""Answers as words of retrieved documents: REALM put to open questions (Guu et al. 2020)."""
+"""Extractive open-domain QA with REALM: answers are spans of retrieved texts (Guu et al. 2020)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from lmlab.retrieval.retriever import Retriever
 
 
 class SpanScorer(nn.Module):
-    """MLP([h_start; h_end]) of all spans of at most `longest` tokens.
+    """Span scores: MLP([h_start; h_end]) of all spans of at most `longest` tokens.
 
-    States (R, L, W) to scores (R, L, A), entry (l, a) of the span from l to l + a; -inf where it
-    would leave the document. The MLP's first layer is taken of starts and ends apart, so that it
-    costs R · L · W · inner and not A times that.
+    States (R, L, W) to scores (R, L, A), entry (l, a) of the span from l to l + a; -inf beyond the
+    end of the document. The MLP's first layer is applied to starts and ends separately, so it costs
+    R · L · W² and not A times that.
     """
 
     def __init__(self, width: int, *, longest: int) -> None:
@@ -62,13 +62,12 @@ class SpanScorer(nn.Module):
 
 
 class OpenQAModel(RetrieverModel):
-    """p(y | x) = Σ_z p(z | x) Σ_{s ∈ S(z, y)} p(s | z, x), s the places in z where y stands.
+    """Open QA: p(y | x) = Σ_z p(z | x) Σ_{s ∈ S(z, y)} p(s | z, x), S the occurrences of y in z.
 
-    p(s | z, x) is a softmax over all spans of whole words of a document. Where no document found
-    holds the answer there is nothing to learn from the sum; so, as Lee et al. 2019 do, the
-    retriever is told too which of more documents (`early` of them) hold it:
-    -log Σ_{z ∋ y} p(z | x), by their vectors in the index. A text is the answer to the question
-    that it is given.
+    p(s | z, x) is a softmax over all spans of whole words of a document. If no retrieved document
+    contains the answer the sum gives no gradient; so, as in Lee et al. 2019, an early loss trains
+    the retriever on a larger set (`early` documents): -log Σ_{z ∋ y} p(z | x), by the vectors in
+    the index. A text is the answer to the question that is its condition.
     """
 
     validation_metric = "spans"
@@ -93,7 +92,7 @@ class OpenQAModel(RetrieverModel):
 
     @property
     def chance_nats(self) -> float:
-        """Nats of an answer that is any span of any document: what a miss is counted as."""
+        """Nats of a uniform guess over all spans of all documents: the cost of a miss."""
         return math.log(max(1, len(self.retriever.memory.tokens)) * self.spans.max_span_length)
 
     def loss(
@@ -103,9 +102,9 @@ class OpenQAModel(RetrieverModel):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """Of the answers, and of the documents that hold them; for each question.
+        """Span loss plus early retrieval loss, per question.
 
-        A question whose answer is not found counts as guessed, and teaches nothing.
+        A question whose answer is not retrieved counts as a guess and gives no gradient.
         """
         questions, count = self._questions(batch), torch.tensor(float(len(batch)))
         parts = {}
@@ -125,7 +124,7 @@ class OpenQAModel(RetrieverModel):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> LogProbs:
-        """log p(y | x), of the answer as a whole; -inf where no document found holds it."""
+        """log p(y | x) of the whole answer; -inf if no retrieved document contains it."""
         found = self._log_prob(batch, self._questions(batch))
         nothing = torch.zeros(batch.tokens[:, 1:].shape, device=found.device)
         return LogProbs(per_token=nothing, per_sequence=found, kind="exact", whole_text_only=True)
@@ -139,14 +138,14 @@ class OpenQAModel(RetrieverModel):
         return batch.condition
 
     def _log_prob(self, batch: Batch, questions: Batch) -> Tensor:
-        """(B,) by the documents that are found."""
+        """(B,) over the retrieved documents."""
         found = self.retriever.find(questions)
         spans = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
         right = self._places(batch, found.numbers, spans)
         return _log_sum(spans.masked_fill(~right, -torch.inf).flatten(1))
 
     def _log_prob_early(self, batch: Batch, questions: Batch) -> Tensor:
-        """(B,) log Σ p(z | x) over those of more documents that hold the answer."""
+        """(B,) log Σ p(z | x) over those of the early candidates that contain the answer."""
         memory, queries = self.retriever.memory, self.encode_queries(questions)
         numbers = memory.search(queries, self.early_candidates)
         scores = (memory.vectors[numbers].detach() * queries[:, None]).sum(-1)
@@ -156,8 +155,7 @@ class OpenQAModel(RetrieverModel):
     def span_log_probs(self, questions: Batch, numbers: Tensor) -> Tensor:
         """(B, K, L, A) log p(s | z, x) of all spans of the documents (B, K).
 
-        Parts of words are none: -inf. A document of one long word has no span that is short
-        enough, and answers nothing.
+        Spans that split words are excluded: -inf. A document with no allowed span answers nothing.
         """
         view = View(inputs=questions.tokens, lengths=questions.lengths, attention_mask=FullMask())
         beside, time = concatenate_documents(view, numbers, self.retriever.memory)
@@ -170,19 +168,19 @@ class OpenQAModel(RetrieverModel):
         scores = self.spans(inside, lengths)
         scores = scores.masked_fill(~self._whole_words(numbers.flatten(), scores), -torch.inf)
         possible = (scores > -torch.inf).flatten(1).any(1)[:, None, None]
-        # A softmax over nothing but -inf has no gradient that is a number.
+        # A softmax over -inf only has a NaN gradient.
         safe = torch.where(possible, scores, 0.0).flatten(1)
         normal = torch.where(possible, torch.log_softmax(safe, 1).view_as(scores), -torch.inf)
         return normal.unflatten(0, numbers.shape)
 
     def _whole_words(self, numbers: Tensor, scores: Tensor) -> Tensor:
-        """(M, L, A) bool: whether a span of a document (M,) begins and ends with a word."""
+        """(M, L, A) bool: whether a span of a document (M,) begins and ends at word boundaries."""
         time, longest = scores.shape[1:]
         starts = F.pad(self.retriever.memory.word_starts(numbers), (0, longest), value=True)
         return starts[:, :time, None] & starts[:, 1:].unfold(1, longest, 1)[:, :time]
 
     def _places(self, batch: Batch, numbers: Tensor, spans: Tensor) -> Tensor:
-        """(B, K, L, A) bool: the spans that are the answer, S(z, y)."""
+        """(B, K, L, A) bool: the spans that equal the answer, S(z, y)."""
         tokens, _ = self.retriever.memory.document_tokens(numbers.flatten())
         answers, size = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
         sought = answers.repeat_interleave(numbers.shape[1], 0)
@@ -197,16 +195,16 @@ class OpenQAModel(RetrieverModel):
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """The likeliest words of the documents found, with the documents that they stand in.
+        """The most probable answers in the retrieved documents, with these documents as evidence.
 
-        The probability of a document is its share in the answer, p(z | x, y).
+        The probability of a document is its posterior given the answer, p(z | x, y).
         """
         batch = self.encode_questions(questions)
         with evaluation_mode(self):
             return self.answers_from_documents(batch, self.retriever.find(batch), answers=answers)
 
     def encode_questions(self, texts: Sequence[str]) -> Batch:
-        """Questions in words, as rows."""
+        """Tokenise questions into a batch."""
         rows = [self.require_tokenizer().encode(text) for text in texts]
         lengths = torch.tensor([len(row) for row in rows])
         flat = Batch.collate(rows, self.vocabulary.pad)
@@ -218,7 +216,7 @@ class OpenQAModel(RetrieverModel):
     def answers_from_documents(
         self, questions: Batch, found: RetrievedDocuments, *, answers: int = 1
     ) -> list[list[Answer]]:
-        """The likeliest answers to questions from documents that anybody may have found."""
+        """The most probable answers from given documents, however they were retrieved."""
         joint = self.span_log_probs(questions, found.numbers) + found.log_probs[..., None, None]
         return [
             self._best(numbers, each, answers)
@@ -226,7 +224,7 @@ class OpenQAModel(RetrieverModel):
         ]
 
     def _best(self, numbers: Tensor, joint: Tensor, count: int) -> list[Answer]:
-        """Answers by the sum over all places where they stand, given joint (K, L, A)."""
+        """Answers by the sum over all their occurrences, given joint (K, L, A)."""
         memory, pieces = self.retriever.memory, self.require_tokenizer()
         tokens = memory.document_tokens(numbers)[0].tolist()
         shares: dict[tuple[int, ...], dict[int, float]] = {}
@@ -253,8 +251,8 @@ class OpenQAModel(RetrieverModel):
 
 
 def _log_sum(values: Tensor) -> Tensor:
-    """(B,) log Σ exp over each row (B, N); -inf, and no gradient, where all are -inf."""
+    """(B,) log Σ exp over each row (B, N); -inf, without gradient, where all are -inf."""
     possible = (values > -torch.inf).any(1)
-    # A softmax over nothing but -inf has no gradient that is a number.
+    # A softmax over -inf only has a NaN gradient.
     safe = torch.where(possible[:, None], values, 0.0)
     return torch.where(possible, torch.logsumexp(safe, 1), -torch.inf)

@@ -1,4 +1,4 @@
-"""A grammar as a system: a sentence's probability is the sum over its trees."""
+"""Probabilistic context-free grammar: a sentence's probability is the sum over its parse trees."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lmlab.layers.pcfg_posterior import (
 
 
 class PCFG(System):
-    """Exact `log_prob` by inside and prefix probabilities; draws whole sentences."""
+    """PCFG with exact `log_prob` by inside and prefix probabilities; samples whole sentences."""
 
     def __init__(self, rules: NeuralPCFG, vocabulary: Vocabulary, *, longest: int) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ class PCFG(System):
     def loss(
         self, batch: Batch, *, state: State | None = None, generator: Generator | None = None
     ) -> tuple[Loss, None]:
-        """Minus the log-probability of whole sentences: the inside algorithm alone."""
+        """Minus the log-probability of whole sentences, by the inside algorithm."""
         total = -parsing.sentence_log_probs(*self._read(batch)).sum()
         return Loss(total, total.new_tensor(float(batch.count))), None
 
     def log_prob(
         self, batch: Batch, *, state: State | None = None, generator: Generator | None = None
     ) -> LogProbs:
-        """By token, given the tokens before: ratios of prefix probabilities."""
+        """Per token, given the tokens before: ratios of prefix probabilities."""
         places = max(batch.tokens.shape[1] - 1, 0)
         by_token = parsing.token_log_probs(*self._read(batch), places)
         return LogProbs(per_token=by_token, kind="exact")
@@ -58,7 +58,7 @@ class PCFG(System):
         condition: Batch | None = None,
         generator: Generator | None = None,
     ) -> list[list[int]]:
-        """Ids of sentences; one that is not over after `max_length` tokens has no end symbol."""
+        """Ids of sentences; one truncated at `max_length` tokens has no end token."""
         drawn = parsing.sample_sentences(self.rules.grammar(), rows, max_length, generator)
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
         return [
@@ -66,7 +66,7 @@ class PCFG(System):
         ]
 
     def best_tree(self, batch: Batch) -> list[ParseTree | None]:
-        """The most probable tree of each sentence, None where it has no words."""
+        """Viterbi parse of each sentence, None where it has no words."""
         return viterbi_trees(*self._read(batch))
 
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:

@@ -1,4 +1,4 @@
-"""Systems that may copy a word of their source instead of making one."""
+"""Pointer-generator: the decoder generates a word or copies one from the source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmlab.models.seq2seq import EncoderDecoderLM
 
 
 class PointerGenerator(EncoderDecoderLM):
-    """p(k) = λ p_made(k) + p_copied(k): the emission makes, the backbone says what is copied."""
+    """Pointer-generator: p(k) = λ p_generate(k) + p_copy(k); the backbone's pointer copies."""
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:
         assert isinstance(hidden, CopyHiddenStates)

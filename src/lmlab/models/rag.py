@@ -1,4 +1,4 @@
-"""Writing beside retrieved documents: a retriever, any encoder-decoder, and a sum over both.
+"""Retrieval-augmented generation (RAG): a retriever and any encoder-decoder, marginalised over z.
 
 Lewis et al. 2020, Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks.
 """
@@ -43,12 +43,12 @@ ANSWER_TOKEN_LIMIT = 50
 
 
 class RAG(DocumentStoreModel):
-    """p(y | x) = Σ over z of p(z | x) and p(y | x, z), z among the K documents found for x.
+    """RAG: p(y | x) = Σ over z of p(z | x) and p(y | x, z), z among the top K documents for x.
 
     p(z | x) is renormalised over those K, so that given them it is an exact distribution over
-    texts. The writer reads `<s> x </s> z </s>`; a text that is given nothing has an empty question.
-    The documents' encoder rests: they are embedded once, before training. Cost: K times the
-    writer's, and a search among N documents for each question.
+    texts. The generator's source is `<s> x </s> z </s>`; a text without a condition has an empty
+    question. The document encoder is frozen: documents are embedded once, before training. Cost: K
+    times the generator's, and a search among N documents for each question.
     """
 
     documents_embedded: Tensor
@@ -81,12 +81,12 @@ class RAG(DocumentStoreModel):
 
     @property
     def decoding_methods(self) -> tuple[str, ...]:
-        """Ways to find likely texts, the usual one first."""
+        """Decoding methods, the default first."""
         return self.marginal.decoding_methods
 
     @property
     def max_question_length(self) -> int:
-        """Tokens, its symbols counted: what the writer reads less the longest document."""
+        """In tokens, special tokens included: the generator's maximum less the longest document."""
         assert self.window is not None
         return self.window + 1 - (self.memory.max_document_length - 1)
 
@@ -103,7 +103,7 @@ class RAG(DocumentStoreModel):
     # ----- the documents
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
-        """The documents are read once, with the tokeniser that is told first."""
+        """Tokenise the documents, once, with the first tokeniser given."""
         if self.tokenizer is None:
             self.tokenizer = tokenizer
             self.memory.setup_tokenizer(tokenizer)
@@ -114,7 +114,7 @@ class RAG(DocumentStoreModel):
         self.embed_documents()
 
     def with_document(self, document: Document) -> Self:
-        """The same system with one document in the place of that of its name: an edited fact."""
+        """The same model with one document replaced, matched by name: an edited fact."""
         self._embed_first()
         other = self.with_memory(copy(self.memory))
         other.memory._buffers = dict(self.memory._buffers)
@@ -123,9 +123,9 @@ class RAG(DocumentStoreModel):
         return other
 
     def with_memory(self, memory: DocumentMemory) -> Self:
-        """It shares all weights with this one."""
+        """Shares all weights with this model."""
         other = copy(self)
-        # Modules and buffers stand in dictionaries, which the copy would share.
+        # Modules and buffers are held in dictionaries, which a shallow copy would share.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
         other.memory = memory
         return other
@@ -143,18 +143,18 @@ class RAG(DocumentStoreModel):
         if not self.documents_embedded:
             self.embed_documents()
 
-    # ----- looking up
+    # ----- retrieval
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, width) the vectors of documents, which training does not change."""
+        """(B, width) document embeddings, which are not trained."""
         return self.retriever.encode(batch)
 
     def encode_queries(self, batch: Batch) -> Tensor:
-        """(B, width) the vectors of questions."""
+        """(B, width) question embeddings."""
         return self.retriever.encode_queries(batch)
 
     def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
-        """The likeliest documents for questions (B, S); the null one where there are none."""
+        """The most probable documents for questions (B, S); the null document if there are none."""
         self._embed_first()
         queries = self.retriever.encode_queries(batch)
         numbers = self.memory.search(queries, self.retrieved if documents is None else documents)
@@ -165,7 +165,7 @@ class RAG(DocumentStoreModel):
         return RetrievedDocuments(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
 
     def questions(self, condition: Batch | None, rows: int) -> Batch:
-        """What each text is asked for: an empty question where there is none."""
+        """The question of each text; empty if there is none."""
         if condition is not None:
             return condition
         symbols = (self.vocabulary.bos, self.vocabulary.end)
@@ -174,7 +174,7 @@ class RAG(DocumentStoreModel):
         return found.to(self.documents_embedded.device)
 
     def sources(self, questions: Batch, numbers: Tensor) -> Batch:
-        """(B · K) rows `<s> x </s> z </s>`, the documents (B, K) of a question one by one."""
+        """(B · K) rows `<s> x </s> z </s>`, the documents (B, K) of a question adjacent."""
         repeated = torch.arange(len(questions), device=numbers.device)
         repeated = repeated.repeat_interleave(numbers.shape[1])
         documents = self.memory.batch(numbers.flatten())
@@ -197,7 +197,7 @@ class RAG(DocumentStoreModel):
         return LogProbs(per_token=per_token, kind="exact")
 
     def log_probs_given_documents(self, batch: Batch, questions: Batch, numbers: Tensor) -> Tensor:
-        """(B, K, T - 1) log p(y_t | x, z, y_<t) of texts beside each of their documents (B, K)."""
+        """(B, K, T - 1) log p(y_t | x, z, y_<t) of texts given each of their documents (B, K)."""
         rows = torch.arange(len(batch), device=numbers.device).repeat_interleave(numbers.shape[1])
         texts = replace(batch, condition=None).select(rows)
         texts = replace(texts, condition=self.sources(questions, numbers))
@@ -210,7 +210,7 @@ class RAG(DocumentStoreModel):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """Minus log p(y | x): writer and questions' encoder learn from it together."""
+        """Minus log p(y | x): trains the generator and the question encoder jointly."""
         lost = -self.log_prob(batch).per_token.sum()
         return Loss(lost, torch.tensor(float(batch.count), device=lost.device)), None
 
@@ -240,14 +240,14 @@ class RAG(DocumentStoreModel):
         return replace(state, inner=inner, log_weights=weights)
 
     def _each(self, state: RAGState) -> Categorical:
-        """(B · K, V) the next token beside each document."""
+        """(B · K, V) the next token given each document."""
         return self.generator.peek(state.inner)  # type: ignore[arg-type]
 
-    # ----- answers and pictures
+    # ----- answers and figures
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """Each answer by greedy search; `sampling/question_answering.py` has other strategies."""
+        """Greedy answers; `sampling/question_answering.py` has other strategies."""
         pieces, symbols = self.require_tokenizer(), self.questions(None, 1).tokens[0].tolist()
         rows = [[*symbols[:1], *pieces.encode(each), *symbols[1:]] for each in questions]
         for row in rows:
@@ -280,9 +280,9 @@ class RAG(DocumentStoreModel):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Which documents were found, which explain each token, and what the writer looked at.
+        """Retrieved documents, their posterior at each token, and the generator's attention.
 
-        The writer is shown beside the likeliest document.
+        The generator's internals are those given the most probable document.
         """
         questions = self.questions(batch.condition, len(batch))
         found = self.retrieve(questions)
@@ -313,7 +313,7 @@ class RAG(DocumentStoreModel):
         }
 
     def _by_document(self, numbers: Tensor, values: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-        """(B, D, T) values (B, K, T) at the D documents of all rows, and what these are called."""
+        """(B, D, T) values (B, K, T) scattered to the D documents of all rows, and their names."""
         every = list(dict.fromkeys(numbers.T.flatten().tolist()))
         place = {number: column for column, number in enumerate(every)}
         columns = torch.tensor([[place[n] for n in row] for row in numbers.tolist()])

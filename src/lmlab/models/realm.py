@@ -1,4 +1,4 @@
-"""Masked words told from retrieved documents: REALM's pre-training (Guu et al. 2020)."""
+"""REALM pre-training: masked language modelling with retrieved documents (Guu et al. 2020)."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from lmlab.retrieval.document_memory import (
 from lmlab.retrieval.retriever import Retriever
 
 QUESTION_BLANK_PATTERN = re.compile(r"_{2,}|<mask>")
-"""What stands for the word that a question leaves out."""
+"""Marks the blank of a question."""
 
 
 class REALMObjective(BERTObjective):
-    """-log p(y | x) = -log Σ_z p(z | x) Π_j p(y_j | z, x), y the words that are hidden in x.
+    """REALM's loss: -log Σ_z p(z | x) Π_j p(y_j | z, x), y the masked words of x.
 
-    z is among the documents found and the null one, without those that hold the clean text: what
-    was hidden would stand there. So the loss tells which documents help: by the paper's appendix
-    the gradient with respect to q · d(z) is p(z | x) [p(y | z, x) / p(y | x) - 1].
+    z ranges over the retrieved documents and the null document, without those that contain the
+    unmasked text, which would leak the targets. The gradient with respect to q · d(z) is p(z | x)
+    [p(y | z, x) / p(y | x) - 1] (appendix of the paper): documents that help are rewarded.
     """
 
     def loss(
@@ -51,7 +51,7 @@ class REALMObjective(BERTObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """Summed over texts, counted in hidden tokens."""
+        """Summed over texts, counted in masked tokens."""
         assert isinstance(network, REALM)
         _refuse_questions(batch)
         view = self.view(batch, generator=generator)
@@ -81,10 +81,9 @@ def _refuse_questions(batch: Batch) -> None:
 
 
 class REALM(RetrieverModel, Assembly):
-    """p(s_t | x) = Σ_z p(z | x) p(s_t | z, x) at each masked place; texts by pseudo-likelihood.
+    """REALM: p(s_t | x) = Σ_z p(z | x) p(s_t | z, x) at masked positions; pseudo-likelihood.
 
-    When a text is scored or filled in, no document is left out: one that holds the text is found
-    like any other.
+    In scoring and infilling no document is excluded, even if it contains the text.
     """
 
     backbone: KnowledgeAugmentedEncoder
@@ -100,7 +99,7 @@ class REALM(RetrieverModel, Assembly):
         self.objective.setup_tokenizer(tokenizer)
 
     def log_probs_given_documents(self, view: View, numbers: Tensor) -> Tensor:
-        """(B, M) log p(y | z, x) of all targets of each row beside each of its documents (B, M)."""
+        """(B, M) log p(y | z, x) of all targets of each row given each of its documents (B, M)."""
         places = prediction_mask(view)
         each = self._target_components(view, places, numbers)
         rows = places.nonzero(as_tuple=True)[0]
@@ -108,7 +107,7 @@ class REALM(RetrieverModel, Assembly):
         return sums.index_add(0, rows, each)
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
-        """Each target with the documents summed out, as if no other were asked."""
+        """Each target marginalised over documents independently of the others."""
         self._check_visibility(view)
         places, found = prediction_mask(view), self.backbone.find(view)
         each = self._target_components(view, places, found.numbers)
@@ -126,7 +125,7 @@ class REALM(RetrieverModel, Assembly):
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) the distribution at each masked place, in reading order."""
+        """(N, V) the distribution at each masked position, in reading order."""
         view = self.objective.fill_view(batch, masked)
         return self._fill_given_documents(view, masked, self.backbone.find(view))
 
@@ -141,10 +140,10 @@ class REALM(RetrieverModel, Assembly):
 
     @torch.no_grad()
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
-        """The likeliest words for the one blank of each question, `___` or `<mask>`.
+        """The most probable words for the one blank of each question, `___` or `<mask>`.
 
-        Symbols, the unknown word and pieces that go on a word answer nothing and are left out; the
-        others are as likely as they were. A word of several pieces can't be told: it is one token.
+        Special tokens, <unk> and word-internal pieces are left out, without renormalising. Answers
+        are single tokens: a word of several pieces cannot be predicted.
         """
         pieces = self.require_tokenizer()
         rows = [self._with_blank(question, pieces) for question in questions]
@@ -170,7 +169,7 @@ class REALM(RetrieverModel, Assembly):
         ]
 
     def _words_alone(self, log_probs: Tensor) -> Tensor:
-        """(N, V) with nothing for symbols, for <unk> and for what goes on a word."""
+        """(N, V) with -inf at special tokens, <unk> and word-internal pieces."""
         beginnings = self.retriever.memory.words.word_start_tokens
         if beginnings is not None:
             log_probs = log_probs.masked_fill(~beginnings.to(log_probs.device), -math.inf)
@@ -193,9 +192,10 @@ class REALM(RetrieverModel, Assembly):
 
     @torch.no_grad()
     def retrieval_utility(self, view: View) -> tuple[Tensor, Tensor]:
-        """(B, M) the documents found, and (B, M) log p(y | z, x) - log p(y | null, x) of each.
+        """(B, M) retrieved documents, and (B, M) log p(y | z, x) - log p(y | null, x) of each.
 
-        How much a document helps to tell what a view hides (Guu et al. 2020, §5.1, RU).
+        Retrieval utility (RU, Guu et al. 2020, §5.1): how much a document helps to predict the
+        masked tokens of a view.
         """
         found = self.backbone.find(view)
         each = self.log_probs_given_documents(view, found.numbers)
@@ -203,8 +203,7 @@ class REALM(RetrieverModel, Assembly):
 
     @torch.no_grad()
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Which documents were found for the text with something hidden, and what they are good
-        for."""
+        """The documents retrieved for the masked text, with their retrieval utility."""
         generator = torch.Generator(device=batch.tokens.device).manual_seed(0)
         view = self.objective.view(batch, generator=generator)
         found = self.backbone.find(view)
@@ -238,7 +237,7 @@ class REALM(RetrieverModel, Assembly):
         return "no document" if number == NO_DOCUMENT else self.documents[number].name
 
     def _by_name(self, numbers: Tensor, values: Tensor, names: tuple[str, ...]) -> Tensor:
-        """(B, D) values (B, M) at the D documents of all rows."""
+        """(B, D) values (B, M) scattered to the D documents of all rows."""
         place = {name: column for column, name in enumerate(names)}
         columns = [[place[self._name(number)] for number in row] for row in numbers.tolist()]
         spread = values.new_zeros(len(values), len(names))

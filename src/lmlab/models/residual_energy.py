@@ -1,4 +1,4 @@
-"""Residual energies: p(x) ∝ p_LM(x) exp(-E(x)) over a language model that stays as it is."""
+"""Residual energy-based models: p(x) ∝ p_LM(x) exp(-E(x)) over a frozen language model."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lmlab.models.energy import EnergyModelBase
 from lmlab.objectives.residual_nce import FrozenBaseLM, ResidualObjective
 
 MAX_TOKENS_AT_ONCE = 16384
-"""Tokens of drawn texts whose energies are taken together."""
+"""Maximum number of tokens per batch when energies of samples are computed."""
 MAX_TEXTS_AT_ONCE = 4096
-"""Candidates that are drawn together, where texts are resampled."""
+"""Maximum number of candidates sampled at once for resampling."""
 INTERVAL_STANDARD_ERRORS = 2.0
-"""Standard errors of log Z by which a score's interval goes beyond both estimates."""
+"""Standard errors of log Z by which a score's interval extends beyond both estimates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionEstimate:
-    """log Z = log E_{x ~ LM} exp(-E(x)), from n draws (Deng et al. 2020, theorem 2).
+    """Estimate of log Z = log E_{x ~ LM} exp(-E(x)) from n samples (Deng et al. 2020, theorem 2).
 
-    T_n = log (1/n) Σ_i exp(-E(x_i)) is too small on average, by Jensen's inequality; and
-    (2n - 1) T_n - 2 (n - 1) T_{n-1} is too large on average once n is large enough, where T_{n-1}
-    is the mean over leaving one draw out. Both hold of averages over draws: the two ends of one
-    draw may lie on the same side of log Z, about as far off as `error` says.
+    T_n = log (1/n) Σ_i exp(-E(x_i)) is biased downwards, by Jensen's inequality; and (2n - 1) T_n -
+    2 (n - 1) T_{n-1} is biased upwards for large n, where T_{n-1} is the leave-one-out mean. Both
+    bounds hold in expectation: those of one sample may lie on the same side of log Z, off by about
+    `error`.
     """
 
     low: float
@@ -42,7 +42,7 @@ class PartitionEstimate:
 
     @classmethod
     def of(cls, energies: Tensor) -> PartitionEstimate:
-        """From the energies (n,) of n ≥ 2 draws; cost n."""
+        """From the energies (n,) of n ≥ 2 samples; cost n."""
         count, scores = len(energies), -energies.double()
         whole = torch.logsumexp(scores, 0)
         low = (whole - math.log(count)).item()
@@ -54,10 +54,10 @@ class PartitionEstimate:
 
 
 class ResidualEnergyModel(EnergyModelBase):
-    """p(x) = p_LM(x) exp(-E(x)) / Z (Deng et al. 2020), over texts of at most `longest` tokens.
+    """Residual EBM: p(x) = p_LM(x) exp(-E(x)) / Z (Deng et al. 2020), at most `longest` tokens.
 
-    LogProb (estimate), Energy (-log p_LM + E, right for all lengths at once), Sample.
-    `draws` texts of the base estimate Z; a drawn text is chosen among `candidates` of the base's.
+    LogProb (estimate), Energy (-log p_LM + E, comparable across lengths), Sample. Z is estimated
+    from `draws` samples of the base; a sample is resampled from `candidates` samples of the base.
     """
 
     objective: ResidualObjective
@@ -69,7 +69,7 @@ class ResidualEnergyModel(EnergyModelBase):
         self._partition: tuple[Any, PartitionEstimate] | None = None
 
     def train(self, mode: bool = True) -> Self:
-        # A fused optimiser changes weights and leaves their version as it was.
+        # A fused optimiser changes weights without changing their version counter.
         if mode:
             self._partition = None
         return super().train(mode)
@@ -79,7 +79,7 @@ class ResidualEnergyModel(EnergyModelBase):
         return self.objective.base
 
     def check_length(self, tokens: int) -> None:
-        """A UserError beyond `longest` too: texts up to it sum to one, so longer ones have no p."""
+        """Also a UserError beyond `longest`: the distribution is over texts up to that length."""
         super().check_length(tokens)
         longest = int(self.base.max_length)
         if tokens - 1 > longest:
@@ -106,14 +106,14 @@ class ResidualEnergyModel(EnergyModelBase):
     ) -> LogProbs:
         """log p_LM(x) - E(x) - log Z: the base's tokens, and the rest as the text's own term.
 
-        The value takes the upper estimate of log Z, so that it is not too good on average. Its
-        interval goes two standard errors beyond both estimates (see `PartitionEstimate`),
+        The value uses the upper estimate of log Z, so it is conservative in expectation. Its
+        interval extends two standard errors beyond both estimates (see `PartitionEstimate`),
 
             low = value - 2 error,  high = value + (upper - lower) + 2 error,
 
-        and so holds log p at about 95 of 100 estimates, where draws are many. Z belongs to the
-        weights, not to the batch: it is estimated once, from a fixed seed, and kept until they
-        change; so what it is off by is the same for all texts.
+        and so covers log p in about 95 % of estimates, for many samples. Z depends on the weights,
+        not on the batch: it is estimated once, from a fixed seed, and cached until they change; so
+        its error is the same for all texts.
         """
         residual, found = self.residual(batch), self.base.system.log_prob(batch)
         own = -residual if found.per_sequence is None else found.per_sequence - residual
@@ -129,7 +129,7 @@ class ResidualEnergyModel(EnergyModelBase):
         )
 
     def partition(self) -> PartitionEstimate:
-        """The estimate of log Z for the weights and `draws` as they are, from a fixed seed."""
+        """The estimate of log Z for the current weights and sample size, from a fixed seed."""
         numbers = (*self.parameters(), *self.buffers())
         weights = (n for each in numbers for n in (id(each), each.data_ptr(), each._version))
         key = (self.partition_samples, *weights)
@@ -141,7 +141,7 @@ class ResidualEnergyModel(EnergyModelBase):
     def estimate_partition(
         self, draws: int, *, generator: torch.Generator | None = None
     ) -> PartitionEstimate:
-        """The same from other draws. Cost: each is drawn from the base and read once."""
+        """A new estimate of log Z. Cost: each sample is generated by the base and encoded once."""
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         return PartitionEstimate.of(
             self._residuals(self.base.sample_texts(draws, generator=generator))
@@ -158,8 +158,8 @@ class ResidualEnergyModel(EnergyModelBase):
     ) -> list[list[int]]:
         """Importance resampling: of `candidates` texts of the base, one in proportion to exp(-E).
 
-        Each text has candidates of its own, so they are independent; their law tends to p as the
-        candidates grow many. A text is drawn whole, and then cut at `max_length`.
+        Each text has its own candidates, so texts are independent; their distribution tends to p as
+        the number of candidates grows. Texts are sampled whole, then truncated at `max_length`.
         """
         chosen: list[list[int]] = []
         while len(chosen) < rows:
@@ -172,7 +172,7 @@ class ResidualEnergyModel(EnergyModelBase):
         return [ids[:max_length] for ids in chosen]
 
     def _residuals(self, texts: list[list[int]]) -> Tensor:
-        """(n,) E of drawn texts, without dropout, some at a time."""
+        """(n,) E of sampled texts, without dropout, in batches."""
         device, training = self.constant.device, self.training
         at_once = max(1, MAX_TOKENS_AT_ONCE // (int(self.base.max_length) + 1))
         self.eval()

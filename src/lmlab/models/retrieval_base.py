@@ -1,4 +1,4 @@
-"""What systems with a retriever of their own have in common."""
+"""Base classes of retrieval-augmented models: a document store, and a trainable retriever."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from lmlab.retrieval.retriever import Retriever
 
 
 class DocumentStoreModel(System):
-    """A system that looks things up in a memory of documents."""
+    """A model that retrieves from a document store."""
 
     tokenizer: TokenizerProtocol | None = None
-    """Its tokeniser, once it was told."""
+    """The tokeniser, once it was set."""
 
     @property
     def document_memory(self) -> DocumentMemory:
-        """Where it looks."""
+        """The memory that is searched."""
         raise TypeError(f"{type(self).__name__} does not tell where it looks documents up")
 
     @property
     def documents(self) -> Documents:
-        """What is looked up."""
+        """The documents of the store."""
         return self.document_memory.documents
 
     @property
     def max_document_length(self) -> int:
-        """Tokens of a document that are read at most, its symbols counted."""
+        """Maximum tokens of a document, special tokens included; longer ones are truncated."""
         return self.document_memory.max_document_length
 
     @property
     def index_recall(self) -> float | None:
-        """Share of the ten nearest documents that its index found when it was built."""
+        """Recall@10 of the index against exact search, measured when it was built."""
         return self.document_memory.recall
 
     def require_tokenizer(self) -> TokenizerProtocol:
-        """The tokeniser, or the error that tells that there is none."""
+        """The tokeniser, or an error if it is not set."""
         if self.tokenizer is None:
             raise UserError("this system has not met its tokeniser yet; load it from a run.")
         return self.tokenizer
@@ -62,10 +62,10 @@ class DocumentStoreModel(System):
         vectors: Tensor | None = None,
         index: DenseIndex | None = None,
     ) -> Self:
-        """The same system, weights and all, that looks things up in other documents.
+        """The same model and weights with another document store.
 
-        `vectors` (N, width) are those of its own encoder, where somebody has them already, and
-        `index` what they are searched by, where that is not each of them.
+        `vectors` (N, width): precomputed embeddings by the model's own encoder; `index`: their
+        search index, if not exhaustive search.
         """
         other = self.with_memory(
             self.document_memory.for_documents(documents, self.require_tokenizer())
@@ -77,20 +77,20 @@ class DocumentStoreModel(System):
         return other
 
     def with_memory(self, memory: DocumentMemory) -> Self:
-        """The same system with another memory; this one stays as it is."""
+        """The same model with another memory; this one is unchanged."""
         raise TypeError(f"{type(self).__name__} does not define with_memory")
 
     def embed_documents(self) -> None:
-        """Let the vectors of all documents be those of its encoder as it is now."""
+        """Recompute the vectors of all documents with the current encoder."""
         raise TypeError(f"{type(self).__name__} does not define embed_documents")
 
     def set_document_vectors(self, vectors: Tensor, index: DenseIndex | None) -> None:
-        """Vectors of all documents that its encoder made before, and what they are searched by."""
+        """Set precomputed vectors of all documents, and their search index."""
         self.document_memory.set_vectors(vectors, index)
 
 
 class RetrieverModel(DocumentStoreModel):
-    """A system that finds documents by a retriever which is trained with it."""
+    """A model whose retriever is trained jointly with it."""
 
     @property
     def retriever(self) -> Retriever:
@@ -110,26 +110,26 @@ class RetrieverModel(DocumentStoreModel):
             yield
 
     def setup_tokenizer(self, tokenizer: TokenizerProtocol) -> None:
-        """Documents are tokens from here on; the index is empty until training begins.
+        """Tokenise the documents; the index is empty until training begins.
 
-        They are read once, with the tokeniser that is told first: an index that was loaded stays.
+        Done once, with the first tokeniser given: a loaded index is retained.
         """
         if self.tokenizer is None:
             self.tokenizer = tokenizer
             self.retriever.memory.setup_tokenizer(tokenizer)
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, width) the vectors of documents."""
+        """(B, width) document embeddings."""
         vectors: Tensor = self.retriever.documents(batch)
         return vectors
 
     def encode_queries(self, batch: Batch) -> Tensor:
-        """(B, width) the vectors of questions."""
+        """(B, width) question embeddings."""
         vectors: Tensor = self.retriever.questions(batch)
         return vectors
 
     def retrieve(self, batch: Batch, *, documents: int | None = None) -> RetrievedDocuments:
-        """The documents found for each text, the null one among them, the likeliest first."""
+        """The documents retrieved for each text, the null document included, best first."""
         return self.retriever.find(batch, documents=documents).ranked()
 
     def evidence(self, retrieved: RetrievedDocuments) -> list[tuple[Evidence, ...]]:
@@ -160,9 +160,9 @@ class RetrieverModel(DocumentStoreModel):
         self.retriever.embed()
 
     def with_document(self, document: Document) -> Self:
-        """The same system with one document in the place of that of its name: an edited fact.
+        """The same model with one document replaced, matched by name: an edited fact.
 
-        Nothing is trained; only this document is embedded anew.
+        Nothing is trained; only this document is embedded again.
         """
         pieces = self.require_tokenizer()
         other = deepcopy(self, {id(pieces): pieces, id(self.documents): self.documents})

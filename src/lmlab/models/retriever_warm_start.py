@@ -1,4 +1,4 @@
-"""Weights of a trained system to begin with: a retriever's encoders, or all that fits."""
+"""Warm start of retrievers: initialise encoders or whole models from trained weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lmlab.models.retrieval_base import RetrieverModel
 
 
 def initialise_from_base(system: RetrieverModel, base: System) -> None:
-    """Copy the weights of a base: those of a like system, or of what encodes texts.
+    """Copy the weights of a base: a model of the same kind, or a text encoder.
 
-    What the base has no weights for begins as it is.
+    Parameters that the base lacks keep their initialisation.
     """
     initialise_encoders(system.retriever.questions, system.retriever.documents, base)
     if isinstance(base, RetrieverModel):
@@ -24,7 +24,7 @@ def initialise_from_base(system: RetrieverModel, base: System) -> None:
 def initialise_encoders(
     questions: PooledTextEncoder, documents: PooledTextEncoder, base: System
 ) -> None:
-    """Copy both encoders of a bi-encoder; or the backbone of another system into both of them."""
+    """Copy both encoders of a dual encoder; or the backbone of another model into both."""
     if isinstance(base, DualEncoder | RetrieverModel):
         both = base if isinstance(base, DualEncoder) else base.retriever
         if questions.backbone is documents.backbone and (
@@ -47,8 +47,10 @@ def initialise_encoders(
 
 
 def _copy_whole(own: nn.Module, other: nn.Module) -> None:
-    """All parameters of an encoder, of which neither may lack one: half of its layers are another
-    encoder, whose vectors nobody has trained."""
+    """Copy all parameters of an encoder; the two sides must have the same ones.
+
+    An encoder with half of the layers would give untrained vectors.
+    """
     have, given = dict(own.named_parameters()), dict(other.named_parameters())
     if apart := sorted(have.keys() ^ given.keys()):
         side = "the base" if apart[0] in given else "the new run"
@@ -60,9 +62,9 @@ def _copy_whole(own: nn.Module, other: nn.Module) -> None:
 
 
 def _copy(own: nn.Module, other: nn.Module) -> None:
-    """All parameters by their names, which must be alike in size."""
+    """Copy all parameters by name; their shapes must match."""
     have, given = dict(own.named_parameters()), dict(other.named_parameters())
-    for name in [name for name in have if name in given]:  # in order, so that errors repeat
+    for name in [name for name in have if name in given]:  # in order: reproducible errors
         if have[name].shape != given[name].shape:
             sizes = f"{name} is {tuple(given[name].shape)}, here {tuple(have[name].shape)}"
             todo = "leave out the settings that change them, so that the base's are taken"

@@ -1,6 +1,6 @@
-"""Systems that write what was hidden behind sentinels: one stretch after another, or a whole text.
+"""Sentinel encoder-decoder (T5): generates the spans that sentinels mask, or a whole text.
 
-The pieces that filling blanks of unknown length needs (`Infill`) are here too.
+The decoder for infilling blanks of unknown length (`Infill`) is here too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from lmlab.objectives.objective_interfaces import SentinelObjective
 
 
 class SentinelSeq2Seq(EncoderDecoderLM):
-    """An encoder and a decoder that writes a text, or what belongs into the blanks of one.
+    """T5-style encoder-decoder that generates a text, or the contents of a text's blanks.
 
-    `peek` is over texts: all that the sentinels get is the end's, since they end a stretch as well.
+    `peek` is over texts: the sentinels' probability is added to the end token's, since they end a
+    span as well.
     """
 
     objective: SentinelObjective
@@ -50,29 +51,29 @@ class SentinelSeq2Seq(EncoderDecoderLM):
         return Categorical(texts[:, : self.vocabulary.size])
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, W) the mean of the encoder's hidden states over a text, its place 0 left out."""
+        """(B, W) the mean of the encoder's hidden states over a text, without position 0."""
         values, real = self.encode_tokens(batch), batch.targets_mask()[..., None]
         return (values * real).sum(1) / real.sum(1).clamp(min=1)
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) the encoder's hidden states of a text; zeros at place 0, which is not fed."""
+        """(B, T, W) the encoder's hidden states; zeros at position 0, which is not an input."""
         values = self.backbone.run_encoder(self.objective.encoder_view(batch))
         return torch.cat([torch.zeros_like(values[:, :1]), values], 1)
 
     def infill_decoder(self, batch: Batch) -> SentinelInfillDecoder:
-        """What writes the blanks of each row, one after another (`core.protocols.Infill`)."""
+        """The decoder that fills the blanks of each row in order (`core.protocols.Infill`)."""
         return SentinelInfillDecoder(self, batch)
 
 
 @dataclass(frozen=True, eq=False)
 class SentinelInfillState:
-    """Where the decoder is, and which blank it is writing."""
+    """The decoder's state, and the blank that it is filling."""
 
     decoder_state: DecodingState
     blank: Tensor
-    """(rows,) number of the blank that is being written, from 0."""
+    """(rows,) index of the current blank, from 0."""
     blanks: Tensor
-    """(rows,) how many there are."""
+    """(rows,) number of blanks."""
 
     def select(self, rows: Tensor) -> SentinelInfillState:
         return SentinelInfillState(
@@ -84,12 +85,12 @@ class SentinelInfillState:
 
 
 class SentinelInfillDecoder(nn.Module):
-    """The answers of some texts to their blanks: a distribution that sums to one over all of them.
+    """Infilling with sentinels: a normalised distribution over the answers to all blanks.
 
         p(a_0 … a_{K-1} | text) = Π_k p(a_k, closed | X_0 a_0 … X_k, text)
 
-    What it writes is a_0 X_1 a_1 X_2 … </s>: after blank k comes X_{k+1}, after the last the end,
-    each with the probability of all symbols that end a stretch.
+    Its output is a_0 X_1 a_1 X_2 … </s>: after blank k comes X_{k+1}, after the last the end, each
+    with the probability of all special tokens that end a span.
     """
 
     def __init__(self, system: SentinelSeq2Seq, batch: Batch) -> None:
@@ -133,7 +134,7 @@ class SentinelInfillDecoder(nn.Module):
         )
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        """The answer to each blank of a text, read out of what was written for it."""
+        """The answer to each blank of a text, parsed from the output."""
         found: list[list[int]] = [[]]
         for token in tokens:
             if token == self.sentinels.end:
@@ -147,7 +148,7 @@ class SentinelInfillDecoder(nn.Module):
         return [tuple(answer) for answer in found[:count]]
 
     def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
-        """The other way: what is written where these are the answers, its end left out."""
+        """The inverse: the output for these answers, without its end."""
         assert len(answers) == int(self.blanks[row]), "one answer for each blank"
         tokens: list[int] = []
         for number, answer in enumerate(answers):

@@ -1,4 +1,4 @@
-"""Systems that write a text from left to right: alone, or while they look at another."""
+"""Encoder-decoder language models (seq2seq): p(text | source), decoded from left to right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 
 
 class EncoderDecoderLM(CausalLM):
-    """An encoder and a decoder that writes left to right: p(text | source)."""
+    """Encoder-decoder: an autoregressive decoder conditioned on a source, p(text | source)."""
 
     backbone: EncoderDecoderBackbone
     objective: Seq2SeqObjective

@@ -1,4 +1,4 @@
-"""Blanks of any length, for a system that writes whole texts: what is not blank is forced."""
+"""Template-constrained decoding: infilling with a whole-text generator by forcing the template."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.objectives.denoising_base import text_bodies
 
 TEMPLATE_BLANK = -1
-"""Stands in a pattern for any number of tokens."""
+"""Stands in a template for any number of tokens."""
 
 
 @dataclass(frozen=True, eq=False)
 class TemplateState:
-    """A text under way and the places of its pattern at which it may be.
+    """A partial text and the template elements that it may have reached.
 
-    A pattern has P elements, each a token or a blank, and the end symbol as its last one.
+    A template has P elements, each a token or a blank, and the end token last.
     """
 
     inner: DecodingState
     template: Tensor
-    """(B, P) tokens, BLANK at blanks, the end symbol last, and it again as padding."""
+    """(B, P) tokens, `TEMPLATE_BLANK` at blanks, the end token last and as padding."""
     active_elements: Tensor
-    """(B, P) bool: the next token may be the one of this element, or in this blank. One text may
-    fit a pattern in several ways, so there may be several."""
+    """(B, P) bool: the next token may match this element. A text may match a template in several
+    ways, so several may be active (an NFA)."""
 
     def select(self, rows: Tensor) -> TemplateState:
         return TemplateState(
@@ -46,11 +46,11 @@ class TemplateState:
 
 
 class TemplateConstrainedDecoder:
-    """Writes the texts whose blanks are to be filled, whole: p(s_t | s_<t, blanked text).
+    """Generates whole texts that match a template: p(s_t | s_<t, blanked text).
 
-    A token is possible if the text up to it still fits the pattern: the tokens around the blanks in
-    their order, and anything in the blanks. Of the others the probability counts as zero, and
-    nothing is normalised again, so that a text's log-probability is the system's own.
+    A token is allowed if the text up to it still matches the template: the fixed tokens in order,
+    and anything in the blanks. Other tokens get probability zero without renormalisation, so that a
+    text's log-probability is the model's own.
     """
 
     def __init__(self, system: EncoderDecoderLM, batch: Batch, *, mask: int) -> None:
@@ -87,7 +87,7 @@ class TemplateConstrainedDecoder:
         return TemplateState(inner, pattern, skip_empty_blanks(pattern, reached))
 
     def peek(self, state: State) -> Categorical:
-        """(rows, V) the system's own log-probabilities, -inf at what does not fit."""
+        """(rows, V) the model's log-probabilities, -inf at tokens that do not match."""
         assert isinstance(state, TemplateState)
         asked = state.template.clamp(min=0)
         fixed = state.active_elements & (state.template != TEMPLATE_BLANK)
@@ -109,7 +109,7 @@ class TemplateConstrainedDecoder:
         return TemplateState(inner, pattern, skip_empty_blanks(pattern, after))
 
     def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
-        """What stands in each blank of text `row`, given the text that was written, without end."""
+        """The content of each blank of text `row`, given the generated text without end."""
         return align_template(self.patterns[row].tolist(), list(tokens))
 
     def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
@@ -122,7 +122,7 @@ class TemplateConstrainedDecoder:
 
 
 def skip_empty_blanks(pattern: Tensor, reached: Tensor) -> Tensor:
-    """The elements that are reached, a blank having been left empty as well."""
+    """The active elements, closed under leaving a blank empty (epsilon moves)."""
     reached = reached.clone()
     for place in (pattern[:, :-1] == TEMPLATE_BLANK).any(0).nonzero().flatten().tolist():
         reached[:, place + 1] |= reached[:, place] & (pattern[:, place] == TEMPLATE_BLANK)
@@ -130,10 +130,9 @@ def skip_empty_blanks(pattern: Tensor, reached: Tensor) -> Tensor:
 
 
 def align_template(pattern: Sequence[int], tokens: Sequence[int]) -> list[tuple[int, ...]]:
-    """The tokens that stand in each blank of a pattern; of several readings the one whose earlier
-    blanks are shorter.
+    """The tokens in each blank of a template; if ambiguous, earlier blanks are shortest.
 
-    Where the text was cut off before it came to its end, later blanks are empty. Cost O(P · T).
+    If the text was truncated, later blanks are empty. Cost O(P · T).
     """
     fits = template_matches(pattern, tokens, cut=False)
     if not fits[0, 0]:
@@ -151,9 +150,9 @@ def align_template(pattern: Sequence[int], tokens: Sequence[int]) -> list[tuple[
 
 
 def template_matches(pattern: Sequence[int], tokens: Sequence[int], *, cut: bool) -> np.ndarray:
-    """(P + 1, T + 1) bool: whether the pattern from an element on fits the text from a place on.
+    """(P + 1, T + 1) bool: whether the template from element p on matches the text from t on.
 
-    `cut`: the text may stop before the pattern does.
+    `cut`: the text may stop before the template does.
     """
     text = np.asarray(tokens, dtype=np.int64)
     fits = np.zeros((len(pattern) + 1, len(text) + 1), dtype=bool)

@@ -1,4 +1,4 @@
-"""Systems that tell replaced tokens from written ones, and own a small one that replaces them."""
+"""Replaced-token detection (ELECTRA): a discriminator and a small generator of replacements."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from lmlab.objectives.objective_interfaces import ReplacedTokenDetectionObjectiv
 
 
 class ReplacedTokenDetector(Assembly):
-    """A detector, whose emission has two outcomes, 0 written and 1 replaced, and its generator."""
+    """ELECTRA: a discriminator with two outcomes, 0 original and 1 replaced, and its generator."""
 
     objective: ReplacedTokenDetectionObjective
     missing_network: Literal["detector", "generator"] | None = None
-    """The network that it was given no weights of, where a checkpoint has but the other."""
-    # What a detector loses rises as its generator gets better, so it can't tell a better epoch.
+    """The network that a checkpoint lacks, if it has only the other."""
+    # The discriminator's loss rises as the generator improves, so it cannot select an epoch.
     validation_metric = "masked"
 
     def detect(self, batch: Batch) -> Tensor:
-        """(B, T) log-odds that the token at each place was replaced; -inf at padding."""
+        """(B, T) log-odds that the token at each position was replaced; -inf at padding."""
         self._check_discriminator()
         hidden = self.hidden(self.objective.clean_view(batch))
         written, replaced = self.emission.log_probs(hidden.values).unbind(-1)
         return (replaced - written).masked_fill(~batch.mask(), float("-inf"))
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, W) the detector's hidden state of the first place, which has seen all of the text."""
+        """(B, W) the discriminator's hidden state at the first position."""
         return self.encode_tokens(batch)[:, 0]
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) the detector's hidden states; what stands after an end is the next segment."""
+        """(B, T, W) the discriminator's hidden states; tokens after an end are the next segment."""
         self._check_discriminator()
         view = self.objective.clean_view(batch)
         numbers = segment_ids(batch.tokens, self.vocabulary)
@@ -52,7 +52,7 @@ class ReplacedTokenDetector(Assembly):
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) the generator's distribution at each masked place, in reading order."""
+        """(N, V) the generator's distribution at each masked position, in reading order."""
         self._check_generator()
         generating = self.objective.generator
         assert isinstance(generating, MaskedLM)

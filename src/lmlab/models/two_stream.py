@@ -1,4 +1,4 @@
-"""Systems that ask by a query of its own what stands at a place, in whatever order."""
+"""Two-stream language models (XLNet): a query stream predicts a position, in any order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lmlab.objectives.objective_interfaces import TwoStreamObjective
 
 
 class TwoStreamLM(AutoregressiveLM):
-    """An assembly that was trained to predict in any order, and writes from left to right.
+    """Permutation language model with two-stream attention; generates from left to right.
 
-    A step adds content; the next token is looked for by a query at the place after it, which
-    leaves no trace.
+    A step adds content; the next token is predicted by a query at the next position, which leaves
+    the state unchanged.
     """
 
     backbone: TwoStreamBackbone
@@ -46,19 +46,19 @@ class TwoStreamLM(AutoregressiveLM):
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) the distribution at each masked place, these last in the order."""
+        """(N, V) the distribution at each masked position, these last in factorisation order."""
         view = self.objective.fill_view(batch, masked)
         return Categorical(self.emission.log_probs(self.hidden(view).values[masked]))
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, W) the mean of the content over a text, all of which sees all of it."""
+        """(B, W) the mean of the content stream over a text, with full attention."""
         real = batch.mask()[..., None]
         return (self.encode_tokens(batch) * real).sum(1) / real.sum(1).clamp(min=1)
 
     def encode_tokens(self, batch: Batch) -> Tensor:
-        """(B, T, W) the content stream, all of which sees all of the text.
+        """(B, T, W) the content stream, with full attention.
 
-        What stands behind an end symbol is of another segment, as that of a second text.
+        Tokens after an end token belong to the next segment.
         """
         view = self.objective.content_view(batch)
         numbers = segment_ids(batch.tokens, self.vocabulary)

@@ -11,7 +11,7 @@ from lmlab.models.causal_lm import AutoregressiveLM
 
 
 class UnigramMixtureLM(AutoregressiveLM):
-    """The mixture with the two steps of EM."""
+    """Mixture of unigrams, fitted by EM."""
 
     emission: UnigramMixture
 

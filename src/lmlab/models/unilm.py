@@ -1,4 +1,4 @@
-"""UniLM as a system: it fills in tokens both ways, and writes at a mask that moves on."""
+"""UniLM: bidirectional infilling, and left-to-right generation at a moving mask token."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lmlab.objectives.unified_lm import (
 
 @dataclass(frozen=True, eq=False)
 class UniLMState:
-    """What was written so far, without the mask at which the next token is predicted."""
+    """The tokens generated so far, without the mask at which the next is predicted."""
 
     memory: State
     position: Tensor
-    """(B,) that of the next token."""
+    """(B,) the position of the next token."""
     segment: int
 
     def select(self, rows: Tensor) -> UniLMState:
@@ -38,10 +38,10 @@ class UniLMState:
 
 
 class UniLM(MaskedLM):
-    """Fills masked tokens in both ways, and writes left to right: each next token at a <mask>.
+    """UniLM: a masked LM that also generates left to right, each next token at a <mask>.
 
-    A step is two passes of one place each: `peek` puts a mask behind what is written and forgets
-    it, `advance` puts the token there.
+    A step is two passes of one position each: `peek` appends a mask and discards it, `advance`
+    appends the token.
     """
 
     objective: UniLMObjective
@@ -49,11 +49,11 @@ class UniLM(MaskedLM):
     def __init__(self, *, objective: UniLMObjective, **parts: Any) -> None:
         super().__init__(objective=objective, **parts)
         if objective.longest is not None:
-            # A text that is cut in two has a separator more than its tokens.
+            # A text split in two has one more separator.
             self.window = objective.longest - 2
 
     def max_generation_length(self, condition: int) -> int | None:
-        """What is given comes first, and each token that is written needs a place behind it."""
+        """The condition comes first, and each generated token needs a position after it."""
         longest = self.objective.longest
         return None if longest is None else longest - condition
 
@@ -87,7 +87,7 @@ class UniLM(MaskedLM):
         return UniLMState(memory, state.position + 1, state.segment)
 
     def _after(self, state: UniLMState, tokens: Tensor) -> HiddenStates:
-        """Hidden states of one more place that holds the given tokens."""
+        """Hidden states of one more position that holds the given tokens."""
         self.objective.check_length(int(state.position.max()) + 1)
         view = View(
             inputs=tokens[:, None],

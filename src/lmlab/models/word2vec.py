@@ -13,21 +13,21 @@ from lmlab.objectives.negative_sampling import NegativeSampling
 
 
 class Word2Vec(Assembly):
-    """A vector for each word, and the distribution of a word given those around it."""
+    """Word2vec: a vector for each word, and the distribution of a word given its context."""
 
     objective: NegativeSampling
     emission: Word2VecEmission
     validation_metric = "loss"
     threads: int = 1
-    """Stretches of text that compiled code learns from at once."""
+    """Text segments that compiled code trains on in parallel."""
 
     def vectors(self) -> Tensor:
-        """(V, W) vectors of words as context: those that people call word vectors."""
+        """(V, W) context (input) vectors: those commonly called word vectors."""
         return self.emission.inputs
 
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) the distribution at each masked place, in reading order."""
+        """(N, V) the distribution at each masked position, in reading order."""
         hidden = self.hidden(self.objective.fill_view(batch, masked)).values[masked]
         return Categorical(self.emission.log_probs(hidden))

@@ -1,4 +1,4 @@
-"""A stranger's torch module as a system: ids in, scores of all tokens out, nothing else known."""
+"""Wrapper for external torch modules: token ids in, logits out, nothing else assumed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 MAX_LOGITS_IN_MEMORY = 2**25
-"""Scores that stand in memory together: rows × places × vocabulary."""
+"""Maximum number of logits in memory: rows × positions × vocabulary."""
 
 
 class ModuleBackbone(Backbone):
-    """Runs the module; its scores (B, T, D) of all ids stand for hidden states.
+    """Backbone that runs an external module; its logits (B, T, D) serve as hidden states.
 
-    Sequences of different lengths are padded at their ends, under an attention mask where forward
-    takes one; with `pads` false only those of equal length are read together.
+    Sequences of different lengths are padded at the end, with an attention mask if forward takes
+    one; unless `supports_padding`, only those of equal length are batched together.
     """
 
     supported_masks: ClassVar[tuple[type, ...]] = (CausalMask, FullMask)
@@ -58,9 +58,9 @@ class ModuleBackbone(Backbone):
         super().__init__()
         self.module = module
         self.width = count
-        """Ids of the tokeniser; scores of more are left out."""
+        """Ids of the tokeniser; further logits are dropped."""
         self.padding_id = filler
-        """An id that stands where there is padding."""
+        """The id used as padding."""
         self.supports_padding = True
         taken = _parameters(module)
         self.takes_attention_mask = "attention_mask" in taken
@@ -70,8 +70,8 @@ class ModuleBackbone(Backbone):
         return HiddenStates(values=self.scores(view.inputs, view.lengths))
 
     def scores(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """(B, T, D) of ids (B, T); anything at padding."""
-        lengths = lengths.clamp(min=1)  # a row without any place is read and asked nothing
+        """(B, T, D) logits of ids (B, T); arbitrary at padding."""
+        lengths = lengths.clamp(min=1)  # an empty row is run with one position and has no targets
         if self.supports_padding or bool((lengths == tokens.shape[1]).all()):
             return self.read(tokens, lengths)
         rows, time = tokens.shape
@@ -91,7 +91,7 @@ class ModuleBackbone(Backbone):
         return extract_logits(answer, tuple(tokens.shape))[..., : self.width]
 
     def call(self, tokens: Tensor, lengths: Tensor) -> Any:
-        """What the module gives for ids (B, T)."""
+        """The module's output for ids (B, T)."""
         inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
         words: dict[str, Any] = dict(self._words)
         if self.takes_attention_mask:
@@ -100,7 +100,7 @@ class ModuleBackbone(Backbone):
             return self.module(tokens.masked_fill(~inside, self.padding_id), **words)
         except UserError:
             raise
-        except Exception as error:  # a stranger's code may raise anything
+        except Exception as error:  # external code may raise anything
             raise UserError(
                 f"the module fails on ids of shape {tuple(tokens.shape)} "
                 f"({type(error).__name__}: {error}); give window= if that is longer than it can "
@@ -109,15 +109,15 @@ class ModuleBackbone(Backbone):
 
 
 def _parameters(module: nn.Module) -> set[str]:
-    """Names that forward takes."""
+    """Names of forward's parameters."""
     try:
         return set(inspect.signature(module.forward).parameters)
-    except (TypeError, ValueError):  # compiled code tells no signature
+    except (TypeError, ValueError):  # compiled code has no signature
         return set()
 
 
 def extract_logits(answer: Any, shape: tuple[int, ...]) -> Tensor:
-    """The scores in what a module gave for ids of a shape: a tensor, `.logits`, or the first."""
+    """The logits in a module's output for ids of a shape: a tensor, `.logits`, or the first."""
     found = getattr(answer, "logits", answer)
     if isinstance(found, (tuple, list)) and found:
         found = found[0]
@@ -136,7 +136,7 @@ def extract_logits(answer: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 class LogitsEmission(Emission):
-    """p(k | scores) = softmax_k(scores), over the tokens that can be predicted."""
+    """Softmax of given logits, over the tokens that can be predicted."""
 
     never_predicted: Tensor
 
@@ -148,14 +148,14 @@ class LogitsEmission(Emission):
         return F.log_softmax(self.masked_logits(hidden), dim=-1)
 
     def masked_logits(self, hidden: Tensor) -> Tensor:
-        """(…, V) the scores, -inf at what is never predicted; padding may be an id beyond them."""
+        """(…, V) logits, -inf at what is never predicted; the padding id may lie beyond them."""
         beyond = len(self.never_predicted) - hidden.shape[-1]
         scores = F.pad(hidden.float(), (0, beyond), value=float("-inf"))
         return scores + self.never_predicted.to(scores.device)
 
 
 class WrappedModel(Assembly):
-    """What wrapped modules share: of their scores only those that are asked for are kept."""
+    """Base class of wrapped modules: only the logits at targets are retained."""
 
     backbone: ModuleBackbone
     emission: LogitsEmission
@@ -171,7 +171,7 @@ class WrappedModel(Assembly):
         )
 
     def capture_internals(self, batch: Batch) -> dict[str, Capture]:
-        """Nothing: what goes on inside the module is its own."""
+        """Nothing: the module's internals are unknown."""
         return {}
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
@@ -185,7 +185,7 @@ class WrappedModel(Assembly):
         return Predictions(log_probs=torch.cat(found), target_mask=places)
 
     def logits_at(self, view: View, places: Tensor) -> Tensor:
-        """(N, V) scores at the true entries of `places` (B, T), in reading order."""
+        """(N, V) logits at the true entries of `places` (B, T), in reading order."""
         return torch.cat(
             [
                 self.emission.masked_logits(values)
@@ -194,7 +194,7 @@ class WrappedModel(Assembly):
         )
 
     def _logits_by_chunk(self, view: View, places: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Some rows after others, with the module's scores at their `places`."""
+        """Chunks of rows, with the module's logits at their `places`."""
         rows, time = view.inputs.shape
         at_once = max(1, MAX_LOGITS_IN_MEMORY // max(1, time * self.vocabulary.size))
         for first in range(0, rows, at_once):
@@ -204,24 +204,24 @@ class WrappedModel(Assembly):
 
 
 class WrappedCausalLM(WrappedModel):
-    """A module that scores the next token at every place.
+    """Wrapped causal LM: the module gives next-token logits at every position.
 
-    log p(s) = Σ_t log softmax(scores_{t-1})[s_t]. It steps by reading the whole text again, T
-    passes for T tokens: right for every module, whatever it remembers.
+    log p(s) = Σ_t log softmax(scores_{t-1})[s_t]. A step reruns the whole prefix, T passes for T
+    tokens: correct for every module, as no cache is assumed.
     """
 
     def __init__(self, reading: ModuleBackbone, vocabulary: Vocabulary) -> None:
         super().__init__(reading, vocabulary, NextToken())
 
     def start(self, rows: int, *, condition: Batch | None = None) -> TensorState:
-        """The texts so far: what stands before their first token."""
+        """The texts so far: what precedes their first token."""
         if condition is not None:
             raise UserError("a wrapped module is given no other text; leave the condition out.")
         opening = torch.full((rows, 1), self.vocabulary.bos, device=device_of(self))
         return TensorState({"tokens": opening})
 
     def peek(self, state: TensorState) -> Categorical:
-        """The distribution of the next token, (rows, V); the whole text is read."""
+        """The distribution of the next token, (rows, V); reruns the whole text."""
         tokens = state["tokens"]
         lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
         last = torch.zeros_like(tokens, dtype=torch.bool)
@@ -235,10 +235,10 @@ class WrappedCausalLM(WrappedModel):
 
 
 class WrappedMaskedLM(WrappedModel):
-    """A module that scores what stands at masked places, seen from both sides.
+    """Wrapped masked LM: the module gives logits at masked positions, bidirectionally.
 
-    Its log_prob is the pseudo-log-likelihood of `MaskedLMObjective`. Views and losses hide 15 % of
-    the tokens, as BERT does, since how the module was trained is not known.
+    Its log_prob is the pseudo-log-likelihood of `MaskedLMObjective`. Views and losses mask 15 % of
+    the tokens, as BERT does, since the module's own training is unknown.
     """
 
     objective: MaskedLMObjective
@@ -252,13 +252,13 @@ class WrappedMaskedLM(WrappedModel):
     def fill(
         self, batch: Batch, masked: Tensor, *, generator: torch.Generator | None = None
     ) -> Categorical:
-        """(N, V) the distribution at each masked place, in reading order."""
+        """(N, V) the distribution at each masked position, in reading order."""
         return Categorical(F.log_softmax(self.logits(batch, masked), dim=-1))
 
     def logits(
         self, batch: Batch, masked: Tensor, asked: Tensor | None = None, *, head: LMHead = "own"
     ) -> Tensor:
-        """(N, V) scores before they are normalised, at `asked`, with `masked` hidden."""
+        """(N, V) unnormalised scores at `asked`, with `masked` masked."""
         if head != "own":
             raise UserError(
                 "a wrapped module gives scores by its own head, and no hidden states; leave "

@@ -1,4 +1,4 @@
-"""Who may see whom in a view, as squares: one matrix for each way of looking."""
+"""Attention masks of a view, one grid per kind of attention."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lmlab.objective_figures.figure_contents import (
 )
 
 InputCells = Mapping[int, tuple[TokenCell, ...]]
-"""What stands at each place, by the view's `id`."""
+"""Input cells at each position, by the view's `id`."""
 
 
 def attention_mask_grids(
     view: View, fed: InputCells, names: TokenNames, told: ViewAnnotations
 ) -> tuple[AttentionMaskGrid, ...]:
-    """Every way of looking that a view has."""
+    """All attention masks of a view."""
     if told.joint_view is not None:
         return (_one_stack(view, told.joint_view, fed, names),)
     if view.decoder is not None:
@@ -42,7 +42,7 @@ def attention_mask_grids(
 def _within(
     name: str, part: View, rule: AttentionMask, fed: InputCells, names: TokenNames
 ) -> AttentionMaskGrid:
-    """The places of one view among themselves."""
+    """Self-attention mask of one view."""
     length, cells = int(part.lengths[0]), fed[id(part)]
     seen = rule.mask(part.lengths, part.inputs.shape[1])[0, :length, :length]
     asked = _asked_words(part, names)
@@ -70,7 +70,7 @@ def _two_stacks(
 
 
 def _one_stack(view: View, stack: View, fed: InputCells, names: TokenNames) -> AttentionMaskGrid:
-    """The first token, the patches of an image, the other tokens."""
+    """Mask of a joint stack: the first token, the image patches, the other tokens."""
     assert view.decoder is not None
     image, text = fed[id(view)], fed[id(view.decoder)]
     cells = (*text[:1], *image, *text[1:])
@@ -88,7 +88,7 @@ def _one_stack(view: View, stack: View, fed: InputCells, names: TokenNames) -> A
 def _one_layer(
     view: View, sight: LayerMask, fed: InputCells, names: TokenNames
 ) -> AttentionMaskGrid:
-    """Words, and what the network puts beside them, in one layer."""
+    """Mask of one layer over tokens and auxiliary nodes (a relay node, memory tokens)."""
     auxiliary_nodes = tuple(TokenCell(text=name) for name in sight.auxiliary_nodes)
     cells = (*fed[id(view)], *auxiliary_nodes)
     asked = (*_asked_words(view, names), *("" for _ in auxiliary_nodes))
@@ -101,7 +101,7 @@ def _one_layer(
 def _from_outside(
     own: AttentionMaskGrid, asked_from: Mapping[int, tuple[int, ...]]
 ) -> list[AttentionMaskGrid]:
-    """A row for each target that is asked again, and the places that it is asked from."""
+    """A row per target also predicted from its span's boundary (SpanBERT), and those positions."""
     if not asked_from:
         return []
     columns = range(len(own.columns))

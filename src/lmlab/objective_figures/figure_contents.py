@@ -1,4 +1,4 @@
-"""What a picture of an objective is made of: cells, strips of them, and who sees whom."""
+"""Contents of an objective figure: token cells, rows of cells and attention masks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ CellStyle = Literal["plain", "hidden", "mask", "changed", "other", "answer", "ta
 
 @dataclass(frozen=True, kw_only=True)
 class TokenCell:
-    """A word or a number, and what it is in the story."""
+    """A token or a number, and its role."""
 
     text: str
     style: CellStyle = "plain"
     pixels: tuple[tuple[float, ...], ...] = ()
-    """Rows of intensities from -1 to 1, where it is an image or a patch of one."""
+    """Rows of intensities from -1 to 1, for an image or a patch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellRow:
-    """A line of cells; None where a column has nothing to tell."""
+    """A row of cells; None for an empty column."""
 
     name: str
     cells: tuple[TokenCell | None, ...]
@@ -34,33 +34,33 @@ class CellRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CellPanel:
-    """Strips below each other whose columns belong together."""
+    """Rows with aligned columns."""
 
     name: str = ""
     rows: tuple[CellRow, ...]
 
     def row(self, name: str) -> CellRow:
-        """The one of this name."""
+        """The row of this name."""
         return next(strip for strip in self.rows if strip.name == name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMaskGrid:
-    """Who may see whom: rows ask, columns are looked at."""
+    """Attention mask: rows are queries, columns keys."""
 
     name: str
     rows: tuple[TokenCell, ...]
     columns: tuple[TokenCell, ...]
     allowed: tuple[tuple[bool, ...], ...]
     targets: tuple[str, ...]
-    """What is predicted at each row, "" where nothing is."""
+    """The target of each row, "" for none."""
     show_targets: bool = True
-    """Whether what is predicted is written beside the rows."""
+    """Whether targets are shown next to the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveContents:
-    """One text as an objective shows it."""
+    """One text under an objective: panels, attention masks and notes."""
 
     panels: tuple[CellPanel, ...]
     matrices: tuple[AttentionMaskGrid, ...]
@@ -68,62 +68,62 @@ class ObjectiveContents:
 
     @property
     def styles(self) -> set[CellStyle]:
-        """What kinds of cells there are."""
+        """The cell styles in use."""
         strips = (strip for panel in self.panels for strip in panel.rows)
         return {cell.style for strip in strips for cell in strip.cells if cell is not None}
 
 
 @runtime_checkable
 class ExplainsView(Protocol):
-    """An objective that says in sentences what was drawn and what its labels mean."""
+    """An objective that describes a sampled view and its labels in sentences."""
 
     def explain(self, view: View) -> tuple[str, ...]:
-        """Sentences on the first row."""
+        """Sentences about the first row."""
         ...
 
 
 @runtime_checkable
 class NamesMentions(Protocol):
-    """An objective that knows the mentions of its views by name."""
+    """An objective that names the mentions of its views."""
 
     def mention_name(self, id: int) -> str:
-        """What a mention is called."""
+        """Name of a mention."""
         ...
 
 
 @runtime_checkable
 class HasBoundaryPositions(Protocol):
-    """An objective that asks a target once more, from hidden states of other places."""
+    """An objective that predicts targets again from other positions (SpanBERT's boundaries)."""
 
     def boundary_positions(self, view: View) -> Mapping[int, tuple[int, ...]]:
-        """By asked place of the first row, those places; empty where nothing is asked so."""
+        """By target position of the first row, those positions; empty if there are none."""
         ...
 
 
 @runtime_checkable
 class HasLayerMask(Protocol):
-    """A backbone whose layers look at less than a view allows."""
+    """A backbone whose layers attend to less than a view allows (sparse attention)."""
 
     def layer_mask(self, length: int) -> LayerMask:
-        """What one layer looks at in a text of so many places."""
+        """Attention mask of one layer for a text of this length."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ViewAnnotations:
-    """What is added to a view in its picture."""
+    """Annotations of a view in its figure."""
 
     notes: tuple[str, ...] | None = None
-    """Sentences below the strips; None where the bare label must do."""
+    """Sentences below the rows; None falls back to the bare label."""
     mention_name: Callable[[int], str] = str
     boundary_positions: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     layer_mask: LayerMask | None = None
     joint_view: View | None = None
-    """Image and text in one row, where one stack reads both."""
+    """Image and text as one sequence, if one stack encodes both."""
 
 
 def annotate_view(system: Assembly, view: View) -> ViewAnnotations:
-    """What objective and backbone have to say of a view."""
+    """Annotations of a view by objective and backbone."""
     objective, backbone = system.objective, system.backbone
     sight = stack = None
     if view.decoder is None and isinstance(backbone, HasLayerMask):

@@ -1,4 +1,4 @@
-"""An objective drawn: the text, what is hidden and fed, what is asked, and who may see whom."""
+"""Layout of an objective figure: clean text, masked and input tokens, targets, attention masks."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from lmlab.plotting.canvas import (
 from lmlab.plotting.figure import FigureSpec
 
 EM_INCHES = 10 / 72
-"""Inches of a letter's height in strips."""
+"""Height of a cell's text in inches."""
 MAX_WIDTH_INCHES = 11.6
-"""Inches that columns and matrices may take before they go on below."""
+"""Most inches across before columns and matrices wrap."""
 WORD_ROW_INCHES, NUMBER_ROW_INCHES = 0.31, 0.2
-"""Inches from one line of words, or of small numbers, to the next."""
+"""Inches between lines of tokens, or of small numbers."""
 MAX_CELL_INCHES, MIN_CELL_INCHES = 0.25, 0.13
-"""Inches of a square of a matrix, where there are few places and where there are many."""
+"""Cell size of a matrix in inches, with few positions and with many."""
 GRID_WIDTH_INCHES = {1: 4.5, 2: 4.2, 3: 3.0}
-"""Inches that the squares of each of so many matrices may take before they get smaller."""
+"""Inches for the cells of each matrix, by number of matrices, before they shrink."""
 MIN_IMAGE_INCHES, PIXEL_INCHES = 0.3, 0.13
-"""Inches of an image of few pixels, and of each pixel where there are more."""
+"""Inches of an image of few pixels, and per pixel of a larger one."""
 MAX_WORD_LENGTH = 14
-"""Letters of a word before it is cut."""
+"""Most characters of a word."""
 DARK_TEXT_COLOUR = "#1d2430"
-"""Letters on a coloured ground, whatever the page is like."""
+"""Text colour on a coloured background, on light and dark pages."""
 CELL_BORDER_COLOUR = "#8c959f88"
 ALLOWED_COLOUR = COLOURS[0]
 ALLOWED_PALE_COLOUR = "#b9caf1"
@@ -56,7 +56,7 @@ STYLE_COLOURS: dict[str, tuple[str, str]] = {
     "target": ("#bfe6cf", COLOURS[2]),
     "number": ("none", "none"),
 }
-"""Ground and rim of each kind of cell: one colour, one meaning, in every picture."""
+"""Fill and edge of each cell style: one colour, one meaning, in every figure."""
 STYLE_MEANINGS = {
     "hidden": "hidden from the place that is asked",
     "mask": "a symbol fed instead",
@@ -82,7 +82,7 @@ class LayoutBox:
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutText:
-    """A text beside a point, in inches from the top left corner."""
+    """A text at a point, in inches from the top left corner."""
 
     left: float
     top: float
@@ -97,19 +97,19 @@ class LayoutText:
 
 @dataclass(kw_only=True)
 class FigureLayout:
-    """What is put where; it grows while things are arranged."""
+    """Positions of all elements; grows while they are placed."""
 
     boxes: list[LayoutBox] = field(default_factory=list)
     words: list[LayoutText] = field(default_factory=list)
     squares: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
-    """Middle and side of the squares of each look."""
+    """Centre and side of the squares of each style."""
     pixels: list[tuple[float, float, float, float]] = field(default_factory=list)
-    """Corner, side and grey of each pixel of images, 0 black and 1 white."""
+    """Corner, side and grey value of each image pixel, 0 black and 1 white."""
     width: float = 0.0
     height: float = 0.0
 
     def extend_to(self, right: float, bottom: float) -> None:
-        """Be at least so large."""
+        """Grow to at least this size."""
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def square(self, look: str, left: float, top: float, side: float) -> None:
@@ -121,7 +121,7 @@ class FigureLayout:
 def objective_figure_spec(
     showing: ObjectiveContents, *, name: str, title: str, note: str = ""
 ) -> FigureSpec:
-    """The picture of one text as an objective shows it."""
+    """The figure of one text under an objective."""
     sheet = arrange_contents(showing, title=title, note=note)
     return FigureSpec(
         name=name,
@@ -140,7 +140,7 @@ CAPTION = (
 
 
 def arrange_contents(showing: ObjectiveContents, *, title: str, note: str = "") -> FigureLayout:
-    """Put everything in its place, from the top down."""
+    """Place all elements from the top down."""
     sheet = FigureLayout()
     name, _, summary = title.partition(": ")
     summary = summary[:1].upper() + summary[1:]
@@ -168,13 +168,13 @@ def arrange_contents(showing: ObjectiveContents, *, title: str, note: str = "") 
 
 
 def estimate_text_width(text: str, size: float = 10.0) -> float:
-    """About how many inches a text takes; Chinese letters are as wide as high."""
+    """Approximate width of a text in inches; Chinese characters are square."""
     ems = sum(1.02 if east_asian_width(letter) in "WF" else 0.59 for letter in text)
     return ems * size / 72
 
 
 def shorten_word(text: str) -> str:
-    """A word that leaves room for others."""
+    """A word, shortened to the limit."""
     shown = printable_name(text)
     return shown if len(shown) <= MAX_WORD_LENGTH else shown[: MAX_WORD_LENGTH - 1] + "…"
 
@@ -219,7 +219,7 @@ def _height(cells: Sequence[TokenCell | None]) -> float:
 
 
 def image_side_inches(cell: TokenCell) -> float:
-    """Inches along an image."""
+    """Side of an image in inches."""
     return max(MIN_IMAGE_INCHES, PIXEL_INCHES * len(cell.pixels))
 
 
@@ -236,7 +236,7 @@ def _column_width(panel: CellPanel, column: int) -> float:
 
 
 def _lines(widths: Sequence[float], room: float) -> list[list[int]]:
-    """Columns by line: as many as there is room for."""
+    """Columns by line: as many as fit."""
     lines: list[list[int]] = [[]]
     taken = 0.0
     for column, width in enumerate(widths):
@@ -279,7 +279,7 @@ def _place_cell(
 
 
 def _place_image(sheet: FigureLayout, cell: TokenCell, across: float, down: float) -> None:
-    """Its pixels around a middle: 1 is ink, -1 paper."""
+    """Pixels around a centre: 1 is ink, -1 paper."""
     whole = image_side_inches(cell)
     side = whole / len(cell.pixels)
     for row, intensities in enumerate(cell.pixels):
@@ -291,7 +291,7 @@ def _place_image(sheet: FigureLayout, cell: TokenCell, across: float, down: floa
 def _place_matrices(
     sheet: FigureLayout, matrices: Sequence[AttentionMaskGrid]
 ) -> tuple[float, float]:
-    """Side by side as far as there is room, then below; gives the free corner at the right."""
+    """Place matrices side by side, then wrap; return the free corner at the right."""
     every = [_Frame.of(matrix, GRID_WIDTH_INCHES[len(matrices)]) for matrix in matrices]
     for line in _lines([frame.width + 0.3 for frame in every], MAX_WIDTH_INCHES + 0.3):
         frames = [every[place] for place in line]
@@ -307,11 +307,11 @@ def _place_matrices(
 
 @dataclass(frozen=True, kw_only=True)
 class _Frame:
-    """Inches of a matrix: its squares, and the names around them."""
+    """Dimensions of a matrix in inches: its cells and the labels around them."""
 
     side: float
     size: float
-    """Points of the names' letters."""
+    """Font size of the labels, in points."""
     row_label_width: float
     column_label_height: float
     width: float
@@ -341,7 +341,7 @@ class _Frame:
 
 
 def _turned(matrix: AttentionMaskGrid) -> bool:
-    """Whether the columns' names are too long to lie."""
+    """Whether column labels are too long to be horizontal."""
     return any(len(printable_name(cell.text)) > 2 for cell in matrix.columns)
 
 
@@ -392,7 +392,7 @@ def _name_columns(
 
 
 def _ink_of(cell: TokenCell) -> str:
-    """A mask or a changed word is known by its colour in the matrix too."""
+    """Text colour: a mask or a replaced token keeps its colour in the matrix."""
     return (
         STYLE_COLOURS[cell.style][1]
         if cell.style in ("mask", "changed", "other")
@@ -403,7 +403,7 @@ def _ink_of(cell: TokenCell) -> str:
 def _place_legend(
     sheet: FigureLayout, showing: ObjectiveContents, corner: tuple[float, float]
 ) -> None:
-    """What is in the picture and no more: right of the matrices where there is room, else below."""
+    """Legend of the styles in use: right of the matrices if there is room, else below."""
     entries = _legend(showing)
     widest = max(0.29 + estimate_text_width(said, 9) for _, said in entries)
     left, top = corner
@@ -435,7 +435,7 @@ def _legend(showing: ObjectiveContents) -> list[tuple[str, str]]:
 
 
 def draw_layout(figure: Figure, sheet: FigureLayout) -> None:
-    """Everything on one axes that counts in inches, down from the top."""
+    """Draw all elements on one axes in inches, y downwards."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, sheet.width)
     axes.set_ylim(sheet.height, 0)

@@ -1,4 +1,4 @@
-"""Which words of a clean text an objective's inputs still show, and which of them it hides."""
+"""Alignment of an objective's inputs with the clean text: which tokens are shown, which masked."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from lmlab.core.vocabulary import Vocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class InputAlignment:
-    """Where in the clean text each input comes from."""
+    """Clean-text position of each input."""
 
     positions: tuple[int, ...]
-    """The place in the clean text of each input, -1 where it is no word of the text's."""
+    """Clean-text position of each input, -1 if it is no token of the text."""
     shift: int | None
-    """Input t stands for place t + shift, shown or hidden; None where inputs move about."""
+    """Input t corresponds to position t + shift, shown or masked; None if inputs are reordered."""
 
     def answers(self, unseen: Mapping[int, Set[int]]) -> frozenset[int]:
-        """Inputs that show a word to all but the place that is asked for it.
+        """Inputs that show a token to all positions but the one that predicts it.
 
-        `unseen` tells by asked place of the clean text which inputs its prediction may not see.
+        `unseen` maps each target position of the clean text to the inputs masked from its
+        prediction.
         """
         pairs = enumerate(self.positions)
         return frozenset(t for t, place in pairs if place in unseen and t in unseen[place])
 
     def masked_positions(self, unseen: Mapping[int, Set[int]], length: int) -> frozenset[int]:
-        """Places of the clean text that are asked and not seen by the prediction.
+        """Clean-text positions that are predicted without being visible to the prediction.
 
-        Where everything is asked and fed as well (left to right, in any order), sight alone hides:
-        no word stands out, and none is told.
+        Empty if every token is both input and target (left to right, permuted orders): then only
+        the attention mask hides, and no token stands out.
         """
         inputs: dict[int, set[int]] = {}
         for t, place in enumerate(self.positions):
@@ -50,10 +51,10 @@ def align_inputs(
     positions: Sequence[int] | None,
     vocabulary: Vocabulary,
 ) -> InputAlignment:
-    """Match inputs with the clean text: place by place where that fits, else by common stretches.
+    """Align inputs with the clean text: position by position if that fits, else by common spans.
 
-    `asked` are the places of the clean text that targets come from, wherever they are asked, and
-    `clean_positions` those of the targets at these very inputs.
+    `asked` are the clean-text positions of all targets, `clean_positions` those of the targets at
+    these inputs.
     """
     hidden = {place for place in asked or () if place >= 0}
     for shift in (0, 1):
@@ -67,7 +68,7 @@ def align_inputs(
 
 
 def teacher_forced_inputs(inputs: Sequence[int], targets: Sequence[int] | None) -> frozenset[int]:
-    """Inputs that are the target of the place before them: teacher forcing."""
+    """Inputs that are the target of the position before them: teacher forcing."""
     if targets is None:
         return frozenset()
     return frozenset(
@@ -80,7 +81,7 @@ def teacher_forced_inputs(inputs: Sequence[int], targets: Sequence[int] | None) 
 def inputs_from_other_text(
     inputs: Sequence[int], reading: InputAlignment, other: Sequence[int]
 ) -> frozenset[int]:
-    """Inputs that stand in a stretch of another text, two words of it at least."""
+    """Inputs inside a span of at least two tokens from another text."""
     left = [id if place < 0 else -1 for id, place in zip(inputs, reading.positions, strict=True)]
     places = _by_stretches(left, other, None)
     return frozenset(
@@ -100,13 +101,13 @@ def _straight(
     asked: set[int],
     vocabulary: Vocabulary,
 ) -> tuple[int, ...] | None:
-    """Each input is the word at its place, or another in place of one that is asked.
+    """Identity alignment: each input is the token at its position, or replaces a target.
 
-    Where more words are others than are the same, they have rather been moved.
+    None if more tokens differ than agree: then they have rather been moved.
     """
     if not inputs or len(inputs) + shift > len(clean):
         return None
-    # An end symbol that stands early ends another text, unless just one word was changed into it.
+    # An early end token ends another text, unless it is the only replaced token.
     frame = (vocabulary.start, vocabulary.end, vocabulary.pad)
     whole = len(inputs) + shift == len(clean)
     places = []
@@ -123,14 +124,14 @@ def _straight(
 
 
 def replaces_words(id: int, vocabulary: Vocabulary) -> bool:
-    """Whether it is a symbol that takes the place of words: a mask, a sentinel."""
+    """Whether it is a special token that replaces tokens: a mask, a sentinel."""
     return id == vocabulary.mask or id >= vocabulary.size
 
 
 def _by_position(
     inputs: Sequence[int], clean: Sequence[int], positions: Sequence[int] | None, asked: set[int]
 ) -> tuple[int, ...] | None:
-    """Words that were put in another order and kept their positions (MPNet)."""
+    """Permuted tokens that kept their position ids (MPNet)."""
     if positions is None:
         return None
     places = []
@@ -147,9 +148,9 @@ def _by_position(
 def _by_stretches(
     inputs: Sequence[int], clean: Sequence[int], clean_positions: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """The longest common stretch, then the longest of what is left, and so on: sentences may move.
+    """Greedy longest common spans, since sentences may move.
 
-    Answers that are given back are known by their origins. Cost O(T² · stretches), for pictures.
+    Targets fed back as inputs are aligned by their origins. Cost O(T² · spans).
     """
     places = [-1] * len(inputs)
     free = [True] * len(clean)
@@ -168,7 +169,7 @@ def _by_stretches(
 def _longest(
     inputs: Sequence[int], clean: Sequence[int], places: Sequence[int], free: Sequence[bool]
 ) -> tuple[int, int, int]:
-    """Length, first input and first place of the longest stretch that is not matched yet."""
+    """Length, first input and first position of the longest unmatched span."""
     best = (0, 0, 0)
     lengths = [0] * (len(clean) + 1)
     for t, id in enumerate(inputs):

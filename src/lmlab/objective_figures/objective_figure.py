@@ -1,4 +1,4 @@
-"""Show what a system's objective does with a text: a system of the zoo, or a trained run."""
+"""Objective figure: inputs, targets and attention masks of one text, for a system or a run."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ from lmlab.training.run_folder import (
 )
 
 CONTINUATION_PREFIX = "##"
-"""Before a piece that goes on a word."""
+"""Prefix of a word-internal piece (WordPiece)."""
 DEFAULT_TEXT = "the cat sat on the mat . it was warm , so it slept there ."
-"""What is shown of a system of the zoo where no text is given."""
+"""Default text for a zoo system."""
 OTHER_TEXT = "a dog barked all night ."
-"""Another text beside it: objectives of pairs take their second sentence from there."""
+"""Second text of the batch, from which pair objectives (NSP) take a sentence."""
 DEFAULT_SOURCE = "le chat dort sur le tapis ."
 DEFAULT_TRANSLATION = "the cat sleeps on the mat ."
 MAX_TOKENS = 64
-"""Tokens that a picture has room for."""
+"""Most tokens of a figure."""
 TRIED_SEEDS = 20
-"""Seeds that are tried until enough is asked, where none is given."""
+"""Seeds tried until a view has enough targets, if no seed is given."""
 CJK_PATTERN = re.compile(r"([\u3400-\u9fff\uf900-\ufaff\u3000-\u303f\uff00-\uffef])")
 FIGURE_SUFFIXES = (".svg", ".png")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ObjectiveFigure:
-    """One text as an objective shows it, with its picture."""
+    """One text under an objective, with its figure."""
 
     card: Card
     seed: int
@@ -95,12 +95,12 @@ class ObjectiveFigure:
 
     @cached_property
     def rendered(self) -> RenderedFigure:
-        """The finished picture, drawn when it is first asked for."""
+        """The rendered figure, cached."""
         return render_figure(self.spec)
 
     @property
     def svg(self) -> str:
-        """The picture for a file by itself, readable on light and on dark pages."""
+        """Standalone SVG, readable on light and dark pages."""
         return standalone_svg(self.rendered.svg)
 
     @property
@@ -108,7 +108,7 @@ class ObjectiveFigure:
         return self.rendered.png
 
     def write(self, path: Path) -> None:
-        """Write it as SVG or PNG, as the file's name ends."""
+        """Write it as SVG or PNG, by file extension."""
         check_figure_path(path)
         with telling_disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class ObjectiveFigure:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _PreparedText:
-    """A system and a text for it."""
+    """A system and a batch for it."""
 
     card: Card
     system: Assembly
@@ -136,11 +136,11 @@ def show_objective(
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> ObjectiveFigure:
-    """The view of one text, as a picture: of a system of the zoo by name, or of a run.
+    """Figure of an objective's view of one text, for a zoo system by name or a run.
 
-    A system of the zoo is built small and untrained, over the words of the text; ## goes on a word,
-    as WordPiece writes it. Without a seed the first one is taken with which something is hidden and
-    two things are asked of the text, or one at least.
+    A zoo system is built small and untrained over the words of the text; ## continues a word, as in
+    WordPiece. The default seed is the first whose view masks something and has two targets in the
+    text, or at least one.
     """
     for told in (text, condition):
         if told is not None and not check_text(told).strip():
@@ -166,7 +166,7 @@ def show_objective(
 
 
 def check_figure_path(path: Path) -> None:
-    """Refuse a file whose name does not say how to draw it."""
+    """Reject a file extension other than .svg and .png."""
     if path.suffix.lower() not in FIGURE_SUFFIXES:
         raise UserError(
             f"expected a file that ends in {' or '.join(FIGURE_SUFFIXES)}, and {path.name} "
@@ -178,7 +178,7 @@ def check_figure_path(path: Path) -> None:
 
 
 def _summary(card: Card) -> str:
-    """The card's first line without the name in front of it."""
+    """The card's first line without the leading name."""
     name, colon, rest = card.summary.partition(": ")
     return rest if colon and len(name) < 30 else card.summary
 
@@ -198,7 +198,7 @@ def _stage(
 
 
 def is_run_path(named: str) -> bool:
-    """Whether it is a path, there or not; a bare name that a system has is the system's."""
+    """Whether it is a path, existing or not; a bare system name is a system."""
     known = {name.lower() for card in catalogue().values() for name in (card.name, *card.aliases)}
     a_path = looks_like_path(named) or Path(named).exists()
     return a_path and named.lower().replace("_", "-") not in known
@@ -233,7 +233,7 @@ def _zoo_texts(
 
 
 def _tokenised(texts: list[str]) -> tuple[Tokenizer, list[str]]:
-    """A tokeniser of words, or of the very pieces where ## marks what goes on a word; the texts."""
+    """A word tokeniser, or one of the given pieces if ## marks continuations; and the texts."""
     pieces = dict.fromkeys(piece for text in texts for piece in text.split())
     if not any(piece.startswith(CONTINUATION_PREFIX) for piece in pieces):
         return train_tokenizer("word", texts), texts
@@ -246,7 +246,7 @@ def _tokenised(texts: list[str]) -> tuple[Tokenizer, list[str]]:
 
 
 def _reads_nothing(stage: _PreparedText) -> bool:
-    """Whether the encoder has no word to read, as a translator's that is given no source."""
+    """Whether the encoder has no input, as a translator without a source."""
     found = _view(stage, 0)
     if found.random or found.view.decoder is None:
         return False
@@ -265,12 +265,12 @@ def _staged(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _
 
 
 def space_words(text: str) -> str:
-    """Words parted by white space, Chinese letters each by itself."""
+    """Words separated by spaces, each Chinese character a word."""
     return " ".join(CJK_PATTERN.sub(r" \1 ", text).split())
 
 
 def _untrained(card: Card, vocabulary: Vocabulary, settings: dict[str, Any]) -> System:
-    """The small size: a tiny one may hide more than its paper says, to be tested quickly."""
+    """The small size: tiny ones may mask more than the paper, for quick tests."""
     normal = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     config = apply_settings(
         system_module(card.name).SIZES["small"], normal, f"lmlab settings {card.name}"
@@ -300,7 +300,7 @@ def _run_stage(model: TrainedModel, text: str | None, condition: str | None) -> 
 
 
 def _own_example(model: TrainedModel) -> Example:
-    """A held-out text of the run's own that is neither very short nor very long."""
+    """A held-out text of the run's corpus of medium length."""
     found = _own_examples(model)
     if not found:
         raise UserError(f"what {model.path} was trained on is gone; give a text by --text.")
@@ -314,7 +314,7 @@ def _own_examples(model: TrainedModel) -> list[Example]:
 
 
 def _company(model: TrainedModel, text: str) -> list[str]:
-    """Another text of the run's own that it can read, where there is one."""
+    """Another text of the run's corpus that fits the model, if there is one."""
     others = (each.text for each in _own_examples(model) if each.text != text)
     fitting = (other for other in others if fits_window(model, tokenize_sentence(model, other)))
     return list(islice(fitting, 1))
@@ -328,7 +328,7 @@ class _SampledView:
 
 
 def _draw_view(stage: _PreparedText, seed: int | None) -> _SampledView:
-    """The view with this seed, or the first that hides something and asks two things, or one."""
+    """The view with this seed, or the first that masks something and has two targets, or one."""
     tokens = int(stage.batch.lengths[0])
     if tokens > MAX_TOKENS:
         raise UserError(
@@ -342,7 +342,7 @@ def _draw_view(stage: _PreparedText, seed: int | None) -> _SampledView:
     best, most = first, 0
     for each in range(TRIED_SEEDS):
         tried = _view(stage, each)
-        # What is kept by chance, though it is asked, shows nothing of what an objective does.
+        # A target that is kept unchanged by chance does not illustrate the objective.
         worth = 2 * _hides(stage, tried.view) + min(_asked(tried.view), 2)
         if worth > most:
             best, most = tried, worth
@@ -352,12 +352,12 @@ def _draw_view(stage: _PreparedText, seed: int | None) -> _SampledView:
 
 
 def _hides(stage: _PreparedText, view: View) -> bool:
-    """Whether something is not fed as it was, or not seen where it is asked."""
+    """Whether some token is replaced in the input, or masked from its prediction."""
     return bool(_show(stage, view).styles & {"hidden", "mask", "changed"})
 
 
 def _show(stage: _PreparedText, view: View) -> ObjectiveContents:
-    """A view by the names that the system's parts and its tokeniser have for it."""
+    """Contents of a view, named by the system's parts and its tokeniser."""
     objective, emission = stage.system.objective, stage.system.emission
     names = TokenNames(
         token=stage.tokenizer.token,
@@ -387,6 +387,6 @@ def _view(stage: _PreparedText, seed: int) -> _SampledView:
 
 
 def _asked(view: View) -> int:
-    """How many things are asked."""
+    """Number of targets."""
     targets = view.prediction_view.targets
     return 0 if targets is None else int((targets[0] != NO_TARGET).sum())

@@ -1,7 +1,7 @@
-"""What an objective does with one text, word by word: its `View` made ready to be drawn.
+"""Contents of a `View`: clean text, inputs, targets and positions, token by token.
 
-Nothing here knows an objective's name. What is hidden, fed in its place or given back after it was
-asked is found by comparing the inputs of the view with the clean text.
+Independent of the objective: what is masked, replaced or fed back as an input follows from
+comparing the view's inputs with the clean text.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from lmlab.objective_figures.input_alignment import (
 )
 
 NO_ANNOTATIONS = ViewAnnotations()
-"""Of parts that have nothing to add to a view."""
+"""For systems without annotations."""
 
 
 def view_contents(
     view: View, batch: Batch, names: TokenNames, told: ViewAnnotations = NO_ANNOTATIONS
 ) -> ObjectiveContents:
-    """The first row of a view, beside the clean text it was made of."""
+    """Contents of a view's first row, with the clean text it was made from."""
     clean = batch.tokens[0, : int(batch.lengths[0])].tolist()
     reader = _reader(view, batch, clean)
     inputs = _inputs(reader)
     strange = {place for place, row in enumerate(_rows(reader)) if row}
     reading = align_inputs(
-        # A word of another text is none of this one's, though it may be spelled alike.
+        # A token of another text is not masked here, even if spelled alike.
         [-1 if place in strange else id for place, id in enumerate(inputs)],
         clean,
         asked=[place for part in (view, view.prediction_view) for place in _own_origins(part)],
@@ -74,7 +74,7 @@ def view_contents(
 
 
 def _parts(view: View, told: ViewAnnotations) -> list[tuple[str, View]]:
-    """What is read, each by its name; an image has told its own."""
+    """The encoded parts by name; an image has its own panel."""
     if view.decoder is None:
         return [("", view)]
     if told.joint_view is None:
@@ -83,12 +83,12 @@ def _parts(view: View, told: ViewAnnotations) -> list[tuple[str, View]]:
 
 
 def _other(batch: Batch) -> list[int]:
-    """The words of the second row, where there is one."""
+    """The tokens of the second row, if there is one."""
     return [] if len(batch) < 2 else batch.tokens[1, 1 : int(batch.lengths[1]) - 1].tolist()
 
 
 def _other_texts(view: View, batch: Batch, names: TokenNames) -> list[CellPanel]:
-    """The clean texts of other rows of the batch that words were taken from."""
+    """The clean texts of other batch rows that tokens were taken from."""
     rows, inputs, clean_positions = _rows(view), _inputs(view), _origins(view)
     targets = [] if view.targets is None else view.targets[0].tolist()
     panels = []
@@ -104,10 +104,10 @@ def _other_texts(view: View, batch: Batch, names: TokenNames) -> list[CellPanel]
 
 
 def _unseen(asked: View, reader: View, clean: Sequence[int]) -> dict[int, set[int]]:
-    """By place of the clean text that is asked: the inputs that its prediction may not see.
+    """By target position of the clean text: the inputs masked from its prediction.
 
-    A decoder sees all of the encoder's inputs. A target that is not the clean word at its origin
-    came from another text; without `clean` targets are no words.
+    A decoder attends to all encoder inputs. A target other than the clean token at its origin comes
+    from another text; without `clean`, targets are not tokens.
     """
     if asked.clean_positions is None or asked.targets is None:
         return {}
@@ -126,7 +126,7 @@ def _unseen(asked: View, reader: View, clean: Sequence[int]) -> dict[int, set[in
 
 
 def _reader(view: View, batch: Batch, clean: Sequence[int]) -> View:
-    """The view whose inputs are made of the clean text: the encoder's, unless it reads another."""
+    """The view made from the clean text: the encoder's, unless it encodes another text."""
     if view.decoder is None:
         return view
     words = set(clean[1:-1]) & set(_inputs(view))
@@ -138,17 +138,17 @@ def _length(view: View) -> int:
 
 
 def _inputs(view: View) -> list[int]:
-    """Ids of what is fed; none where vectors are."""
+    """Input ids; empty if the inputs are vectors."""
     return [] if view.inputs.ndim != 2 else view.inputs[0, : _length(view)].tolist()
 
 
 def _told(values: Tensor | None) -> list[int] | None:
-    """The first row as numbers, where there is one number a place."""
+    """The first row as a list, if it has one number per position."""
     return None if values is None or values.ndim != 2 else [int(each) for each in values[0]]
 
 
 def _origins(view: View) -> list[int]:
-    """Where in the clean text the target of each place comes from, -1 where nothing is asked."""
+    """Clean-text position of each position's target, -1 for no target."""
     if view.clean_positions is None or view.targets is None:
         return []
     told = view.clean_positions[0].masked_fill(view.targets[0] == NO_TARGET, -1)
@@ -156,13 +156,13 @@ def _origins(view: View) -> list[int]:
 
 
 def _rows(view: View) -> list[int]:
-    """The clean row that each place comes from: 0 is its own; none where it is not told."""
+    """The batch row that each position comes from, 0 being its own; empty if unknown."""
     told = view.clean_rows
     return [] if told is None else told[0, : _length(view)].tolist()
 
 
 def _own_origins(view: View) -> list[int]:
-    """Origins in the clean text itself, -1 where a target is another text's."""
+    """Origins in the clean text itself, -1 if a target is of another text."""
     clean_positions, rows = _origins(view), _rows(view)
     return [
         -1 if row else origin for origin, row in zip(clean_positions, rows, strict=False)
@@ -189,7 +189,7 @@ def _numbers(values: Sequence[int] | range) -> tuple[TokenCell, ...]:
 def _beside(
     text: tuple[CellRow, ...], strips: tuple[CellRow, ...], shift: int
 ) -> tuple[CellRow, ...]:
-    """Both over the same columns: input t stands under place t + shift of the text."""
+    """Both over the same columns: input t below position t + shift of the text."""
     moved = [(None,) * shift + strip.cells for strip in strips]
     columns = max(len(cells) for cells in (*(strip.cells for strip in text), *moved))
     named = [*text, *(CellRow(name=s.name, cells=c) for s, c in zip(strips, moved, strict=True))]
@@ -200,7 +200,7 @@ def _beside(
 
 
 def _fed(view: View, names: TokenNames) -> tuple[TokenCell, ...]:
-    """What stands at each place of a view that has no word of the clean text but by answers."""
+    """Input cells of a view that contains clean tokens only by teacher forcing."""
     if view.inputs.ndim != 2:
         pixels = _pixels(view.inputs[0, : _length(view)])
         return tuple(
@@ -223,7 +223,7 @@ def _fed_of_text(
     unseen: dict[int, set[int]],
     strange: Collection[int],
 ) -> tuple[TokenCell, ...]:
-    """What stands at each place of the view that is made of the clean text."""
+    """Input cells of the view made from the clean text."""
     if view.inputs.ndim != 2:
         return _fed(view, names)
     inputs = _inputs(view)
@@ -245,7 +245,7 @@ def _fed_of_text(
 
 
 def _replaced(view: View) -> set[int]:
-    """Places of another text where something else is fed than is asked."""
+    """Positions of another text whose input differs from the target."""
     if view.targets is None:
         return set()
     pairs = zip(_inputs(view), view.targets[0].tolist(), _rows(view), strict=False)
@@ -260,7 +260,7 @@ def _is_frame(id: int, names: TokenNames) -> bool:
 def _strips(
     view: View, fed: tuple[TokenCell, ...], names: TokenNames, told: ViewAnnotations
 ) -> tuple[CellRow, ...]:
-    """All that a view says of its places."""
+    """All rows that describe a view's positions."""
     length = _length(view)
     strips = [CellRow(name="fed", cells=fed), *_positions(view, told)]
     for name, values in (("segment", view.segments), ("turn", view.order)):
@@ -285,7 +285,7 @@ def _strips(
 def _positions(view: View, told: ViewAnnotations) -> list[CellRow]:
     length = _length(view)
     if told.joint_view is not None:
-        # One stack counts on: the first token, the patches, the other tokens.
+        # A joint stack numbers positions through: the first token, the patches, the other tokens.
         patches = int(told.joint_view.lengths[0]) - length
         is_image = view.decoder is not None
         words = (0, *range(patches + 1, patches + length))
@@ -326,7 +326,7 @@ def _asked_strips(view: View, names: TokenNames) -> list[CellRow]:
 
 
 def _places_of_origin(view: View) -> tuple[TokenCell | None, ...]:
-    """The place of each target in its clean text, and whether that is another one."""
+    """Origin of each target, and whether it is in another text."""
     clean_positions, rows = _where(_origins(view)[: _length(view)]), _rows(view)
     return tuple(
         replace(cell, text=f"other {cell.text}") if cell is not None and rows and rows[t] else cell
@@ -335,14 +335,14 @@ def _places_of_origin(view: View) -> tuple[TokenCell | None, ...]:
 
 
 def _where(values: Sequence[int], name: Callable[[int], str] = str) -> tuple[TokenCell | None, ...]:
-    """Numbers where they are told, or their names, and nothing where they are -1."""
+    """Numbers or their names, empty where they are -1."""
     return tuple(
         None if value < 0 else TokenCell(text=name(value), style="number") for value in values
     )
 
 
 def _pixels(patches: Tensor) -> list[tuple[tuple[float, ...], ...]]:
-    """Patches (P, side²) as rows of intensities; empty where they are no squares."""
+    """Patches (P, side²) as rows of intensities; empty if they are not square."""
     side = isqrt(patches.shape[1])
     if side**2 != patches.shape[1]:
         return [()] * len(patches)
@@ -351,7 +351,7 @@ def _pixels(patches: Tensor) -> list[tuple[tuple[float, ...], ...]]:
 
 
 def _images(view: View) -> list[CellPanel]:
-    """The image that a view's patches were cut from, row by row, whole."""
+    """The image reassembled from a view's patches."""
     if view.inputs.ndim != 3:
         return []
     patches = view.inputs[0, : _length(view)]

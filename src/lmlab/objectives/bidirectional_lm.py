@@ -1,4 +1,4 @@
-"""Both ways: one language model reads a text forwards, another backwards, and they share words."""
+"""Bidirectional language model (ELMo's biLM): forward and backward LMs with shared embeddings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from lmlab.objectives.next_token import NextToken
 
 
 class BidirectionalLM(NextToken):
-    """loss = -Σ_t log p→(s_t | s_<t) - Σ_t log p←(s_t | s_>t), for each prediction (Peters 2018).
+    """biLM: -Σ_t log p→(s_t | s_<t) - Σ_t log p←(s_t | s_>t), per prediction (Peters et al. 2018).
 
-    The backward model is a forward one on the reversed text, <s> s_n … s_1 </s>: a distribution
-    over texts of its own, by a recurrent network of its own and the words and the softmax of the
-    forward one. `log_prob` is the forward model's, exact; `backward_log_prob` the other one's. Text
-    that goes on from batch to batch is carried forwards only.
+    The backward model is a left-to-right LM on the reversed text, <s> s_n … s_1 </s>: a
+    distribution over texts of its own, with its own recurrent network and the forward model's
+    embeddings and softmax. The objective's log-probability is the forward model's, exact;
+    `backward_log_prob` is the other one's. State is carried from batch to batch in the forward
+    direction only.
     """
 
     kind: ClassVar[ScoreKind] = "exact"
@@ -52,25 +53,25 @@ class BidirectionalLM(NextToken):
         return Loss(both.total, both.count, {"forward": forward, "backward": backward}), after
 
     def backward_view(self, batch: Batch) -> View:
-        """What the backward model is shown: the reversed text, from left to right."""
+        """The backward model's input: the reversed text, left to right."""
         return causal_view(reverse_sequences(batch, self.vocabulary.end))
 
     def backward_log_prob(self, network: Network, batch: Batch) -> LogProbs:
-        """The backward model's, by place of the reversed text."""
+        """Log-probabilities of the backward model, by position in the reversed text."""
         view = self.backward_view(batch)
         found = network.predict(view, self.backward(view))
         return LogProbs(per_token=found.to_dense(), kind=self.kind)
 
     def backward_layers(self, batch: Batch) -> list[Tensor]:
-        """Words and layers of the backward model, (B, T, W) each, at the places of the text.
+        """Embeddings and layers of the backward model, (B, T, W) each, by position in the text.
 
-        What stands at a place has read the tokens from the text's end down to its own.
+        The hidden state at a position has seen the tokens from the end of the text down to its own.
         """
         turned = reverse_sequences(batch, self.vocabulary.end)
         view = View(inputs=turned.tokens, lengths=turned.lengths, attention_mask=CausalMask())
         found, _ = self.backward.all_layers(view)
-        # Place t was read as number n + 1 - t, after the start symbol and what stands behind it.
-        # The end takes that start's vectors, which it is backwards; the start has read all.
+        # Position t has index n + 1 - t in the reversed text, after the start token. The end token
+        # takes the vectors of the reversed start; the start token has seen everything.
         place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         turn = last_token_positions(batch, self.vocabulary.end)[:, None] + 1 - place
         index = turn.clamp(min=0).minimum((batch.lengths - 1)[:, None])[..., None]
@@ -78,14 +79,14 @@ class BidirectionalLM(NextToken):
 
 
 def last_token_positions(batch: Batch, end: int | None) -> Tensor:
-    """(B,) the place of each text's last token, its end symbol left out; 0 where it has none."""
+    """(B,) position of each text's last token before the end token; 0 if the text is empty."""
     last = (batch.lengths - 1).clamp(min=0)
     ended = batch.tokens.gather(1, last[:, None]).squeeze(1) == (-1 if end is None else end)
     return (last - ended.long()).clamp(min=0)
 
 
 def reverse_sequences(batch: Batch, end: int | None) -> Batch:
-    """The same texts backwards: what stands first stays there, and so does an end symbol."""
+    """The texts reversed; the first token and a closing end token keep their positions."""
     last = last_token_positions(batch, end)[:, None]
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     inside = (place >= 1) & (place <= last)

@@ -1,6 +1,6 @@
-"""Blank infilling: spans are taken out of a text and written again behind it, one after another.
+"""Autoregressive blank infilling (GLM): masked spans are generated after the text, one by one.
 
-Du et al. 2022, GLM: the text reads both ways, what is written left to right.
+Du et al. 2022: attention over the text is bidirectional, over the generated spans causal.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from lmlab.objectives.block_masks import (
 from lmlab.objectives.masking.token_masking import maskable_positions
 
 Span = tuple[int, int]
-"""The first token of a span, counted from 0, and how many it has."""
+"""First token of a span, counted from 0, and its length."""
 
 
 class SpanSampler(Protocol):
-    """Which spans are taken out of a text of so many tokens."""
+    """Samples the spans to mask in a text of a given number of tokens."""
 
     def __call__(self, tokens: int, random: np.random.Generator) -> list[Span]:
-        """From left to right, with a token at least between each two."""
+        """Spans from left to right, with at least one token between two of them."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonSpans:
-    """Spans of Poisson(`mean`) tokens, but at least one, until `rate` of the text is taken out.
+    """Spans of Poisson(`mean`) tokens, at least one each, until `rate` of the text is masked.
 
-    Lengths are drawn one after another, and the last one may overshoot; where spans go is even over
-    all ways to lay them (Du et al. 2022: 3 and 0.15).
+    Lengths are sampled one after another, and the last may overshoot; the layout is uniform over
+    all ways to place the spans (Du et al. 2022: mean 3, rate 0.15).
     """
 
     rate: float = 0.15
@@ -56,7 +56,7 @@ class PoissonSpans:
         lengths: list[int] = []
         while tokens and sum(lengths) < self.rate * tokens:
             lengths.append(self.length(random))
-        # Between two blanks stands a token; what finds no room is left out.
+        # A token separates two blanks; spans that do not fit are dropped.
         while lengths and sum(lengths) + len(lengths) - 1 > tokens:
             surplus = sum(lengths) + len(lengths) - 1 - tokens
             lengths[-1] -= surplus
@@ -65,7 +65,7 @@ class PoissonSpans:
         return place_spans(lengths, tokens, random)
 
     def length(self, random: np.random.Generator) -> int:
-        """k ≥ 1 with probability mean^k / k! / (e^mean - 1), from one number in [0, 1)."""
+        """Sample k ≥ 1 with probability mean^k / k! / (e^mean - 1), from one number in [0, 1)."""
         length, share = 1, self.mean / math.expm1(self.mean)
         left = random.random() - share
         while left >= 0 and share > 0:
@@ -77,7 +77,7 @@ class PoissonSpans:
 
 @dataclass(frozen=True, kw_only=True)
 class LongSpan:
-    """One span of a length that is even over `least` to all of the text (Du et al. 2022: 0.5)."""
+    """One span, its length uniform from `min_share` to all of the text (Du et al. 2022: 0.5)."""
 
     min_share: float = 0.5
 
@@ -90,7 +90,7 @@ class LongSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class SpanMixture:
-    """Now one law, now another: `second` with probability `share`, drawn for each text."""
+    """Mixture of two span samplers: `second` with probability `share`, sampled per text."""
 
     first: SpanSampler
     second: SpanSampler
@@ -102,11 +102,11 @@ class SpanMixture:
 
 
 def place_spans(lengths: Sequence[int], tokens: int, random: np.random.Generator) -> list[Span]:
-    """Spans of these lengths, in this order, at places even over all with a token between each."""
+    """Place spans of these lengths, in order, uniformly over layouts with tokens between."""
     count = len(lengths)
     free = tokens - sum(lengths) - max(count - 1, 0)
     assert free >= 0, "the spans must fit"
-    # Each span with the token behind it counts as one thing among the tokens that are free.
+    # Each span plus the token after it counts as one item among the free tokens.
     things = np.sort(random.choice(free + count, count, replace=False)).tolist()
     spans, taken = [], 0
     for index, (thing, length) in enumerate(zip(things, lengths, strict=True)):
@@ -116,17 +116,17 @@ def place_spans(lengths: Sequence[int], tokens: int, random: np.random.Generator
 
 
 class BlankInfilling(Objective):
-    """-Σ_spans Σ_j log p(s_j | text with blanks, spans before, s_<j), in an order drawn at random.
+    """GLM: -Σ_spans Σ_j log p(s_j | text with blanks, earlier spans, s_<j), in random span order.
 
-    Part A is the text with a <mask> for each span, and sees itself both ways. Part B has the spans
-    in a shuffled order, each as [START] s_1 … s_l, which is asked for s_1 … s_l [END]; it sees A
-    and its own past. Positions are pairs: the place in A (that of its <mask> for a span) and the
-    place in the span from 1 on, 0 in A; so the length of a blank shows nowhere. [END] is the end
-    symbol; [START], `start`, is one of the system's own.
+    Part A is the text with one <mask> per span; it attends to itself bidirectionally. Part B holds
+    the spans in shuffled order, each with input [START] s_1 … s_l and targets s_1 … s_l [END]; it
+    attends to A and to its own past. Positions are pairs: the position in A (that of its <mask> for
+    a span), and the position within the span from 1 on, 0 in A; so the length of a blank is never
+    visible. [END] is the end token; [START], `start`, is an id added by the model.
 
-    log_prob is exact: all of the text is one blank, log p(s) = log p(s | <s> <mask> </s>). A
-    condition is what stands before the blank: log p(s | <s> x <mask> </s>), which is also what is
-    trained where the batch has one.
+    log_prob is exact: the whole text is one blank, log p(s) = log p(s | <s> <mask> </s>). A
+    condition precedes the blank: log p(s | <s> x <mask> </s>), which is also the training loss
+    where the batch has one.
     """
 
     kind: ClassVar[ScoreKind] = "exact"
@@ -141,9 +141,9 @@ class BlankInfilling(Objective):
         self.spans = spans
         self.start = start
         self.symbols = {start: "[START]"}
-        """What pictures call the ids of its own."""
+        """Labels of the added ids in figures."""
         self.max_length = longest
-        """Most places of a part A that the network has positions for."""
+        """Maximum number of positions in part A."""
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
@@ -159,9 +159,9 @@ class BlankInfilling(Objective):
     def view_with_spans(
         self, batch: Batch, spans: Sequence[Sequence[Span]], turns: Sequence[Sequence[int]]
     ) -> View:
-        """The batch with these spans of each row taken out, written in these turns.
+        """The batch with these spans of each row masked, generated in the order `turns`.
 
-        Spans count from place 1, where a text's first token stands.
+        Spans count from position 1, that of a text's first token.
         """
         within, turn = np.zeros((2, *batch.tokens.shape), dtype=np.int64)
         for row, (its_spans, its_turns) in enumerate(zip(spans, turns, strict=True)):
@@ -174,12 +174,12 @@ class BlankInfilling(Objective):
         )
 
     def _assembled(self, batch: Batch, within: Tensor, turn: Tensor) -> View:
-        """`within` (B, T): the place in its span of each token that is taken out, from 1 on, 0 of
-        the others; `turn` (B, T): when its span is written."""
+        """`within` (B, T): 1-based position of each masked token in its span, 0 elsewhere; `turn`
+        (B, T): the order in which its span is generated."""
         tokens, time = batch.tokens, batch.tokens.shape[1]
         hidden, begins = within > 0, within == 1
         kept = batch.mask() & (~hidden | begins)
-        # Inside a span nothing is kept but its mask, so its tokens count as far as that.
+        # Inside a span only its mask is kept, so its tokens count up to that.
         in_text = kept.long().cumsum(1) - 1
         place = torch.arange(time, device=tokens.device).expand_as(tokens)
         goes_on = torch.cat([within[:, 1:] > 1, torch.zeros_like(begins[:, :1])], 1)
@@ -209,7 +209,7 @@ class BlankInfilling(Objective):
         return join_blocks([text, starts, written], pad=self.vocabulary.pad)
 
     def single_blank_view(self, batch: Batch) -> View:
-        """All that follows place 0, or the condition, as one blank; a cut text has no [END]."""
+        """All after position 0 or the condition as one blank; a truncated text has no [END]."""
         lead = self.part_a(batch.condition, batch.tokens[:, 0])
         asked = batch.tokens[:, 1:]
         starts = torch.full_like(batch.tokens[:, :1], self.start)
@@ -233,7 +233,7 @@ class BlankInfilling(Objective):
         return join_blocks([text, written], pad=self.vocabulary.pad)
 
     def part_a(self, condition: Batch | None, first: Tensor) -> PartA:
-        """Part A where all is one blank: `first` (B,) or the condition, <mask>, </s>."""
+        """Part A with a single blank: `first` (B,) or the condition, <mask>, </s>."""
         if condition is None:
             marks = torch.tensor([self.mask, self.end], device=first.device)
             tokens = torch.cat([first[:, None], marks.expand(len(first), 2)], 1)
@@ -247,7 +247,7 @@ class BlankInfilling(Objective):
         return PartA(self.text_view(tokens, condition.lengths + 1), blank)
 
     def text_view(self, tokens: Tensor, lengths: Tensor) -> View:
-        """A text as part A, nothing asked of it."""
+        """A text as part A, without targets."""
         if self.max_length is not None and int(lengths.max()) > self.max_length:
             raise UserError(
                 f"this system has positions for {self.max_length} tokens of a text with blanks, "
@@ -282,14 +282,14 @@ class BlankInfilling(Objective):
 
 @dataclass(frozen=True, eq=False)
 class PartA:
-    """A part A and where its blanks are."""
+    """Part A and the positions of its blanks."""
 
     view: View
     blanks: Tensor
-    """(B, n) the places of its masks."""
+    """(B, n) positions of its masks."""
 
 
 def part_a_positions(tokens: Tensor) -> Tensor:
-    """(B, T, 2) the positions of a part A: (0, 0), (1, 0), (2, 0) …"""
+    """(B, T, 2) positions of part A: (0, 0), (1, 0), (2, 0) …"""
     place = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     return torch.stack([place, torch.zeros_like(place)], -1)

@@ -1,4 +1,4 @@
-"""Rows put together of several stretches, and who sees whom in them: by the rank of each place."""
+"""Block attention masks: rows joined from token blocks, with attention decided by ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from lmlab.core.view import NO_TARGET, View
 
 
 def rank_mask(ranks: Tensor, asking: Tensor | None = None) -> ExplicitMask:
-    """A place sees all places of its own rank and of lower ones; ranks (B, T).
+    """Attention mask by rank: a position attends to its own rank and lower ones; ranks (B, T).
 
-    Equal ranks see each other (both ways), growing ones the past, falling ones the future. A place
-    that is `asking` (B, T) sees lower ranks and itself alone, and nobody else sees it: a mask
-    beside the text, at which the token of its rank is predicted.
+    Equal ranks give bidirectional attention, increasing ranks causal, decreasing ranks
+    right-to-left. A query position `asking` (B, T) attends to lower ranks and itself only, and no
+    other position attends to it: a mask next to the text, at which the token of its rank is
+    predicted.
     """
     lower, equal = ranks[:, None, :] < ranks[:, :, None], ranks[:, None, :] == ranks[:, :, None]
     if asking is None:
@@ -29,21 +30,21 @@ def rank_mask(ranks: Tensor, asking: Tensor | None = None) -> ExplicitMask:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenBlock:
-    """n places of each row, some of them real; (B, n) tensors, what is a number becomes one."""
+    """n positions of each row, some of them real; (B, n) tensors, integers are broadcast."""
 
     inputs: Tensor
     real: Tensor
     """bool"""
     positions: Tensor
-    """(B, n), or (B, n, 2) where positions are pairs."""
+    """(B, n), or (B, n, 2) for 2D positions."""
     ranks: Tensor | int
-    """When a place is written: it sees what has the same rank or a lower one."""
+    """Generation order: a position attends to the same or a lower rank."""
     segments: Tensor | int | None = None
-    """None where the network tells no segments apart."""
+    """Segment ids; None for networks without segment embeddings."""
     targets: Tensor | int = NO_TARGET
     clean_positions: Tensor | int = -1
     is_query: Tensor | bool = False
-    """Whether it is a mask beside the text, which no other place sees."""
+    """Whether it is a query mask, to which no other position attends."""
 
     def tensor(self, name: str) -> Tensor:
         value = getattr(self, name)
@@ -54,9 +55,9 @@ class TokenBlock:
 
 
 def join_blocks(stretches: Sequence[TokenBlock], *, pad: int) -> View:
-    """One view of the real places of all stretches, in the order of their ranks.
+    """Join the real positions of all blocks into one view, sorted by rank.
 
-    Places of one rank stand as they are given. Cost O(T log T) to sort, O(T²) for the visibility.
+    Positions of equal rank keep their order. Cost O(T log T) to sort, O(T²) for the attention mask.
     """
     plain = any(each.segments is None for each in stretches)
     names = [each.name for each in fields(TokenBlock) if not (plain and each.name == "segments")]
@@ -81,5 +82,5 @@ def join_blocks(stretches: Sequence[TokenBlock], *, pad: int) -> View:
 
 
 def gather_positions(values: Tensor, places: Tensor) -> Tensor:
-    """(B, N, …) what stands at the given places (B, N) of values (B, T, …)."""
+    """(B, N, …) values (B, T, …) at the given positions (B, N)."""
     return values[torch.arange(len(values), device=values.device)[:, None], places]

@@ -1,4 +1,4 @@
-"""Next token given a source: what a translator is trained for."""
+"""Conditional language modelling (sequence to sequence): next token given a source."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 
 
 class ConditionalLM(Seq2SeqObjective):
-    """log p(s | x) = Σ_t log p(s_t | s_<t, x): the encoder reads x whole, the decoder writes s.
+    """Seq2seq: log p(s | x) = Σ_t log p(s_t | s_<t, x); x is encoded, s is decoded.
 
-    A text that is given nothing is written beside an empty source, <s> </s>. `source` is the
-    vocabulary of sources, where it is another. With label `smoothing` ε (Szegedy et al. 2016) the
-    loss in training, and it alone, is (1 - ε) times that of the target and ε times the mean of all
-    tokens'.
+    A text without a source is conditioned on the empty source, <s> </s>. `source` is the source
+    vocabulary, where it differs. With label `smoothing` ε (Szegedy et al. 2016) the training loss
+    is (1 - ε) times the target's plus ε times the mean over all tokens; evaluation is unaffected.
     """
 
     kind: ClassVar[ScoreKind] = "exact"

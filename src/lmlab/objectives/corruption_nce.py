@@ -1,4 +1,4 @@
-"""Data against one-token corruptions of it: noise contrast as 000 writes it."""
+"""Noise-contrastive estimation against one-token corruptions of the data."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from lmlab.objectives.objective_interfaces import (
 from lmlab.objectives.token_corruption import TokenCorruption
 
 BuildMembership = Callable[[NDArray[np.generic], NDArray[np.int64]], MembershipTest]
-"""From the training split, as flat ids and offsets, to which changed texts it holds."""
+"""Builds the membership test for changed texts from the training split (flat ids and offsets)."""
 
 
 def ngram_membership(size: int) -> BuildMembership:
-    """By the n-grams of that size around the place: a looser meaning of being in the data."""
+    """Membership by n-grams of this size around the position: looser than whole texts."""
     return partial(NgramSet, size=size)
 
 
 class CorruptionNCE(EnergyObjective):
-    """-Σ_x log Q(data | x) - Σ_{x'} log(1 - Q(data | x')), x' = f(x, i, k), Q = σ(-E - log n).
+    """NCE: -Σ_x log Q(data | x) - Σ_{x'} log(1 - Q(data | x')), x' = f(x, i, k), Q = σ(-E - log n).
 
-    f(x, i, k) puts token k in place i (000). i is drawn evenly among the tokens of x, and n times
-    k by the law of `corruption`. A corruption that is itself in the data is no negative: it is
-    left out, as is one that is x itself. What the data holds is learnt from the training split
-    before training, by `index`; a loaded run has not met it, and knows only x.
+    f(x, i, k) replaces the token at position i by k. i is uniform over the tokens of x, and k is
+    sampled n times from `corruption`. A corruption that is itself in the data, or equals x, is a
+    false negative and is dropped. Membership in the data is indexed from the training split by
+    `index`; a loaded run has no index and knows only x.
 
-    With false negatives left out the two laws never meet, so what is learnt is which texts are
-    data, and no ratio of densities; 000 writes it so. With `index` None nothing is left out, and
-    the best E is -log p_data(x) / p_corrupt(x). Rows of the view: the B texts, then their
-    corruptions. Cost: 1 + n passes.
+    Without false negatives the two distributions have disjoint support, so E learns which texts are
+    data and no density ratio. With `index` None nothing is dropped, and the optimum is E = -log
+    p_data(x) / p_corrupt(x). Rows of the view: the B texts, then their corruptions. Cost: 1 + n
+    passes.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class CorruptionNCE(EnergyObjective):
         )
 
     def _places(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """(B,) the place that is corrupted, and whether there is any that can be."""
+        """(B,) the corrupted position, and whether the text has one."""
         allowed = maskable_positions(batch, self.vocabulary)
         drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
         return drawn.masked_fill(~allowed, -1.0).argmax(1), allowed.any(1)
 
     def _members(self, copies: Batch, made: Tensor, places: Tensor) -> Tensor:
-        """(N,) whether what was made of texts (N, T) is in the data, as they are themselves."""
+        """(N,) bool: whether the corrupted texts (N, T) are in the data or unchanged."""
         same = (made == copies.tokens).all(1)
         if self.index is None:
             return torch.zeros_like(same)

@@ -1,8 +1,7 @@
-"""Denoising: the encoder reads a damaged text, the decoder writes the whole one (BART).
+"""Denoising seq2seq (BART): the encoder reads a corrupted text, the decoder generates the original.
 
-A noise says what of a text is still shown, as places of the text in the order in which they are
-shown, and -1 where a mask symbol stands. So noises can follow on one another, and what was shown
-of a text can be told from what was hidden.
+A noising function returns the positions of the text that remain, in their new order, and -1 for a
+mask token. So noises compose, and it stays known which tokens the source shows.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from lmlab.objectives.denoising_base import (
 from lmlab.objectives.sentence_splitting import SentenceSplitter
 
 MASKED_POSITION = -1
-"""A place of a source where a mask symbol stands."""
+"""Marks a mask token among the positions of a source."""
 
 
 class NoisingFunction(Protocol):
-    """Damage to one text."""
+    """A corruption of one text."""
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
-        """(S,) the places of the text (T,) that are shown, in their new order; HIDDEN at masks."""
+        """(S,) positions of the text (T,) in their new order; MASKED_POSITION at masks."""
         ...
 
 
 @dataclass(frozen=True)
 class TokenMasking:
-    """Each token becomes a mask symbol with probability `rate`, by itself."""
+    """Token masking: each token becomes a mask token independently with probability `rate`."""
 
     rate: float = 0.3
 
@@ -48,7 +47,7 @@ class TokenMasking:
 
 @dataclass(frozen=True)
 class TokenDeletion:
-    """Each token vanishes with probability `rate`; where something is missing is not told."""
+    """Token deletion: each token is dropped with probability `rate`, leaving no mark."""
 
     rate: float = 0.3
 
@@ -59,12 +58,11 @@ class TokenDeletion:
 
 @dataclass(frozen=True, kw_only=True)
 class TextInfilling:
-    """Spans of Poisson(`mean`) tokens, each shown as one mask symbol, until `rate` are hidden.
+    """Text infilling: spans of Poisson(`mean`) tokens, one mask token each, until `rate` is masked.
 
-    ⌈rate · T⌉ tokens are hidden, so that the last span drawn may be cut short; a span of no token
-    puts a mask symbol where nothing is missing. All ways to lay out the spans among the tokens that
-    stay are equally likely. A source grows by its empty spans: those that would make it longer than
-    `longest` are left out.
+    ⌈rate · T⌉ tokens are masked, so the span sampled last may be cut short; an empty span inserts a
+    mask token where nothing is missing. All layouts of the spans among the remaining tokens are
+    equally likely. Empty spans lengthen the source: those that would exceed `longest` are dropped.
     """
 
     rate: float = 0.3
@@ -82,7 +80,7 @@ class TextInfilling:
         return np.where(masked, MASKED_POSITION, starts)
 
     def sample_span_lengths(self, time: int, random: np.random.Generator) -> list[int]:
-        """Lengths of the spans of a text, in the order in which they stand."""
+        """Span lengths of a text, from left to right."""
         left, spans = ceil_share(self.rate, time), []
         hidden = left
         while left > 0:
@@ -92,13 +90,13 @@ class TextInfilling:
             if 0 not in spans:
                 break
             spans.remove(0)
-        # The span that was cut short was drawn last, but may stand anywhere.
+        # The span cut short was sampled last, but may stand anywhere.
         return random.permutation(spans).tolist() if spans else []
 
 
 @dataclass(frozen=True)
 class SentencePermutation:
-    """The sentences of a text in a random order, every order as likely as any other."""
+    """Sentence permutation: the sentences of a text in uniformly random order."""
 
     sentences: SentenceSplitter = field(default_factory=SentenceSplitter)
 
@@ -109,7 +107,7 @@ class SentencePermutation:
 
 @dataclass(frozen=True)
 class DocumentRotation:
-    """The text turned so that it begins with a token of it, each as likely as any other."""
+    """Document rotation: the text rotated to start at a uniformly random token."""
 
     def __call__(self, tokens: np.ndarray, *, random: np.random.Generator) -> np.ndarray:
         places = np.arange(len(tokens))
@@ -122,7 +120,7 @@ NOISES = ("masking", "deletion", "infilling", "permutation", "rotation")
 def make_noise(
     name: str, *, rate: float, mean: float, longest: int | None, sentences: SentenceSplitter
 ) -> NoisingFunction:
-    """One of Lewis et al.'s five noises, by its name."""
+    """One of BART's five noising functions (Lewis et al. 2020), by name."""
     match name:
         case "masking":
             return TokenMasking(rate)
@@ -138,10 +136,10 @@ def make_noise(
 
 
 class BARTDenoising(DenoisingObjective):
-    """-log p(s | noises(s)): the encoder reads what the noises left, one after another, of a text.
+    """BART: -log p(s | noises(s)); the noises are applied to the source one after another.
 
-    Lewis et al. 2020: sentence permutation, then infilling. Every token of the clean text is
-    predicted, those too that the source shows.
+    Lewis et al. 2020: sentence permutation, then text infilling. Every token of the original text
+    is predicted, including those the source shows.
     """
 
     def __init__(
@@ -162,7 +160,7 @@ class BARTDenoising(DenoisingObjective):
     def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
-        """What the noises leave of a text; all of it is written."""
+        """The corrupted source of a text; all positions are targets."""
         shown = CorruptedSource(tokens, np.arange(len(tokens)))
         for noise in self.noises:
             places = noise(shown.tokens, random=random)
@@ -174,7 +172,7 @@ class BARTDenoising(DenoisingObjective):
 
 
 def take_positions(values: np.ndarray, places: np.ndarray, hidden: int) -> np.ndarray:
-    """(S,) the values (T,) at the places, and `hidden` where a mask symbol stands."""
+    """(S,) values (T,) at the positions, and `hidden` at mask tokens."""
     found = np.full(len(places), hidden, dtype=np.int64)
     shown = places != MASKED_POSITION
     found[shown] = values[places[shown]]
@@ -182,10 +180,10 @@ def take_positions(values: np.ndarray, places: np.ndarray, hidden: int) -> np.nd
 
 
 def concatenate_arrays(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """One array of several, which may be none."""
+    """Concatenate arrays, possibly none."""
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 def ceil_share(rate: float, count: int) -> int:
-    """⌈rate · count⌉, rounding errors of the product aside."""
+    """⌈rate · count⌉, robust to rounding errors of the product."""
     return math.ceil(rate * count - 1e-9)

@@ -1,4 +1,4 @@
-"""Writing beside a source that shows little: what denoising objectives share."""
+"""Base class of denoising seq2seq objectives: corrupted source in, original text out."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from lmlab.objectives.objective_interfaces import Seq2SeqObjective
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingSpecialTokens:
-    """The symbols of a source and of what is written beside it.
+    """Special tokens of the source and of the decoder input.
 
-    What a system trained here has is the default; checkpoints from elsewhere have other customs.
+    Defaults are those of models trained here; imported checkpoints have other conventions.
     """
 
     vocabulary: Vocabulary
     mask: int
-    """Stands in a source for what is hidden."""
+    """Replaces masked tokens in a source."""
     decoder_prefix: tuple[int, ...] = ()
-    """Ids that the decoder is given first; where empty, what stands before the text."""
+    """Ids the decoder starts with; if empty, what precedes the text."""
     source_has_start: bool = True
-    """Whether a source begins with the start symbol."""
+    """Whether a source begins with the start token."""
 
     @classmethod
     def from_vocabulary(
@@ -46,7 +46,7 @@ class DenoisingSpecialTokens:
         opening: tuple[int, ...] = (),
         source_start: bool = True,
     ) -> DenoisingSpecialTokens:
-        """With the vocabulary's own mask symbol, unless another id is given."""
+        """Use the vocabulary's mask token, unless another id is given."""
         mask = vocabulary.mask if mask is None else mask
         if mask is None:
             raise UserError(
@@ -64,7 +64,7 @@ class DenoisingSpecialTokens:
 
     @property
     def source_frame(self) -> tuple[list[int], list[int]]:
-        """What stands before and after the body of a source."""
+        """Ids before and after the body of a source."""
         start, end = self.vocabulary.start, self.vocabulary.end
         before = [start] if self.source_has_start and start is not None else []
         return before, [] if end is None else [end]
@@ -72,22 +72,21 @@ class DenoisingSpecialTokens:
 
 @dataclass(frozen=True, eq=False)
 class CorruptedSource:
-    """What a source shows of a text: tokens, and the place in the text that each came from."""
+    """A corrupted source: tokens, and the position in the text each comes from."""
 
     tokens: np.ndarray
     """(S,) ids."""
     positions: np.ndarray
-    """(S,) places in the body of the text, -1 where a mask symbol stands."""
+    """(S,) positions in the body of the text, -1 at mask tokens."""
 
 
 class DenoisingObjective(Seq2SeqObjective):
-    """log p(s) = Σ_t log p(s_t | s_<t, a source of one mask symbol alone).
+    """Denoising seq2seq; log p(s) = Σ_t log p(s_t | s_<t, a source of a single mask token).
 
-    The decoder writes; the encoder reads a source that hides something, which a subclass chooses
-    in training. Where everything is hidden, what is left is a distribution over texts: exact, and
-    sure to sum to one. In training a share `whole` of the texts is shown so, which the papers have
-    not; how well the score of a text is trained depends on it. A text with a condition (a pair) is
-    written beside it, as it is.
+    In training a subclass corrupts the source. With everything masked the decoder is a normalised
+    language model, so log_prob is exact. A share `whole` of the training texts is fully masked,
+    unlike in the papers; how well log_prob is trained depends on it. A text with a condition (a
+    pair) is decoded given that source, uncorrupted.
     """
 
     kind: ClassVar[ScoreKind] = "exact"
@@ -99,14 +98,14 @@ class DenoisingObjective(Seq2SeqObjective):
         self.full_mask_rate = whole
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Told what the tokens look like; an objective that knows sentences has a use for it."""
+        """Receive the tokeniser; used by objectives that split sentences."""
         return
 
     def decoder_prefix(self) -> tuple[int, ...]:
         return self.special_tokens.decoder_prefix or (self.vocabulary.bos,)
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
-        """The sources as they are, masks in them included; one mask alone where there are none."""
+        """Sources unchanged, including their masks; a single mask token where there are none."""
         if condition is None:
             return self.corrupted_source_view([self.fully_masked_source()] * rows, device)
         skipped = 0 if self.special_tokens.source_has_start else 1
@@ -120,13 +119,13 @@ class DenoisingObjective(Seq2SeqObjective):
         return CorruptedSource(np.array([self.special_tokens.mask]), np.array([-1]))
 
     def corrupted_source_view(self, shown: Sequence[CorruptedSource], device: torch.device) -> View:
-        """The encoder's view of sources, framed by start and end; origins tell what is shown."""
+        """The encoder's view of sources, framed by start and end tokens, with token origins."""
         before, after = self.special_tokens.source_frame
         framed = [[*before, *each.tokens.tolist(), *after] for each in shown]
         batch = Batch.collate(framed, self.vocabulary.pad).to(device)
         clean_positions = torch.full_like(batch.tokens, -1)
         for row, each in enumerate(shown):
-            # Place 0 of a text is its start; the body begins at place 1.
+            # Position 0 of a text is its start token; the body begins at 1.
             places = np.where(each.positions < 0, -1, each.positions + 1)
             inside = slice(len(before), len(before) + len(places))
             clean_positions[row, inside] = torch.from_numpy(places).to(clean_positions)
@@ -138,7 +137,7 @@ class DenoisingObjective(Seq2SeqObjective):
         )
 
     def decoder_view(self, batch: Batch) -> View:
-        """The decoder's view of texts that it writes as a whole."""
+        """The decoder's view when it generates the whole text."""
         view, opening = causal_view(batch), self.special_tokens.decoder_prefix
         if not opening:
             return view
@@ -168,17 +167,17 @@ class DenoisingObjective(Seq2SeqObjective):
     def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
-        """What the source shows of a text (T,), and the places of it that are written, rising."""
+        """The corrupted source of a text (T,), and the target positions, ascending."""
         raise TypeError(f"{type(self).__name__} does not define divide")
 
     def corrupt_fully(self, tokens: np.ndarray) -> tuple[CorruptedSource, np.ndarray]:
-        """Nothing is shown of a text, and all of it written."""
+        """Mask the whole text; all of it is the target."""
         return self.fully_masked_source(), np.arange(len(tokens))
 
     def partial_decoder_view(self, batch: Batch, parts: Sequence[np.ndarray]) -> View:
-        """The decoder's view where it writes, of each text, the tokens at some places of its body.
+        """The decoder's view when the targets are the tokens at some positions of each text's body.
 
-        The end symbol follows, but where the text itself was cut off there.
+        The end token follows, unless the text itself was truncated there.
         """
         rows, clean_positions = [], []
         for tokens, length, part in zip(
@@ -199,7 +198,7 @@ class DenoisingObjective(Seq2SeqObjective):
         )
 
     def conditional_view(self, batch: Batch) -> View:
-        """Texts beside their conditions, or beside nothing."""
+        """Texts given their conditions, or given a single mask."""
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
         return replace(source, decoder=self.decoder_view(batch))
 
@@ -217,7 +216,7 @@ class DenoisingObjective(Seq2SeqObjective):
 
 
 def text_bodies(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:
-    """The tokens of each row without what stands before them and without an end symbol at last."""
+    """The tokens of each row without what precedes them and without a closing end token."""
     bodies = []
     for row, length in zip(batch.tokens.cpu().numpy(), batch.lengths.tolist(), strict=True):
         ended = length > 1 and row[length - 1] == vocabulary.end
@@ -226,8 +225,7 @@ def text_bodies(batch: Batch, vocabulary: Vocabulary) -> list[np.ndarray]:
 
 
 def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:
-    """NumPy's source of randomness, seeded by torch's: texts are of different lengths, and small
-    drawings for each of them are quicker so."""
+    """A NumPy generator seeded by torch's: faster for many small draws over texts of any length."""
     home = torch.device("cpu") if generator is None else generator.device
     seed = torch.randint(2**62, (1,), generator=generator, device=home)
     return np.random.default_rng(int(seed))

@@ -1,4 +1,4 @@
-"""Sums over retrieved documents: one for a whole text, or one for each token of it (RAG).
+"""Marginalisation over retrieved documents: RAG-Sequence and RAG-Token.
 
 Lewis et al. 2020, Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks.
 """
@@ -14,32 +14,32 @@ from torch import Tensor
 
 
 class DocumentMarginal(Protocol):
-    """How the K documents of a question share in the text that is written for it."""
+    """How the K documents retrieved for a question are marginalised in the generated text."""
 
     decoding_methods: ClassVar[tuple[str, ...]]
-    """Ways to find likely texts that its sum allows, the paper's own first."""
+    """Decoding methods that the marginal supports, the paper's own first."""
 
     def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
-        """(B, T) log p(y_t | x, y_<t), the documents summed out.
+        """(B, T) log p(y_t | x, y_<t), marginalised over documents.
 
         `log_weights` (B, K) is log p(z | x), `each` (B, K, T) is log p(y_t | x, z, y_<t).
         """
         ...
 
     def posteriors(self, log_weights: Tensor, each: Tensor) -> Tensor:
-        """(B, K, T) log p(z | x, y_≤t): which document the token at each place was taken from."""
+        """(B, K, T) document posterior log p(z | x, y_≤t) at each token."""
         ...
 
     def update_weights(self, log_weights: Tensor, written: Callable[[], Tensor]) -> Tensor:
-        """(B, K) the weights of the documents after a token was written.
+        """(B, K) document weights after a token was generated.
 
-        `written` gives (B, K) log p(y_t | x, z, y_<t) of it, and is called only where it matters.
+        `written` returns its (B, K) log p(y_t | x, z, y_<t), and is called only where needed.
         """
         ...
 
 
 class RAGTokenMarginal:
-    """RAG-Token: Π_t Σ_z p(z | x) p(y_t | x, z, y_<t); any token may rest on any document."""
+    """RAG-Token: Π_t Σ_z p(z | x) p(y_t | x, z, y_<t); each token may use another document."""
 
     decoding_methods: ClassVar[tuple[str, ...]] = ("beam", "greedy", "sample")
 
@@ -54,21 +54,21 @@ class RAGTokenMarginal:
 
 
 class RAGSequenceMarginal:
-    """RAG-Sequence: Σ_z p(z | x) Π_t p(y_t | x, z, y_<t); a text rests on one document.
+    """RAG-Sequence: Σ_z p(z | x) Π_t p(y_t | x, z, y_<t); one document for the whole text.
 
-    The sum does factorise over tokens, if the weights learn from what was written:
+    The sum factorises over tokens if the weights are updated by Bayes' rule:
 
         p(y_t | x, y_<t) = Σ_z p(z | x, y_<t) p(y_t | x, z, y_<t)
         p(z | x, y_≤t) ∝ p(z | x, y_<t) p(y_t | x, z, y_<t)
 
-    so that it can be stepped, drawn from and searched exactly, which the paper (and 004) leave
-    out; theirs are the `thorough` and the `fast` decoding.
+    so it can be stepped, sampled and searched exactly, which the paper does not do; the paper's own
+    are the `thorough` and the `fast` decoding.
     """
 
     decoding_methods: ClassVar[tuple[str, ...]] = ("thorough", "fast", "beam", "greedy", "sample")
 
     def log_probs(self, log_weights: Tensor, each: Tensor) -> Tensor:
-        # The posterior in double precision, since it is a sum over the whole text.
+        # The posterior in double precision, as it sums over the whole text.
         joint = log_weights.double()[..., None] + each.double().cumsum(2)
         before = torch.cat([log_weights.double()[..., None], joint[..., :-1]], 2)
         weights = normalise_log_weights(before[..., : each.shape[2]])
@@ -82,7 +82,7 @@ class RAGSequenceMarginal:
 
 
 def normalise_log_weights(log_weights: Tensor) -> Tensor:
-    """The weights (B, K, …) made to sum to one; all alike where a text can't come at all."""
+    """Normalise the weights (B, K, …); uniform where the text has probability zero."""
     total = torch.logsumexp(log_weights, dim=1, keepdim=True)
     possible = total > -torch.inf
     alike = log_weights.new_tensor(1 / log_weights.shape[1]).log()

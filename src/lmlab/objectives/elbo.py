@@ -1,4 +1,4 @@
-"""Evidence lower bound: a sentence through a latent that an encoder infers, paid for by a KL."""
+"""Evidence lower bound (text VAE): reconstruction from an inferred latent, minus a KL term."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from lmlab.objectives.objective_interfaces import (
 
 BoundName = Literal["elbo", "importance"]
 POSITIONS_PER_CHUNK = 16384
-"""Places that are decoded at once when a batch is scored at several points."""
+"""Positions decoded at once when a batch is scored with several latent samples."""
 
 
 class ELBO(LatentObjective):
-    """log p(s) ≥ E_q(z|s)[log p(s | z)] - KL(q(z | s) || p(z)) (Kingma and Welling 2014).
+    """ELBO: log p(s) ≥ E_q(z|s)[log p(s | z)] - KL(q(z | s) || p(z)) (Kingma and Welling 2014).
 
-    Training draws one latent a sentence and weighs the KL by β, which rises from 0 to 1 over
-    `anneal_steps` (Bowman et al. 2016); the KL of each latent number counts as at least `free_bits`
-    nats, so that less costs nothing (Kingma et al. 2016; here for each sentence by itself, that
-    none depends on its batch). `token_noise` erases tokens that the encoder reads, `word_dropout`
-    those that the decoder is fed, `latent_noise` disturbs the latent: in training alone.
+    Training samples one latent per sentence and weights the KL by β, annealed from 0 to 1 over
+    `anneal_steps` (Bowman et al. 2016); the KL of each latent dimension counts as at least
+    `free_bits` nats (Kingma et al. 2016; here per sentence, so that none depends on its batch).
+    `token_noise` erases encoder input tokens, `word_dropout` decoder input tokens, `latent_noise`
+    perturbs the latent: in training only.
 
-    Scoring takes `samples` points of q for each sentence, decided by its tokens and the seed of
+    Scoring takes `samples` points of q per sentence, determined by its tokens and the seed of
     `generator` (see `sobol_points`). `bound` is "elbo", whose KL is exact and belongs to no token,
-    or "importance", log 1/S Σ_s p(s, z_s) / q(z_s | s) (Burda et al. 2016), tighter the more
-    points. Both are bounds on average over seeds. Cost: one decoding a point.
+    or "importance", log 1/S Σ_s p(s, z_s) / q(z_s | s) (Burda et al. 2016), tighter with more
+    points. Both are bounds on average over seeds. Cost: one decoder pass per point.
     """
 
     kind: ClassVar[ScoreKind] = "bound"
@@ -79,7 +79,7 @@ class ELBO(LatentObjective):
         self.samples = samples
         self.bound: BoundName = bound
         self.weight = 1.0
-        """β, the weight of the KL in the loss of this step."""
+        """β, the KL weight at this step."""
 
     def begin_step(self, step: int) -> None:
         self.weight = min(1.0, step / self.anneal_steps) if self.anneal_steps else 1.0
@@ -94,7 +94,7 @@ class ELBO(LatentObjective):
     def posterior(
         self, batch: Batch, *, generator: torch.Generator | None = None
     ) -> LatentPosterior:
-        """q(z | s) of each row; the encoder reads all but the start symbol."""
+        """q(z | s) of each row; the encoder input is all but the start token."""
         tokens, lengths = batch.tokens[:, 1:], (batch.lengths - 1).clamp(min=0)
         if self.token_noise is not None and self.training:
             tokens = self.token_noise(tokens, lengths, generator=generator)
@@ -128,7 +128,7 @@ class ELBO(LatentObjective):
         view = self.view(batch, generator=generator)
         found = network.target_log_probs(view, network.state_from_latents(latents))
         count = torch.tensor(float(found.log_probs.numel()), device=mean.device)
-        # A row without a target is no sentence: it pays for no latent.
+        # A row without targets is no sentence and has no KL.
         divergence = posterior.kl_divergence()[found.target_mask.any(1)]
         price = divergence.clamp(min=self.free_bits).sum()
         parts = {
@@ -163,7 +163,7 @@ class ELBO(LatentObjective):
             prices = self.latent.prior_log_prob(latents) - posterior.log_prob(latents)
             joint = per_token.sum(-1) + prices
             total = torch.logsumexp(joint, 0) - math.log(self.samples)
-            # Tokens at the points that explain the sentence; what is left belongs to no token.
+            # Token terms at points weighted by their posterior; the remainder belongs to no token.
             per_token = (torch.softmax(joint, 0)[..., None] * per_token).sum(0)
             whole = total - per_token.sum(-1)
         nothing = view.lengths == 0
@@ -172,7 +172,7 @@ class ELBO(LatentObjective):
         )
 
     def _reconstructions(self, network: LatentNetwork, view: View, latents: Tensor) -> Tensor:
-        """(S, B, T) log p(s_t | s_<t, z) for latents (S, B, L), some points at a time."""
+        """(S, B, T) log p(s_t | s_<t, z) for latents (S, B, L), in chunks of points."""
         group = max(1, POSITIONS_PER_CHUNK // max(1, view.inputs.numel()))
         found = []
         for some in latents.split(group):
@@ -210,7 +210,7 @@ class ELBO(LatentObjective):
 
 
 def _repeated(view: View, times: int) -> View:
-    """The rows of a view over and over."""
+    """Repeat the rows of a view."""
     assert view.targets is not None
     return replace(
         view,

@@ -1,10 +1,10 @@
-"""Three ways from the energies of places to that of a text with a template and blanks (000).
+"""Energy pooling: from per-position energies to the energy of a text with a template and blanks.
 
     甲甲的首都是乙乙:  的首都是 is the template, 甲甲 and 乙乙 are blanks, filled with candidates.
 
-Where no template is told, as when whole texts are scored, every place is a blank, and the three
-are one and the same sum. Training has no template either: the place that is corrupted is the blank
-and the rest of the text its template, in the text itself and in what was made of it.
+Without a template, as when whole texts are scored, every position is a blank, and the three
+poolings are the same sum. In training the corrupted position is the blank and the rest of the text
+its template, in the data and in its corruptions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lmlab.core.attention_mask import (
 
 @dataclass(frozen=True)
 class AllPositionsPooling:
-    """1. Template and blanks together: E = Σ_t e_t, every place seeing every other."""
+    """Sum over template and blanks: E = Σ_t e_t, with full attention."""
 
     def attention_mask(self, blanks: Tensor) -> AttentionMask:
         return FullMask()
@@ -33,7 +33,7 @@ class AllPositionsPooling:
 
 @dataclass(frozen=True)
 class BlanksPooling:
-    """2. E = Σ_{t blank} e_t: the template is seen, and sees, but its energy is masked out."""
+    """Sum over blanks: E = Σ_{t blank} e_t; the template takes part in attention only."""
 
     def attention_mask(self, blanks: Tensor) -> AttentionMask:
         return FullMask()
@@ -44,11 +44,11 @@ class BlanksPooling:
 
 @dataclass(frozen=True)
 class IsolatedTemplatePooling:
-    """3. E = Σ_t e_t, where the template sees only itself, so that its energy stands still.
+    """Isolated template: E = Σ_t e_t, the template attends only to itself and is constant.
 
-    Its forward pass does not depend on the candidates, and what it adds is a number c(template):
-    that one is trained, and is to the conditional p(blanks | template) what NCE's learned
-    normaliser is (Gutmann and Hyvärinen 2010).
+    Its forward pass does not depend on the candidates, and it contributes a learned constant
+    c(template), which plays the role of NCE's learned normaliser for p(blanks | template) (Gutmann
+    and Hyvärinen 2010).
     """
 
     def attention_mask(self, blanks: Tensor) -> AttentionMask:

@@ -1,4 +1,4 @@
-"""Masked tokens with the mentions of entities around them, and which entity each names."""
+"""Entity linking with masked language modelling (KnowBert): linking losses and their objective."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from lmlab.objectives.masking.token_masking import (
 )
 
 LinkingLoss = Callable[[Tensor, Tensor], Tensor]
-"""From the scores (K, C) of K mentions, -inf where there is no candidate, and the place (K,) of the
-true one among them, to (K,) losses."""
+"""From candidate scores (K, C) of K mentions, -inf where there is no candidate, and the index (K,)
+of the gold one, to (K,) losses."""
 
 
 @dataclass(frozen=True)
 class SoftmaxLinkingLoss:
-    """-log(exp ψ_g / Σ_k exp ψ_k) for each mention (Peters et al. 2019)."""
+    """Softmax linking loss: -log(exp ψ_g / Σ_k exp ψ_k) per mention (Peters et al. 2019)."""
 
     def __call__(self, scores: Tensor, gold: Tensor) -> Tensor:
         log_probs = torch.log_softmax(scores, -1)
@@ -46,23 +46,23 @@ class SoftmaxLinkingLoss:
 
 @dataclass(frozen=True)
 class MarginLinkingLoss:
-    """max(0, γ - ψ_g) + Σ_{k≠g} max(0, γ + ψ_k) for each mention (Peters et al. 2019).
+    """Max-margin linking loss: max(0, γ - ψ_g) + Σ_{k≠g} max(0, γ + ψ_k) per mention.
 
-    004 has the sum inside of the first maximum, where a true entity that scores high would pay for
-    false ones that do too.
+    Peters et al. 2019. The sum stays outside the first maximum: inside it, a high-scoring gold
+    entity would offset high-scoring negatives.
     """
 
     margin: float = 0.2
 
     def __call__(self, scores: Tensor, gold: Tensor) -> Tensor:
         right = scores.gather(-1, gold[:, None])
-        # What is no candidate has minus infinity, and costs nothing.
+        # Missing candidates score minus infinity, and cost nothing.
         wrong = (self.margin + scores).clamp(min=0).scatter(-1, gold[:, None], 0.0)
         return (self.margin - right).clamp(min=0).squeeze(-1) + wrong.sum(-1)
 
 
 def linking_loss(measure: LinkingLoss, scores: Tensor, spans: MentionSpans) -> Loss:
-    """Over the mentions whose entity is told and among their candidates, and how many they are."""
+    """Loss over the mentions whose gold entity is among their candidates, and their number."""
     matches = (spans.candidates == spans.entities[:, None]) & (spans.entities != NO_ENTITY)[:, None]
     asked = matches.any(-1)
     gold = matches[asked].long().argmax(-1) if bool(asked.any()) else spans.rows[:0]
@@ -71,13 +71,13 @@ def linking_loss(measure: LinkingLoss, scores: Tensor, spans: MentionSpans) -> L
 
 
 class EntityLinkingMLM(BERTObjective):
-    """-Σ_{t hidden} log p(s_t | what is shown) + Σ_{m told} L_EL(m) (Peters et al. 2019).
+    """KnowBert: -Σ_{t masked} log p(s_t | visible) + Σ_{m gold} L_EL(m) (Peters et al. 2019).
 
-    Mentions are found in the clean text by the lexicon, but for what is hidden: a mention with a
-    hidden token is none. (The paper keeps it with a [MASK] entity as its candidate, which tells
-    that the hidden word is in the lexicon, and where a name of several words begins and ends.) So
-    views are the same in training and where blanks are filled in. While `alone`, training loses by
-    the linking alone.
+    Mentions are found in the clean text by the lexicon; a mention with a masked token is dropped.
+    (The paper keeps it with a [MASK] entity as its candidate, which reveals that the masked word is
+    in the lexicon, and where a name of several words begins and ends.) So views are the same in
+    training and when blanks are filled. While `linking_only`, the training loss is the linking loss
+    alone.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class EntityLinkingMLM(BERTObjective):
         return replace(super().fill_view(batch, masked), spans=self.find(batch, masked))
 
     def find(self, batch: Batch, hidden: Tensor) -> MentionSpans:
-        """The mentions of a clean batch that have no place of `hidden` (B, T) in them."""
+        """The mentions of a clean batch without any masked position of `hidden` (B, T)."""
         return self.lexicon.find(batch, maskable_positions(batch, self.vocabulary) & ~hidden)
 
     def loss(
@@ -120,7 +120,7 @@ class EntityLinkingMLM(BERTObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """Of the hidden tokens and of the mentions that are told, for each hidden token."""
+        """MLM loss plus linking loss, per masked token."""
         view = self.view(batch, generator=generator)
         hidden = network.hidden(view, state)
         linked = self._linked(view, hidden)
@@ -136,12 +136,12 @@ class EntityLinkingMLM(BERTObjective):
         return linking_loss(self.linking, found["scores"], view.spans)
 
     def capture_internals(self, network: Network, batch: Batch) -> dict[str, Capture]:
-        """How sure each mention of the clean text is of its candidates."""
+        """Candidate weights of each mention of the clean text."""
         view = self.fill_view(batch, torch.zeros_like(batch.tokens, dtype=torch.bool))
         [found] = network.hidden(view).memory_outputs.values()
         spans = view.spans
         assert spans is not None
-        # Of mentions with the same first word the longest, which comes last.
+        # Of mentions with the same first word, the longest, which comes last.
         longest = torch.ones_like(spans.rows, dtype=torch.bool)
         longest[:-1] = (spans.rows.diff() != 0) | (spans.first.diff() != 0)
         places = torch.stack([spans.rows[longest], spans.first[longest]], -1)
@@ -159,7 +159,7 @@ class EntityLinkingMLM(BERTObjective):
 
 
 def _by_entity(candidates: Tensor, weights: Tensor, entities: int) -> Tensor:
-    """(M, N) weights (M, C) of candidates (M, C) at their entities, nan at all others."""
+    """(M, N) weights (M, C) of candidates (M, C) scattered to their entities, nan elsewhere."""
     real = candidates != NO_ENTITY
     shares = weights.new_full((len(candidates), entities), torch.nan)
     shares[real.nonzero()[:, 0], candidates[real]] = weights.detach()[real]

@@ -1,4 +1,4 @@
-"""Masked words and mentions, and what is asked of memories (Févry et al., Verga et al. 2020)."""
+"""Mention masking with memory losses (Entities as Experts, Facts as Experts)."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 
 class EntityMaskingObjective(MaskedLMObjective):
-    """-Σ_{t hidden} log p(s_t | what is shown), and the losses of the memories between the layers.
+    """Mention masking: -Σ_{t masked} log p(s_t | visible), plus the memory layers' losses.
 
-    Of the mentions that the corpus tells, `mention_rate` are hidden whole, always behind the mask
-    symbol, so that the memory is asked by the context alone; of the other tokens `rate`, as BERT
-    hides them. To the masked words are added, each a cross-entropy:
+    A share `mention_rate` of the annotated mentions is masked whole, always by the mask token, so
+    that the memory is queried by the context alone; of the other tokens `rate`, as in BERT (Févry
+    et al. 2020, Verga et al. 2020). Added to the MLM loss, each a cross-entropy:
 
-    - mentions: of every place, whether a mention begins, goes on, or there is none; `rate` times,
-      so that all places together weigh about as much as the hidden ones;
+    - mentions: BIO tag of every position (begin, inside, outside), weighted by `rate`, so that all
+      positions together weigh about as much as the masked ones;
     - linking, prediction: the entity of each mention, by the memory and by the last layer;
-    - facts: that a hidden mention looks up a fact that the text speaks for, or none; answers: the
-      entity that the facts and the context give for it.
+    - facts: a masked mention retrieves a fact that the text supports, or the null fact; answers:
+      the entity predicted for it from facts and context.
 
-    A mention whose entity is not told counts for the first alone. Where the batch tells nothing of
-    mentions, the memory detects them, as in use, and only masked words are learnt.
+    A mention without a gold entity counts for the first only. Without annotated mentions, the
+    memory detects them, as in inference, and only the MLM loss is trained.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class EntityMaskingObjective(MaskedLMObjective):
     def _choose(
         self, told: Tensor, mention: Tensor, allowed: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """(B, T) bool: the places that are hidden, of a mention all or none."""
+        """(B, T) bool: the masked positions; mentions are masked whole or not at all."""
         earlier = torch.cat([torch.full_like(told[:, :1], NO_ENTITY), told[:, :-1]], 1)
         starts = ~mention | (told != earlier) | ~shift_right(mention, fill=False)
         drawn = per_example_uniform(allowed.shape, allowed.device, generator=generator)
@@ -103,7 +103,7 @@ class EntityMaskingObjective(MaskedLMObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """Of the hidden words and of what the memories are asked, for each hidden word."""
+        """MLM loss plus memory losses, per masked token."""
         view = self.view(batch, generator=generator)
         hidden = network.hidden(view, state)
         masked = weighted_cross_entropy(view, network.predict(view, hidden))
@@ -117,7 +117,7 @@ class EntityMaskingObjective(MaskedLMObjective):
 
 
 def memory_losses(view: View, found: Mapping[str, Tensor], *, linking: str) -> dict[str, Loss]:
-    """What a memory should have found of a view that tells its mentions; nothing where none is."""
+    """Memory losses of a view with annotated mentions; empty where there are none."""
     if view.spans is None:
         return {}
     losses, told = {}, view.spans.entities != NO_ENTITY
@@ -137,14 +137,14 @@ def memory_losses(view: View, found: Mapping[str, Tensor], *, linking: str) -> d
 
 
 def mention_detection_loss(view: View, spans: MentionSpans, log_probs: Tensor) -> Loss:
-    """Minus the log-probability (B, T, 3) of the right tag at every real place."""
+    """Cross-entropy of the BIO tags (B, T, 3) over all real positions."""
     tags = bio_tags(spans, *log_probs.shape[:2])
     real = torch.arange(tags.shape[1], device=tags.device) < view.lengths[:, None]
     return negative_log_likelihood(log_probs[real], tags[real])
 
 
 def negative_log_likelihood(log_probs: Tensor, chosen: Tensor) -> Loss:
-    """Minus the log-probabilities (N, C) of what was chosen (N,)."""
+    """Negative log-likelihood: minus log-probabilities (N, C) at the targets (N,)."""
     return sum_losses(-log_probs.gather(-1, chosen[:, None]).squeeze(-1))
 
 

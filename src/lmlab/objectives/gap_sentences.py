@@ -1,4 +1,4 @@
-"""Gap sentences: the encoder reads a text without its telling sentences, the decoder writes them.
+"""Gap-sentence generation (PEGASUS): salient sentences are masked, and the decoder generates them.
 
 Zhang et al. 2020, PEGASUS: Pre-training with Extracted Gap-sentences for Abstractive Summarization.
 """
@@ -23,30 +23,30 @@ from lmlab.objectives.sentence_splitting import SentenceSplitter
 
 
 class GapSelection(Protocol):
-    """Which sentences of a text are taken out."""
+    """Selects the gap sentences of a text."""
 
     def __call__(
         self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
     ) -> list[int]:
-        """The numbers of `count` of the sentences, each given by its tokens, in rising order."""
+        """Indices of `count` of the sentences, each given by its tokens, ascending."""
         ...
 
 
 def rouge_1_f1(chosen: Counter[int], rest: Counter[int]) -> float:
-    """ROUGE-1 F1 of two bags of tokens: 2PR/(P + R), overlap = Σ_w min of both counts,
-    P = overlap / tokens chosen, R = overlap / tokens of the rest (Lin 2004)."""
+    """ROUGE-1 F1 of two bags of tokens: 2PR/(P + R), overlap = Σ_w min of both counts, P = overlap
+    / tokens chosen, R = overlap / tokens of the rest (Lin 2004)."""
     overlap = (chosen & rest).total()
     tokens = chosen.total() + rest.total()
-    # 2PR/(P + R) with P and R written out.
+    # 2PR/(P + R) simplified.
     return 2 * overlap / tokens if tokens else 0.0
 
 
 @dataclass(frozen=True)
 class IndependentSelection:
-    """The sentences that score highest, each alone: ROUGE-1 F1 of it against all the others (Ind).
+    """Independent selection (Ind): the sentences with the highest ROUGE-1 F1 against all others.
 
-    `unique` counts each word of a side once (Uniq), else as often as it stands there (Orig). Of
-    equal ones the earlier is taken.
+    `unique` counts each token of a side once (Uniq), else with its multiplicity (Orig). Ties go to
+    the earlier sentence.
     """
 
     unique: bool = False
@@ -62,8 +62,8 @@ class IndependentSelection:
 
 @dataclass(frozen=True)
 class SequentialSelection:
-    """One after another the sentence that raises the score of all chosen most (Seq): ROUGE-1 F1 of
-    the chosen ones together against those that are left."""
+    """Sequential selection (Seq): greedily add the sentence that most raises ROUGE-1 F1 of the
+    selected sentences against the remaining ones."""
 
     unique: bool = False
 
@@ -82,7 +82,7 @@ class SequentialSelection:
 
 @dataclass(frozen=True)
 class RandomSelection:
-    """Any of the sentences, all as likely."""
+    """Random selection: uniform over the sentences."""
 
     def __call__(
         self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
@@ -92,7 +92,7 @@ class RandomSelection:
 
 @dataclass(frozen=True)
 class LeadSelection:
-    """The first sentences of the text."""
+    """Lead selection: the first sentences of the text."""
 
     def __call__(
         self, sentences: Sequence[np.ndarray], count: int, *, random: np.random.Generator
@@ -111,14 +111,14 @@ GAP_SELECTIONS: dict[str, GapSelection] = {
 
 
 def make_gap_selection(name: str) -> GapSelection:
-    """One of the paper's ways to choose gap sentences, by its name."""
+    """One of the paper's gap-sentence selections, by name."""
     if name not in GAP_SELECTIONS:
         raise unknown_name("choice of gap sentences", name, GAP_SELECTIONS)
     return GAP_SELECTIONS[name]
 
 
 def gap_selection_score(chosen: Sequence[int], bags: Sequence[Counter[int]], unique: bool) -> float:
-    """ROUGE-1 F1 of the chosen sentences, joined, against the rest of the text, joined."""
+    """ROUGE-1 F1 of the selected sentences, joined, against the rest of the text, joined."""
     inside: Counter[int] = Counter()
     outside: Counter[int] = Counter()
     for number, bag in enumerate(bags):
@@ -129,12 +129,12 @@ def gap_selection_score(chosen: Sequence[int], bags: Sequence[Counter[int]], uni
 
 
 class GapSentenceGeneration(DenoisingObjective):
-    """-log p(gap sentences | text with one mask symbol in the place of each).
+    """GSG: -log p(gap sentences | text with one mask token for each).
 
-    A share `rate` of a text's sentences is taken out, rounded, at least one and not all; the
-    decoder writes them one after another, and the end. End marks don't count for ROUGE. A text of
-    one sentence is cut into stretches of `segment_length` tokens (two halves, if it is no longer
-    than that), which stand for sentences; of a single token nothing is shown.
+    A share `rate` of a text's sentences is masked, rounded, at least one and not all; the decoder
+    generates them one after another, then the end token. End marks don't count for ROUGE. A text of
+    one sentence is cut into chunks of `segment_length` tokens (two halves, if it is no longer than
+    that) as pseudo-sentences; a single token is masked.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class GapSentenceGeneration(DenoisingObjective):
     def corrupt(
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
-        """What the source shows of a text, and the places of the gap sentences, in order."""
+        """The source with gap sentences masked, and their positions, in order."""
         parts = self.split_sentences(tokens)
         if len(parts) < 2:
             return self.corrupt_fully(tokens)
@@ -178,8 +178,7 @@ class GapSentenceGeneration(DenoisingObjective):
         return source, np.concatenate([parts[number] for number in sorted(gaps)])
 
     def split_sentences(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """The places of each sentence, or of each segment_length where there is one sentence
-        only."""
+        """Positions of each sentence, or of chunks of `chunk_length` tokens if there is one."""
         parts = self.sentences.split(tokens)
         if len(parts) != 1:
             return parts

@@ -1,4 +1,4 @@
-"""Next token given an image: what an image classifier is trained for, its label being a text."""
+"""Image-conditional language modelling (ViT): next token given image patches; labels are texts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lmlab.objectives.conditional_lm import ConditionalLM
 from lmlab.objectives.objective_interfaces import ImageTextObjective
 
 BACKGROUND_INTENSITY = -1.0
-"""The intensity of a pixel 0; that of the highest number is 1."""
+"""Intensity of pixel value 0; that of the highest value is 1."""
 
 
 class ImageConditionalLM(ConditionalLM, ImageTextObjective):
-    """log p(s | x) = Σ_t log p(s_t | s_<t, x), where x is an image cut into patches.
+    """Image to text: log p(s | x) = Σ_t log p(s_t | s_<t, x), x an image cut into patches.
 
-    An image comes as the text that a batch is given: side² numbers row by row, 0 to the highest of
-    the vocabulary, which become intensities from -1 to 1. The view shows patches as vectors,
-    (B, P, patch²) with P = (side / patch)² (Dosovitskiy et al. 2021). A text that is given nothing
-    is written beside an empty image, all 0.
+    An image arrives as the condition of a batch: side² numbers row by row, from 0 to the highest of
+    the vocabulary, mapped to intensities from -1 to 1. The view shows patches as vectors, (B, P,
+    patch²) with P = (side / patch)² (Dosovitskiy et al. 2021). A text without a condition gets an
+    empty image, all 0.
     """
 
     intensity: Tensor
@@ -34,11 +34,11 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
         super().__init__(vocabulary)
         self.image_size = side
         self.patch = patch
-        # Saved with the weights: which id is which number, the tokeniser alone knows.
+        # Saved with the weights: only the tokeniser knows which id is which number.
         self.register_buffer("intensity", torch.zeros(vocabulary.size))
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Learn which ids are numbers; what is none counts as half, 0."""
+        """Record which ids are numbers; all others map to intensity 0."""
         words = {id: pieces.token(id) for id in range(self.vocabulary.size)}
         spelled = {id: parse_integer(word) for id, word in words.items()}
         numbers = {id: number for id, number in spelled.items() if number is not None}
@@ -58,11 +58,11 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
         return View(inputs=patches, lengths=lengths, attention_mask=FullMask())
 
     def decoder_prefix(self) -> tuple[int, ...]:
-        # The class token, which is <s>, stands among the patches and has been read with them.
+        # The class token, <s>, is encoded among the patches.
         return ()
 
     def _pixel_tokens(self, image: Batch) -> Tensor:
-        """(B, side²) the tokens between the start and the end symbol."""
+        """(B, side²) tokens between the start and the end token."""
         size, vocabulary = self.image_size**2, self.vocabulary
         first = int(vocabulary.start is not None)
         around = first + int(vocabulary.end is not None)

@@ -1,4 +1,4 @@
-"""Inverse cloze: a part of a text asks for the rest of it (Lee et al. 2019)."""
+"""Inverse cloze task: a span of a text is the query for the rest of it (Lee et al. 2019)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmlab.layers.per_example_rng import per_example_uniform
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuestionDocumentPairs:
-    """A question and a document made of each of B texts."""
+    """Pseudo-question and document made from each of B texts."""
 
     questions: Batch
     documents: Batch
@@ -27,11 +27,11 @@ class QuestionDocumentPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class InverseClozeTask:
-    """A random span of at most half of a text is the question, what is left of it the document.
+    """Inverse cloze: a random span of at most half of a text is the query, the rest the document.
 
-    Lee et al. take a sentence out of a passage; our texts are often one sentence, so it is words of
-    it. With probability `keep` it stays in the document as well, so that a word which both have
-    counts for something (Lee et al.: 0.1). A text of one token is a question to an empty document.
+    Lee et al. take a sentence out of a passage; our texts are often one sentence, so the span is a
+    run of its tokens. With probability `keep_rate` it also stays in the document, so that lexical
+    overlap is learned too (Lee et al.: 0.1). A text of one token is a query for an empty document.
     """
 
     vocabulary: Vocabulary
@@ -40,7 +40,7 @@ class InverseClozeTask:
     def sample(
         self, batch: Batch, *, generator: torch.Generator | None = None
     ) -> QuestionDocumentPairs:
-        """A cut of each text at random."""
+        """Sample one split of each text."""
         lengths = content_lengths(batch, self.vocabulary)
         drawn = per_example_uniform((len(batch), 3), lengths.device, generator=generator)
         most = (lengths // 2).clamp(min=1)
@@ -49,7 +49,7 @@ class InverseClozeTask:
         return self.split(batch, first, count, kept=drawn[:, 2] < self.keep_rate)
 
     def every(self, batch: Batch) -> Iterator[tuple[Tensor, QuestionDocumentPairs]]:
-        """All cuts that take half of a text out of it, with (B,) whether a text has such a one."""
+        """All splits that take half of a text, with (B,) whether a text has such a split."""
         lengths = content_lengths(batch, self.vocabulary)
         count = torch.minimum((lengths // 2).clamp(min=1), lengths)
         last = lengths - count
@@ -60,7 +60,7 @@ class InverseClozeTask:
     def split(
         self, batch: Batch, first: Tensor, count: Tensor, *, kept: Tensor
     ) -> QuestionDocumentPairs:
-        """The spans of `count` (B,) tokens from `first` (B,), counted without <s>, and the rest."""
+        """Spans of `count` (B,) tokens from `first` (B,), counted without <s>, and the rest."""
         inner, lengths = batch.tokens[:, 1:], content_lengths(batch, self.vocabulary)
         question = _taken(inner, first[:, None], count, self.vocabulary)
         gone = count.masked_fill(kept, 0)
@@ -74,7 +74,7 @@ class InverseClozeTask:
 
 
 def _taken(inner: Tensor, shift: Tensor, count: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """(B, L) the first `count` (B,) tokens, each `shift` (B, 1 or T) places further on."""
+    """(B, L) the first `count` (B,) tokens, each from `shift` (B, 1 or T) positions further on."""
     place = torch.arange(int(count.max()) if len(count) else 0, device=inner.device)
     shift = shift.expand(-1, max(shift.shape[1], len(place)))[:, : len(place)]
     inside = place < count[:, None]

@@ -1,4 +1,4 @@
-"""Joint blanks: several tokens are hidden, and what is asked is all of them together."""
+"""Joint masked language modelling: several masked tokens, predicted by their joint distribution."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 @dataclass(frozen=True, kw_only=True)
 class UniformCountMasking:
-    """In each text 1 … m places, every number as likely: with probability `spans` one run of
-    neighbours, else any set of them. m is `most` of the text, rounded, and at least one."""
+    """Uniform-count masking of 1 … m positions of each text: with probability `spans` one
+    contiguous span, else a random subset. m is `max_mask_rate` of the text, rounded, at least
+    one."""
 
     max_mask_rate: float = 1.0
     spans: float = 0.5
@@ -35,7 +36,7 @@ class UniformCountMasking:
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        # An axis of places for each, so that a row's draws do not depend on the batch's width.
+        # Sampled per row and position, so that a row's draws do not depend on the batch's width.
         drawn = per_example_uniform((len(batch), 3), allowed.device, generator=generator)
         by_place = per_example_uniform(allowed.shape, allowed.device, generator=generator)
         count = allowed.sum(1)
@@ -59,16 +60,16 @@ class JointNetwork(Network, Protocol):
         ...
 
     def joint_loss(self, view: View, *, generator: torch.Generator | None = None) -> Tensor:
-        """(B,) what is minimised for all masked positions of a text together."""
+        """(B,) the loss of all masked positions of a text together."""
         ...
 
 
 class JointMaskedLMObjective(MaskedLMObjective):
-    """-log p(all hidden tokens | what is shown): the joint likelihood of a text's blanks (000).
+    """Joint MLM: -log p(all masked tokens | visible tokens), their joint likelihood.
 
-    Hidden tokens are all <mask>, since what stands in a blank is never looked at. What the emission
-    minimises need not be the likelihood itself, where that can't be summed (Potts). Its log_prob is
-    the pseudo-log-likelihood, by one blank at a time.
+    Masked tokens are always <mask>, as the input at a masked position is never used. The emission
+    may minimise a surrogate where the likelihood has no tractable sum (Potts). log_prob is the
+    pseudo-log-likelihood, masking one token at a time.
     """
 
     def __init__(self, vocabulary: Vocabulary, choice: MaskingStrategy) -> None:
@@ -86,7 +87,7 @@ class JointMaskedLMObjective(MaskedLMObjective):
         return masked_view(batch, shown, masked)
 
     def log_prob_at(self, network: Network, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
-        """(N,) as `fill` gives them: where more is hidden than one token, the joint's marginals."""
+        """(N,) log-probabilities; the joint's marginals where more than one token is masked."""
         if torch.equal(hidden, asked) and bool((hidden.sum(1) <= 1).all()):
             return super().log_prob_at(network, batch, hidden, asked)
         assert isinstance(network, JointNetwork)
@@ -100,7 +101,7 @@ class JointMaskedLMObjective(MaskedLMObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """Of all blanks, for each hidden token."""
+        """Joint loss over all masked positions, per masked token."""
         assert isinstance(network, JointNetwork)
         view = self.view(batch, generator=generator)
         assert view.clean_positions is not None

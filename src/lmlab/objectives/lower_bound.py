@@ -1,4 +1,4 @@
-"""Lower bound: train on what never exceeds the log-probability, score by the exact one."""
+"""Lower-bound training: maximise a bound on the log-likelihood, evaluate the exact one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class LowerBoundedEmission(Protocol):
     """An emission whose log-probability has a cheap lower bound."""
 
     def log_bound(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(N,) never above `log_prob` of N targets given N hidden states (N, W)."""
+        """(N,) lower bound on the log-probability of N targets given N hidden states (N, W)."""
         ...
 
 
 class LowerBoundObjective(NextToken):
-    """Maximise Σ_t bound(s_t | s_<t) ≤ Σ_t log p(s_t | s_<t); log_prob is the right-hand side.
+    """Lower bound: maximise Σ_t bound(s_t | s_<t) ≤ Σ_t log p(s_t | s_<t), which is log_prob.
 
-    The emission gives both. The loss is minus the bound, so a training curve lies above the
-    validation's, which is exact.
+    The emission gives both. The loss is minus the bound, so the training curve lies above the exact
+    validation curve.
     """
 
     def loss(

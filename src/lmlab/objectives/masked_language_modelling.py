@@ -1,4 +1,4 @@
-"""Masked tokens: hide some, and predict them from all that is left (Devlin et al. 2019)."""
+"""Masked language modelling (BERT): predict masked tokens from the rest (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,12 @@ from lmlab.objectives.span_boundary import SpanBoundaryObjective, span_boundarie
 
 
 class BERTObjective(MaskedLMObjective):
-    """-Σ_{t hidden} log p(s_t | what is shown): `choice` says which, `replacement` what is shown.
+    """MLM: -Σ_{t masked} log p(s_t | input); `choice` selects targets, `replacement` their input.
 
-    The whole text is fed, <s> and </s> with it, and every place sees every other. What more there
-    may be: `repeats` hides a text in a few ways only (static masking); `full_sentences` feeds
-    several texts at once; `pairs` feeds one as two segments with a question about them, `boundary`
-    asks for hidden spans from outside, and their losses are added; `units` are what learns of the
-    tokeniser, and where they are mentions the view tells them.
+    The input is the whole text with <s> and </s>, with bidirectional attention. Options: `repeats`
+    is static masking; `full_sentences` packs several texts into one input; `pairs` splits a text
+    into two segments and adds a pair loss (NSP, SOP); `boundary` adds the span-boundary loss;
+    `units` are words or mentions, set up with the tokeniser; mentions are recorded in the view.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class BERTObjective(MaskedLMObjective):
         self.units = units
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Told before training what the tokens look like."""
+        """Receive the tokeniser before training."""
         if self.units is not None:
             self.units.setup_tokenizer(pieces)
 
@@ -81,7 +80,7 @@ class BERTObjective(MaskedLMObjective):
         mentions = None
         if isinstance(self.units, MentionUnits):
             mentions = self.units.mention_ids(batch, maskable_positions(batch, self.vocabulary))
-        # Hidden first, put together then: so a text is hidden the same way wherever it stands.
+        # Mask first, then pack: the mask of a text does not depend on the packing.
         arranging = self.pairs or self.full_sentences
         if arranging is not None:
             return _arranged_view(arranging.pack(batch, generator=generator), drawn, mentions)
@@ -108,7 +107,7 @@ class BERTObjective(MaskedLMObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """Of the hidden tokens, and of what is asked besides, for each hidden token."""
+        """MLM loss plus auxiliary losses, per masked token."""
         view = self.view(batch, generator=generator)
         hidden = network.hidden(view, state)
         found = weighted_cross_entropy(view, network.predict(view, hidden))
@@ -120,7 +119,7 @@ class BERTObjective(MaskedLMObjective):
         return Loss(total, found.count, parts), hidden.state
 
     def explain(self, view: View) -> tuple[str, ...]:
-        """What is asked of the first row as a whole, and what is asked from outside of spans."""
+        """The pair label of the first row, and its span-boundary targets."""
         told = []
         if self.pairs is not None and view.labels is not None:
             told.append(self.pairs.explain(int(view.labels[0])))
@@ -129,11 +128,11 @@ class BERTObjective(MaskedLMObjective):
         return tuple(filter(None, told))
 
     def mention_name(self, id: int) -> str:
-        """The name that a view's mention has in the lexicon, where it is of the lexicon."""
+        """The lexicon name of a mention in a view, if it comes from the lexicon."""
         return self.units.name(id) if isinstance(self.units, MentionUnits) else str(id)
 
     def boundary_positions(self, view: View) -> dict[int, tuple[int, ...]]:
-        """By place of the first row that is asked from outside of its span, the span's two ends."""
+        """Boundary positions of the span, by position of the first row's span-boundary targets."""
         if self.boundary is None:
             return {}
         before, behind, asked = (each[0].tolist() for each in span_boundaries(view))
@@ -145,7 +144,7 @@ class BERTObjective(MaskedLMObjective):
 
 
 def masked_view(batch: Batch, shown: Tensor, hidden: Tensor) -> View:
-    """`shown` (B, T) fed, and the clean tokens asked at the places that are `hidden` (B, T)."""
+    """Inputs `shown` (B, T), with the clean tokens as targets at the positions `hidden` (B, T)."""
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     return View(
         inputs=shown,
@@ -157,7 +156,7 @@ def masked_view(batch: Batch, shown: Tensor, hidden: Tensor) -> View:
 
 
 def _arranged_view(arranged: RepackedBatch, drawn: MaskedBatch, mentions: Tensor | None) -> View:
-    """What was drawn for a clean batch, as its texts stand in another one."""
+    """The masked clean batch, rearranged into a packed batch."""
     shown = arranged.take(drawn.inputs, fill=arranged.batch.tokens)
     chosen = arranged.take(drawn.masked, fill=False)
     return replace(

@@ -1,4 +1,4 @@
-"""Noise-contrastive estimation: tell the token that came from k tokens of noise."""
+"""Noise-contrastive estimation (NCE): classify the target against k noise tokens."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lmlab.objectives.noise_sampling import NoiseSampledLoss
 
 
 class NoiseContrastiveEstimation(NoiseSampledLoss):
-    """loss = -log σ(Δ(w)) - Σ_j log σ(-Δ(w_j)),  Δ(w) = s(w | h) - log Z - log(k q(w)).
+    """NCE: -log σ(Δ(w)) - Σ_j log σ(-Δ(w_j)),  Δ(w) = s(w | h) - log Z - log(k q(w)).
 
-    Gutmann and Hyvärinen 2010; Mnih and Teh 2012; 002 §3.4.3.1. Δ is the log-odds that w came from
-    the data and not from the k tokens w_j drawn from q; at the optimum s(w | h) - log Z is
-    log p(w | h), normalised by itself, so the sum over the vocabulary is never taken. Z is fixed
-    (log Z = 0) or one learned number for all contexts. With normalised scores the expected gradient
-    is maximum likelihood's with each token's term times k q / (k q + p), which tends to one with k.
-    Cost of the output layer: N (1 + k) W a step instead of N V W.
+    Gutmann and Hyvärinen 2010; Mnih and Teh 2012. Δ is the log-odds that w came from the data and
+    not from the k tokens w_j ~ q; at the optimum s(w | h) - log Z = log p(w | h), self-normalised,
+    so the sum over the vocabulary is never computed. Z is fixed (log Z = 0) or one learned number
+    for all contexts. With normalised scores the expected gradient is maximum likelihood's with each
+    token's term times k q / (k q + p), which tends to one with k. Cost of the output layer: N (1 +
+    k) W per step instead of N V W.
     """
 
     log_z: Tensor

@@ -1,7 +1,6 @@
-"""Negative sampling: tell the word that stands in a place from words drawn at random.
+"""Negative sampling (word2vec): classify the word at a position against random noise words.
 
-Mikolov et al. 2013 (word2vec). For each word w of a text with its surroundings c, and k words v_i
-drawn from the noise law q:
+Mikolov et al. 2013. For each word w of a text with context c, and k noise words v_i ~ q:
 
     loss = -log σ(score(w, c)) - Σ_i log σ(-score(v_i, c))
 """
@@ -31,16 +30,16 @@ from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 
 class NegativeSampling(MaskedLMObjective):
-    """Words against noise, given the words at most `window` away in the same sentence.
+    """Skip-gram or CBOW with negative sampling, over contexts of at most `window` words.
 
-    In training frequent words are left out first (see `UnigramDistribution`), so that a window
-    reaches further; each window is shrunk to 1 … `window` at random, which weighs near words more;
-    or, where `random_contexts` is given, that many words of the whole window are drawn, as 002 has
-    it. The noise is shared by all readings of a place. Where noise hits the right word it stays: it
-    is what makes the optimum a probability and not odds (word2vec skips it, alike for many words).
+    In training, frequent words are subsampled first (see `UnigramDistribution`), which widens the
+    effective window; each window is shrunk to 1 … `window` at random, which weights near words
+    more; or, with `random_contexts`, that many words of the full window are sampled. All contexts
+    of a position share its noise. Noise that equals the target is kept: it makes the optimum a
+    probability and not odds (word2vec skips it; for large vocabularies it hardly matters).
 
-    `log_prob` is a pseudo-log-likelihood: Σ_t log p(s_t | the whole window around t), with p as of
-    `Word2VecEmission`, over all tokens but the end symbol. Cost: one pass.
+    `log_prob` is a pseudo-log-likelihood: Σ_t log p(s_t | the full window around t), with p from
+    `Word2VecEmission`, over all tokens but the end token. Cost: one pass.
     """
 
     kind: ClassVar[ScoreKind] = "pseudo"
@@ -60,7 +59,7 @@ class NegativeSampling(MaskedLMObjective):
         self.unigram.count(tokens)
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
-        """What is left of the text, each word seeing those of its own window; none sees itself."""
+        """The subsampled text; each word attends to its window, none to itself."""
         kept = self.unigram.keep_probabilities().to(batch.tokens.device)[batch.tokens]
         words = (_rand(kept, generator) < kept) & batch.mask()
         reach: Tensor | int = self.window
@@ -73,14 +72,14 @@ class NegativeSampling(MaskedLMObjective):
         return _asking(batch, seen, words & seen.any(-1))
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """Each place sees the words of the whole window around it that are not masked."""
+        """Each position attends to the unmasked words of the full window around it."""
         words = self.unigram.is_word[batch.tokens] & batch.mask() & ~masked
         return _asking(batch, self._near(batch, words, words | masked, self.window), masked)
 
     def _near(self, batch: Batch, words: Tensor, counted: Tensor, reach: Tensor | int) -> Tensor:
-        """(B, T, T) who sees whom of `words`: distance is in `counted` places, in one sentence."""
+        """(B, T, T) attention mask over `words`; distance in `counted` positions of a sentence."""
         rank = counted.cumsum(1)
-        # A place that is not counted stands between two that are.
+        # A position that is not counted lies between two that are.
         rank = torch.where(counted, 2 * rank, 2 * rank + 1)
         sentence = self.unigram.is_boundary[batch.tokens].cumsum(1)
         apart = (rank[:, :, None] - rank[:, None, :]).abs()
@@ -96,7 +95,7 @@ class NegativeSampling(MaskedLMObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """For each reading of a place: one for CBOW, one for each word around for skip-gram."""
+        """Loss per prediction: one per position for CBOW, one per context word for skip-gram."""
         view = self.view(batch, generator=generator)
         assert view.targets is not None
         places = view.targets != NO_TARGET
@@ -116,7 +115,7 @@ class NegativeSampling(MaskedLMObjective):
         asked = batch.targets_mask()
         if self.unigram.vocabulary.end is not None:
             asked = asked & (batch.tokens != self.unigram.vocabulary.end)
-        # No place sees itself, so that nothing needs hiding.
+        # No position attends to itself, so nothing needs masking.
         words = self.unigram.is_word[batch.tokens] & batch.mask()
         view = _asking(batch, self._near(batch, words, words, self.window), asked)
         found = network.target_log_probs(view).to_dense()
@@ -126,7 +125,7 @@ class NegativeSampling(MaskedLMObjective):
 def negative_sampling_loss(
     emission: Word2VecEmission, contexts: Tensor, targets: Tensor, noise: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(N, J) losses and which of them count, of targets (N,) against noise (N, k)."""
+    """(N, J) losses and their mask, of targets (N,) against noise (N, k)."""
     scores, present = emission.combined_scores(contexts, torch.cat([targets[:, None], noise], 1))
     return F.softplus(-scores[..., 0]) + F.softplus(scores[..., 1:]).sum(-1), present
 
@@ -137,9 +136,9 @@ def _emission(network: Network) -> Word2VecEmission:
 
 
 def _asking(batch: Batch, seen: Tensor, asked: Tensor) -> View:
-    """The clean text, from which each place of `asked` (B, T) is predicted by what it has seen.
+    """The clean text, with each position of `asked` (B, T) predicted from those in its mask.
 
-    What predicts a place is not what is fed there: so it is a second stream's visibility too.
+    The prediction does not use the input at its own position: the query stream has the same mask.
     """
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     return View(
@@ -153,7 +152,7 @@ def _asking(batch: Batch, seen: Tensor, asked: Tensor) -> View:
 
 
 def _some(seen: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """At most `count` of the true entries of each row, drawn at random."""
+    """At most `count` of the true entries of each row, sampled at random."""
     keys = _rand(seen, generator).masked_fill(~seen, -1.0)
     best = keys.topk(min(count, seen.shape[-1]), dim=-1).indices
     return torch.zeros_like(seen).scatter(-1, best, True) & seen

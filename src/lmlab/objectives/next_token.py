@@ -1,4 +1,4 @@
-"""Next token: predict every token from those before it."""
+"""Next-token prediction (causal language modelling)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lmlab.core.view import View, causal_view
 
 
 class NextToken(Objective):
-    """log p(s) = Σ_t log p(s_t | s_<t): maximum likelihood, left to right.
+    """Causal LM: log p(s) = Σ_t log p(s_t | s_<t); maximum likelihood, left to right.
 
-    The tokens at places 0 … T-2 are shown and those at 1 … T-1 predicted; place 0 (the start
-    symbol, or the last token of the text before) is context alone.
+    Inputs are the tokens at positions 0 … T-2, targets those at 1 … T-1; position 0 (the start
+    token, or the last token of the previous segment) is context only.
     """
 
     kind: ClassVar[ScoreKind] = "exact"

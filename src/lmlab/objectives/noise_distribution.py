@@ -1,4 +1,4 @@
-"""Noise: the law by which tokens are drawn to tell those of the data from."""
+"""Noise distribution of sampled losses: smoothed unigram frequencies."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 from lmlab.core.vocabulary import Vocabulary
 
 COUNT_CHUNK = 1 << 24
-"""Tokens that are counted at once, so that a corpus on disk stays there."""
+"""Tokens counted at once, so that a corpus on disk is never loaded whole."""
 WEIGHT_RESOLUTION = 1 << 20
-"""Weights are whole numbers of such parts of one: powers of counts keep six digits."""
+"""Weights are integer multiples of 1 / this: powers of counts keep six digits."""
 
 RANDOM_RANGE = 1 << 62
 """Range of uniform integers, reduced modulo the total weight: a relative bias of total / 2^64."""
 
 
 class NoiseDistribution(nn.Module):
-    """q(w) ∝ n(w)^power, n(w) the times that w is predicted in the training split, at least once.
+    """Noise q(w) ∝ n(w)^power, n(w) the count of w among the training targets, at least 1.
 
-    Power 1 is the unigram law, 0 the uniform one, 0.75 word2vec's (Mikolov et al. 2013). A token
-    that was never seen counts once: what noise never draws would keep the score it began with.
-    Until the data is met all tokens count alike. Weights are whole numbers, kept as running sums,
-    so that a draw costs O(log V) and a probability two look-ups: no step goes over the vocabulary.
+    Power 1 is the unigram distribution, 0 the uniform one, 0.75 word2vec's (Mikolov et al. 2013).
+    Unseen tokens count once: a token never sampled as noise would keep its initial score. Before
+    the data is counted q is uniform. Weights are integers, stored as cumulative sums: sampling
+    costs O(log V), a probability two look-ups, and no step iterates over the vocabulary.
     """
 
     cumulative: Tensor
@@ -37,7 +37,7 @@ class NoiseDistribution(nn.Module):
         self.count(np.zeros(0, dtype=np.int64))
 
     def count(self, tokens: NDArray[np.generic]) -> None:
-        """Take the law from the ids of a text."""
+        """Estimate the distribution from the token ids of a text."""
         counts = np.zeros(self.vocabulary.size, dtype=np.int64)
         for first in range(0, len(tokens), COUNT_CHUNK):
             part = np.asarray(tokens[first : first + COUNT_CHUNK], dtype=np.int64)
@@ -49,7 +49,7 @@ class NoiseDistribution(nn.Module):
         self.cumulative.copy_(torch.from_numpy(weights.astype(np.int64).cumsum()))
 
     def sample(self, shape: tuple[int, ...], *, generator: torch.Generator | None = None) -> Tensor:
-        """Token ids of a shape, drawn wherever the generator lives."""
+        """Sample token ids of a shape, on the generator's device."""
         here = self.cumulative.device
         home = here if generator is None else generator.device
         total = int(self.cumulative[-1])
@@ -60,7 +60,7 @@ class NoiseDistribution(nn.Module):
         return torch.searchsorted(self.cumulative, drawn, right=True)
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """log q of each token, of the shape of `tokens`; -inf where one is never predicted."""
+        """log q of each token, in the shape of `tokens`; -inf for tokens never predicted."""
         until = self.cumulative[tokens]
         before = torch.where(tokens > 0, self.cumulative[(tokens - 1).clamp(min=0)], 0)
         share = (until - before).to(torch.get_default_dtype()) / self.cumulative[-1]

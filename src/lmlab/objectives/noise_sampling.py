@@ -1,4 +1,4 @@
-"""Sampled losses: a few drawn tokens stand for the whole vocabulary while a softmax trains."""
+"""Sampled losses: train a softmax on a few noise tokens instead of the whole vocabulary."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from lmlab.objectives.noise_distribution import NoiseDistribution
 class NoiseSampledLoss(SampledLoss):
     """A softmax trained on the scores of the target and of k noise tokens, (N, 1 + k) of them.
 
-    Noise is drawn for each place, or once for all places of a batch where it is `shared`: a matrix
-    product instead of N · k vectors looked up, so k can be far larger. The system's log_prob is
-    still the softmax over all tokens, exact wherever training left its normaliser. Biases of the
-    output start at the log-frequencies of the training split, so that the normaliser starts near 1.
+    Noise is sampled per position, or once per batch if `shared`: a matrix product instead of N · k
+    vector look-ups, so k can be far larger. The model's log_prob remains the full softmax, exact
+    whatever the normaliser is after training. Output biases are initialised to the log-frequencies
+    of the training split, so that the normaliser starts near 1.
     """
 
     def __init__(self, noise: NoiseDistribution, *, samples: int, shared: bool) -> None:
@@ -91,9 +91,9 @@ class NoiseSampledLoss(SampledLoss):
 
 
 def log_normalisers(network: Network, view: View) -> Predictions:
-    """log Z(h) = log Σ_w exp s(w | h) at each predicted place: s less the log-probability.
+    """log Z(h) = log Σ_w exp s(w | h) at each predicted position: s minus the log-probability.
 
-    Over all tokens, so as costly as the softmax; in evaluation mode, where nothing is dropped.
+    Sums over all tokens, so it costs as much as the softmax; in evaluation mode, without dropout.
     """
     hidden = network.hidden(view)
     normalised = network.predict(view, hidden)

@@ -1,4 +1,4 @@
-"""Base classes of objectives, one for each family of models that can be trained by them."""
+"""Base classes of training objectives, one for each family of models."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ from lmlab.objectives.masking.pseudo_likelihood import (
 )
 
 NOISE_LABEL, DATA_LABEL = 0, 1
-"""What is told of a text: that it was made up, or that it is one of the data."""
+"""Labels of a text: noise or data."""
 
 
 class TwoStreamObjective(Objective):
-    """An objective for which the tokens of a text may come in any order."""
+    """Permutation objectives: the tokens of a text may be predicted in any order."""
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """The batch with the places of `masked` (B, T) last in the order, and those asked."""
+        """The batch with the positions of `masked` (B, T) last in the order, and predicted."""
         raise TypeError(f"{type(self).__name__} does not define fill_view")
 
     def content_view(self, batch: Batch) -> View:
-        """The whole text at once and nothing asked, as in fine-tuning."""
+        """The whole text with full attention and no targets, as in fine-tuning."""
         raise TypeError(f"{type(self).__name__} does not define content_view")
 
     def segments(self, tokens: Tensor) -> Tensor:
-        """(B, T) the segments of texts from their place 0 on."""
+        """(B, T) segment ids of texts, from position 0 on."""
         raise TypeError(f"{type(self).__name__} does not define segments")
 
 
 class ReplacedTokenDetectionObjective(Objective):
-    """An objective that lets its own generator replace tokens, and trains a network to find them.
+    """Replaced token detection: a generator replaces tokens, and a discriminator detects them.
 
-    The detector is no distribution over texts; the generator has the pseudo-log-likelihood of a
-    masked model, and that is the log_prob.
+    The discriminator is no distribution over texts; log_prob is the generator's
+    pseudo-log-likelihood as a masked language model.
     """
 
     kind: ClassVar[ScoreKind] = "pseudo"
     generator: Assembly
-    """The masked model that the replacements are drawn from, trained along; its loss is the part
-    `masked` of the objective's."""
+    """The masked LM that replacements are sampled from, trained jointly; its loss is the `masked`
+    part of the objective's."""
 
     def clean_view(self, batch: Batch) -> View:
-        """A text as it stands, for the detector to judge; it is aligned with the batch."""
+        """The uncorrupted text as discriminator input, aligned with the batch."""
         raise TypeError(f"{type(self).__name__} does not define clean_view")
 
     def log_prob(
@@ -79,55 +79,55 @@ class ReplacedTokenDetectionObjective(Objective):
 
 
 class EnergyPooling(Protocol):
-    """How the energies of the places of a text become one, given which of them are blanks.
+    """How per-position energies are pooled into the energy of a text, given its blanks.
 
-    What is not a blank is the template that the blanks stand in (000).
+    All other positions are the template around the blanks.
     """
 
     def attention_mask(self, blanks: Tensor) -> AttentionMask:
-        """Who may see whom, where `blanks` (B, T) are true."""
+        """The attention mask, where `blanks` (B, T) are true."""
         ...
 
     def energy_mask(self, blanks: Tensor, real: Tensor) -> Tensor:
-        """(B, T) the places whose energy counts; `real` (B, T) are those that hold a token."""
+        """(B, T) positions whose energy counts; `real` (B, T) are those that hold a token."""
         ...
 
 
 class EnergyObjective(Objective):
-    """An objective that tells data from texts that were made up, by an energy of the whole text.
+    """Noise-contrastive training of a text's energy: classify data against noise texts.
 
-    Its view holds both, with one target a row: DATA or OTHER, asked at the row's blank.
+    The view holds both, with one target per row, DATA_LABEL or NOISE_LABEL, at the row's blank.
     """
 
     kind: ClassVar[ScoreKind] = "unnormalised"
     pooling: EnergyPooling
     negatives: int
-    """How many texts are made up for each of the data."""
+    """Noise texts per data text."""
 
 
 class MaskedLMObjective(Objective):
-    """An objective that trains a network to predict hidden tokens from those it shows.
+    """Masked language modelling: predict masked tokens from the visible ones.
 
-    Its log_prob is the pseudo-log-likelihood of Salazar et al. 2020,
+    log_prob is the pseudo-log-likelihood of Salazar et al. 2020,
 
         PLL(s) = Σ_t log p(s_t | s without s_t),
 
-    over all tokens but the end symbol, since how long the text is is given: the end counts 0. It is
-    no log-probability: the conditionals need not come from one joint distribution. Cost: one pass
-    for each token.
+    over all tokens but the end token: the length is given, so the end scores 0. It is no
+    log-probability: the conditionals need not come from one joint distribution. Cost: one pass per
+    token.
     """
 
     kind: ClassVar[ScoreKind] = "pseudo"
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """The clean batch with the places of `masked` (B, T) hidden and asked, and no others.
+        """The clean batch with exactly the positions of `masked` (B, T) masked and predicted.
 
-        It is aligned with the batch: place t of the view is place t of the batch.
+        It is aligned with the batch: position t of the view is position t of the batch.
         """
         raise TypeError(f"{type(self).__name__} does not define fill_view")
 
     def log_prob_at(self, network: Network, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
-        """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` hidden."""
+        """(N,) log-probabilities of the tokens at `asked` (B, T), with those at `hidden` masked."""
         targets = batch.tokens.masked_fill(~asked, NO_TARGET)
         view = replace(self.fill_view(batch, hidden), targets=targets)
         return network.target_log_probs(view).log_probs
@@ -151,29 +151,29 @@ class MaskedLMObjective(Objective):
 
 @runtime_checkable
 class LatentNetwork(Protocol):
-    """What an objective with a latent asks of the network it trains."""
+    """The network interface that latent-variable objectives require."""
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions: ...
 
     def state_from_latents(self, latents: Tensor) -> State:
-        """The decoder's state before the first token."""
+        """The decoder's initial state."""
         ...
 
 
 class LatentObjective(Objective):
-    """An objective that owns the posterior and the prior of a latent."""
+    """Latent-variable objectives (VAE), which own the posterior and the prior."""
 
     def encode(self, batch: Batch) -> Tensor:
-        """(B, L) the posterior's mean."""
+        """(B, L) the posterior mean."""
         raise TypeError(f"{type(self).__name__} does not define encode")
 
     def sample_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
-        """(rows, L) from the prior."""
+        """(rows, L) samples from the prior."""
         raise TypeError(f"{type(self).__name__} does not define draw_latents")
 
 
 class AutoencoderObjective(Objective):
-    """An objective that asks a sentence back."""
+    """Autoencoding: reconstruct a sentence from its latent."""
 
     def reconstruct_with_noise(
         self,
@@ -184,53 +184,53 @@ class AutoencoderObjective(Objective):
         token_noise: float,
         generator: torch.Generator | None,
     ) -> LogProbs:
-        """The reconstruction with latents disturbed and tokens erased by as much as is asked."""
+        """Reconstruction with noise of the given strength on latents and input tokens."""
         raise TypeError(f"{type(self).__name__} does not define under_noise")
 
 
 class Seq2SeqObjective(Objective):
-    """An objective whose network looks at a source while it writes."""
+    """Sequence-to-sequence objectives: the decoder attends to an encoded source."""
 
     def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
-        """What the encoder sees of the sources, or where there are none."""
+        """The encoder's view of the sources, or of the empty source."""
         raise TypeError(f"{type(self).__name__} does not define source_view")
 
     def decoder_prefix(self) -> tuple[int, ...]:
-        """Ids that the decoder is given before the first token it writes."""
+        """Ids that the decoder is given before the first generated token."""
         raise TypeError(f"{type(self).__name__} does not define opening")
 
 
 class ImageTextObjective(Seq2SeqObjective):
-    """An objective whose source is an image, told as a text of numbers."""
+    """Image-to-text objectives: the source is an image, encoded as a text of numbers."""
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Told which tokens are numbers."""
+        """Receive the tokeniser, to learn which tokens are numbers."""
         raise TypeError(f"{type(self).__name__} does not define meet_tokenizer")
 
 
 class SentinelObjective(Seq2SeqObjective):
-    """An objective whose network writes whole texts, and stretches hidden behind sentinels."""
+    """Sentinel objectives (T5): generate whole texts, or spans masked by sentinels."""
 
     sentinels: SentinelTokens
     decoder_vocabulary: Vocabulary
-    """The ids that the decoder writes: the tokeniser's, and the sentinels where they are others."""
+    """Ids that the decoder generates: the tokeniser's, plus sentinels where separate."""
 
     def decoder_prefix(self, given: bool = False) -> tuple[int, ...]:
-        """What the decoder is given before a text; `given` tells whether there is a source."""
+        """Decoder prefix before a text; `given` says whether there is a source."""
         raise TypeError(f"{type(self).__name__} does not define opening")
 
     def encoder_view(self, batch: Batch) -> View:
-        """What the encoder sees of texts that are just read, from place 1 of each on."""
+        """The encoder's view of texts that are only encoded, from position 1 on."""
         raise TypeError(f"{type(self).__name__} does not define reading_view")
 
     def infill_prefix(self) -> tuple[int, ...]:
-        """What the decoder is given before the first of several stretches."""
+        """Decoder prefix before the first of several spans."""
         raise TypeError(f"{type(self).__name__} does not define blank_opening")
 
     def infill_source_view(self, batch: Batch) -> View:
-        """What the encoder sees of texts in which each mask symbol, or sentinel, is a blank."""
+        """The encoder's view of texts in which each mask token or sentinel is a blank."""
         raise TypeError(f"{type(self).__name__} does not define blanked_view")
 
     def count_blanks(self, batch: Batch) -> Tensor:
-        """(B,) how many blanks each text of `infill_source_view` has."""
+        """(B,) number of blanks in each text of `infill_source_view`."""
         raise TypeError(f"{type(self).__name__} does not define count_blanks")

@@ -1,4 +1,4 @@
-"""Permutation: predict the tokens of a text in a random order (Yang et al. 2019, XLNet)."""
+"""Permutation language modelling (XLNet): predict tokens in a random factorisation order."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from lmlab.layers.noise import sample_uniform
 from lmlab.objectives.objective_interfaces import TwoStreamObjective
 
 TEXT_SEGMENT, CLS_SEGMENT = 0, 2
-"""Segments: the text, and the symbol it opens with, as [CLS] has one of its own in XLNet."""
+"""Segment ids: the text, and its start token, which has its own like [CLS] in XLNet."""
 
 
 class PermutationLM(TwoStreamObjective):
-    """-Σ_{t > c} log p(x_{z_t} | x_{z_<t}) for an order z drawn evenly from all permutations.
+    """XLNet: -Σ_{t > c} log p(x_{z_t} | x_{z_<t}), z a uniformly random factorisation order.
 
-    Place 0 is context and comes first, whatever stands there; all other tokens, the end symbol
-    among them, come in the order z. Content at z_t sees z_≤t, and the query that predicts it z_<t.
-    The last n / `one_in` tokens of the order are predicted (rounded, at least one): the paper's K,
-    6, since the first have too little to go on. A share `left_to_right` of the texts, none in the
-    paper, is predicted in that order, and wholly.
+    Yang et al. 2019. Position 0 is context and comes first; all other tokens, including the end
+    token, come in the order z. The content stream at z_t sees z_≤t, the query stream z_<t. Partial
+    prediction: the last n / `one_in` tokens of the order are targets (rounded, at least one; the
+    paper's K = 6), since the first have too little context. A share `left_to_right` of the texts,
+    none in the paper, is predicted completely in that order.
 
-    `log_prob` is exact: log p(s) = Σ_t log p(s_t | s_<t) by the order left to right. A prediction
-    sees the tokens before it and its own place, neither how long the text is nor what is beside it
-    in the batch. In training the last place is always the end's, and a place is more often asked
-    about in a short text; so the end comes too soon in scores of single sentences unless some of
-    them were read left to right. Texts of more than `stretch` tokens are read in stretches, each
-    of which sees what the backbone remembers of those before it.
+    `log_prob` is exact: log p(s) = Σ_t log p(s_t | s_<t), in left-to-right order. A prediction sees
+    the tokens before it and its own position, neither the text's length nor the rest of the batch.
+    In training the last position is always the end token's, and positions are predicted more often
+    in short texts; so single sentences end too soon unless some were trained left to right. Texts
+    of more than `stretch` tokens are processed in segments, each of which attends to the backbone's
+    memory of earlier ones.
     """
 
     kind: ClassVar[ScoreKind] = "exact"
@@ -75,7 +75,7 @@ class PermutationLM(TwoStreamObjective):
         return self.ordered_view(batch, order, asked)
 
     def ordered_view(self, batch: Batch, order: Tensor, asked: Tensor) -> View:
-        """The batch with its tokens in turns, `order` (B, T), and those at `asked` predicted."""
+        """The batch in the factorisation order `order` (B, T), with targets at `asked`."""
         return View(
             inputs=batch.tokens,
             lengths=batch.lengths,
@@ -88,7 +88,7 @@ class PermutationLM(TwoStreamObjective):
         )
 
     def segments(self, tokens: Tensor) -> Tensor:
-        """(B, T) all text, but for a start symbol at place 0."""
+        """(B, T) text segment, except for a start token at position 0."""
         kinds = torch.full_like(tokens, TEXT_SEGMENT)
         if self.vocabulary.start is not None:
             kinds[:, 0] = torch.where(
@@ -101,11 +101,11 @@ class PermutationLM(TwoStreamObjective):
         return self.ordered_view(batch, left_to_right_order(batch.tokens), batch.targets_mask())
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """The places of `masked` (B, T) last, all at one turn: none of them sees another."""
+        """The positions of `masked` (B, T) last, at the same step: none of them sees another."""
         return self.ordered_view(batch, masked.long(), masked)
 
     def content_view(self, batch: Batch) -> View:
-        """The whole text at once and nothing predicted, as in fine-tuning."""
+        """The whole text with full attention and no targets, as in fine-tuning."""
         return View(
             inputs=batch.tokens,
             lengths=batch.lengths,
@@ -130,7 +130,7 @@ class PermutationLM(TwoStreamObjective):
 
 
 def sample_factorisation_order(batch: Batch, *, generator: torch.Generator | None = None) -> Tensor:
-    """(B, T) turns: 0 for place 0, an even permutation of 1 … n for the n others, padding later."""
+    """(B, T) ranks: 0 at position 0, a random permutation of 1 … n after it, then padding."""
     drawn = sample_uniform(batch.tokens.shape, batch.tokens.device, generator=generator)
     drawn = drawn.masked_fill(~batch.mask(), 2.0)
     drawn[:, 0] = -1.0
@@ -138,23 +138,23 @@ def sample_factorisation_order(batch: Batch, *, generator: torch.Generator | Non
 
 
 def left_to_right_order(tokens: Tensor) -> Tensor:
-    """(B, T) the turns from left to right: 0, 1, 2 …"""
+    """(B, T) ranks in left-to-right order: 0, 1, 2 …"""
     return torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
 
 
 def order_ranks(drawn: Tensor) -> Tensor:
-    """(B, T) how many of its row drew less: the turn of each place."""
+    """(B, T) rank of each position's random number within its row."""
     return drawn.argsort(dim=1, stable=True).argsort(dim=1)
 
 
 def predicted_count(count: Tensor, share: float) -> Tensor:
-    """(B,) how many of `count` places are predicted: the rounded share, one at least."""
+    """(B,) number of targets among `count` positions: the rounded share, at least one."""
     rounded = (count * share).round().long().clamp(min=1)
     return torch.minimum(rounded, count)
 
 
 def split_batch(batch: Batch, longest: int) -> Iterator[Batch]:
-    """The batch in parts that predict at most `longest` tokens each, one of context before them."""
+    """Split the batch into segments of at most `longest` targets, each after one context token."""
     for first in range(0, max(1, batch.tokens.shape[1] - 1), longest):
         tokens = batch.tokens[:, first : first + longest + 1]
         lengths = (batch.lengths - first).clamp(min=0, max=tokens.shape[1])

@@ -1,4 +1,4 @@
-"""Permuted masking: masks for what is still to come, tokens for what was predicted (MPNet)."""
+"""Masked and permuted language modelling (MPNet), with position compensation."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from lmlab.objectives.permutation_lm import (
 
 
 class MaskedPermutedLM(MaskedLMObjective):
-    """-Σ_{t > c} log p(x_{z_t} | x_{z_<t}, M_{z_>c}) for an even order z (Song et al. 2020).
+    """MPNet: -Σ_{t > c} log p(x_{z_t} | x_{z_<t}, M_{z_>c}), z a random order (Song et al. 2020).
 
-    The last `rate` of the order (rounded, at least one) is predicted, by queries. Each sees the
-    tokens before it in the order, and masks at the positions of its own place and of those after
-    it: the whole text's places at every turn, as in use. That is the paper's position compensation;
-    BERT's hidden tokens don't see each other, and XLNet's don't see how many are still to come.
+    The last `rate` of the order (rounded, at least one) is predicted by queries. Each sees the
+    tokens before it in the order, and masks at its own position and those after it: all positions
+    of the text at every step, as in inference. That is the paper's position compensation; BERT's
+    masked tokens don't see each other, and XLNet's don't see how many are still to come.
 
-    Of the masks, as in BERT, one in ten is a random token and one in ten the token itself.
-    The paper hides whole words too, which is left out here: it draws the order of single tokens.
+    As in BERT, one mask in ten is a random token and one in ten the original token. The paper also
+    masks whole words; here the order is over single tokens.
 
-    The view holds the text with masks at its own places, where they are asked, and behind it the
-    tokens that were masked, in their order and with the positions they came from. Their content
-    sees z_≤t and the masks after it; the text and its masks see one another and none of that.
+    The view holds the text with masks at the target positions, and after it the masked tokens, in
+    their order and with their original positions. Their content stream sees z_≤t and the masks
+    after it; the text and its masks attend to one another and to none of that.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class MaskedPermutedLM(MaskedLMObjective):
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         order, count = self._draw(batch, generator)
-        # Turns among those predicted: 1 … count; 0 for all that is simply shown.
+        # Ranks among the targets: 1 … count; 0 for visible tokens.
         turn = (order - (order.amax(1) - count)[:, None]).clamp(min=0)
         shown = self.replacement(batch.tokens, turn > 0, generator=generator)
         return self._compensated(batch, shown, order, turn, count)
 
     def _draw(self, batch: Batch, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """(B, T) turns 1 … n of the places that may be hidden, 0 elsewhere; (B,) how many are."""
+        """(B, T) ranks 1 … n of the maskable positions, 0 elsewhere; (B,) number of targets."""
         allowed = maskable_positions(batch, self.vocabulary)
         drawn = sample_uniform(allowed.shape, allowed.device, generator=generator)
         before = (~allowed).sum(1, keepdim=True)
@@ -69,15 +69,15 @@ class MaskedPermutedLM(MaskedLMObjective):
     def _compensated(
         self, batch: Batch, shown: Tensor, order: Tensor, turn: Tensor, count: Tensor
     ) -> View:
-        """The view, given what is shown of the text (B, T), the turns (B, T) of all and of those
-        predicted, and their number (B,)."""
+        """The view, given the visible text (B, T), the ranks (B, T) of all positions and of the
+        targets, and the number of targets (B,)."""
         hidden = turn > 0
         rows, places = hidden.nonzero(as_tuple=True)
         slots = batch.lengths[rows] + turn[rows, places] - 1
         room = max(batch.tokens.shape[1], int((batch.lengths + count).max()))
 
         def beside(values: Tensor, copied: Tensor, filler: int) -> Tensor:
-            """(B, room) `values` (B, T), and behind each row's text what is `copied` from it."""
+            """(B, room) `values` (B, T), followed in each row by what is `copied` from it."""
             wide = values.new_full((len(values), room), filler)
             wide[:, : values.shape[1]] = values
             wide[rows, slots] = copied[rows, places]
@@ -100,15 +100,15 @@ class MaskedPermutedLM(MaskedLMObjective):
         )
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """Masks at all of these places: what the first query of such an order would see."""
+        """Masks at all of these positions: what the first query of such an order would see."""
         shown = batch.tokens.masked_fill(masked, require_mask_token(self.vocabulary))
         return masked_view(batch, shown, masked)
 
 
 def _seen(known: Tensor, turn: Tensor, masks: Tensor, content: Tensor) -> ExplicitMask:
-    """Who sees whom, where a place knows the tokens of turns up to `known` (B, T).
+    """Attention mask, where a position knows the tokens of ranks up to `known` (B, T).
 
-    Of what it knows it sees the content, of all else that is hidden the masks; and all the text.
+    It attends to the content of known tokens, to the masks of the others, and to the visible text.
     """
     known, turn = known[:, :, None], turn[:, None, :]
     later = (turn > known) | ~masks[:, None, :]

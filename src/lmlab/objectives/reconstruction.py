@@ -1,4 +1,4 @@
-"""Reconstruction: give back the sentence that was shown."""
+"""Reconstruction (autoencoding): generate the input sentence from its latent vector."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class AutoencodingNetwork(Network, Protocol):
 
 
 class ReconstructionObjective(AutoencoderObjective):
-    """log p(s | z(s)): the sentence is shown whole and asked back through a vector.
+    """Autoencoder: log p(s | z(s)); the sentence is encoded into a vector and decoded from it.
 
-    `token_noise` erases tokens of what is shown, the clean ones still being asked (Vincent et al.
-    2008), and `latent_noise` disturbs the vector, both in training alone. It is no distribution
-    over sentences: the target itself is seen.
+    `token_noise` erases input tokens, with clean targets (denoising autoencoder, Vincent et al.
+    2008), and `latent_noise` perturbs the vector, both in training only. It is no distribution over
+    sentences: the target itself is the input.
     """
 
     kind: ClassVar[ScoreKind] = "reconstruction"
@@ -99,7 +99,7 @@ class ReconstructionObjective(AutoencoderObjective):
 def _written_again(
     network: Network, view: View, latent_noise: float, generator: torch.Generator | None
 ) -> Predictions:
-    """What the decoder says of the targets, given the latent of what is shown."""
+    """Log-probabilities of the targets, given the latent of the input."""
     assert isinstance(network, AutoencodingNetwork)
     latents = add_gaussian_noise(network.backbone.encode(view), latent_noise, generator=generator)
     return network.target_log_probs(view, network.state_from_latents(latents))

@@ -1,4 +1,4 @@
-"""Replaced tokens: a generator writes over some, and a detector finds which (Clark et al. 2020)."""
+"""Replaced token detection (ELECTRA): a discriminator detects a generator's replacements."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from lmlab.layers.noise import sample_uniform
 from lmlab.objectives.objective_interfaces import ReplacedTokenDetectionObjective
 
 ORIGINAL, REPLACED = 0, 1
-"""What the detector says of a token."""
+"""Labels of the discriminator."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CorruptedBatch:
-    """What the generator made of a batch."""
+    """The batch as corrupted by the generator."""
 
     log_probs: Tensor
-    """(N,) of the tokens that were hidden from it, where they were: what it is trained by."""
+    """(N,) the generator's log-probabilities of the masked tokens, its training signal."""
     tokens: Tensor
-    """(B, T) the text with its guesses written in."""
+    """(B, T) the text with the generator's samples filled in."""
 
 
 class ELECTRAObjective(ReplacedTokenDetectionObjective):
-    """mean_masked -log p_G(s_t | masked s) + λ · mean_all -log p_D(replaced or not | ŝ).
+    """ELECTRA: mean_masked -log p_G(s_t | masked s) + λ · mean_all -log p_D(replaced or not | ŝ).
 
-    ŝ is the text with the generator's guesses, drawn from p_G, at the places that were hidden from
-    it. A guess that is the original token counts as written. The drawing passes no gradient on, so
-    the generator learns as a masked model does, and not to fool the detector. Every real place is
-    judged, <s> and </s> too; λ is 50 in the paper, since a yes or no costs far fewer nats than a
-    word. Cost: one pass of each network.
+    Clark et al. 2020. ŝ is the text with samples from p_G at the masked positions. A sample that
+    equals the original token counts as original. Sampling passes no gradient, so the generator is
+    trained as a masked LM, not adversarially. Every real position is classified, <s> and </s> too;
+    λ is 50 in the paper, since a binary label costs far fewer nats than a word. Cost: one pass of
+    each network.
     """
 
     def __init__(self, generator: Assembly, *, weight: float = 50.0) -> None:
@@ -62,7 +62,7 @@ class ELECTRAObjective(ReplacedTokenDetectionObjective):
         state: State | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Loss, State | None]:
-        """The two means over one count: detection's counts once for each masked token."""
+        """Both means over one count: the detection loss counts once per masked token."""
         corruption = self.corrupt(batch, generator=generator)
         view = discriminator_view(batch, corruption.tokens)
         detection = weighted_cross_entropy(view, network.target_log_probs(view))
@@ -72,7 +72,7 @@ class ELECTRAObjective(ReplacedTokenDetectionObjective):
         return Loss(total, count, {"masked": masked, "detection": detection}), None
 
     def corrupt(self, batch: Batch, *, generator: torch.Generator | None = None) -> CorruptedBatch:
-        """Hide some tokens from the generator, and write its guesses in their places."""
+        """Mask some tokens and replace them by samples from the generator."""
         view = self.generator.objective.view(batch, generator=generator)
         places = prediction_mask(view)
         assert view.targets is not None
@@ -86,13 +86,13 @@ class ELECTRAObjective(ReplacedTokenDetectionObjective):
 
 
 def sample_gumbel(log_probs: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """(N,) one token for each row of (N, V), by Gumbel's noise: it may live on another device."""
+    """(N,) one sample per row of (N, V), by Gumbel noise; `generator` may be on another device."""
     noise = sample_uniform(log_probs.shape, log_probs.device, generator=generator)
     return (log_probs - (-noise.log()).log()).argmax(-1)
 
 
 def discriminator_view(batch: Batch, shown: Tensor) -> View:
-    """`shown` (B, T) fed whole, and asked of every real place whether it differs from the batch."""
+    """Input `shown` (B, T); the targets say at real positions whether it differs from the batch."""
     real = batch.mask()
     place = torch.arange(shown.shape[1], device=shown.device)
     labels = torch.where(shown != batch.tokens, REPLACED, ORIGINAL)

@@ -1,4 +1,4 @@
-"""Data against a language model's own texts: noise contrast for residual models."""
+"""Residual energy-based NCE: classify data against samples from a base language model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from lmlab.objectives.objective_interfaces import (
 )
 
 MAX_LOGITS_AT_ONCE = 8_000_000
-"""Rows times vocabulary in one step; more rows than that are sampled in several groups."""
+"""Maximum rows times vocabulary per step; larger batches are sampled in groups."""
 
 
 class ResidualObjective(EnergyObjective):
-    """An objective that tells data from the texts of a base that it owns."""
+    """Noise-contrastive objectives whose noise is a base language model that they own."""
 
     kind: ClassVar[ScoreKind] = "estimate"
     needs_mixed_lengths: ClassVar[bool] = True
@@ -39,12 +39,12 @@ class ResidualObjective(EnergyObjective):
 
 
 class ResidualNCE(ResidualObjective):
-    """-Σ_x log σ(-E(x) - log n) - Σ_{x' ~ LM} log σ(E(x') + log n), n texts drawn for each x.
+    """NCE: -Σ_x log σ(-E(x) - log n) - Σ_{x' ~ LM} log σ(E(x') + log n), n samples for each x.
 
-    Noise-contrastive estimation with the base as noise, whose log-probability stands on both sides
-    and cancels (Deng et al. 2020): the best E is -log p_data(x) / p_LM(x), and then Z is 1. Texts
-    are drawn afresh for every batch, as long as the training split's at most. Rows of the view: the
-    B texts, then those drawn; each is asked at place 0 what it is. Cost: 1 + n passes, and drawing.
+    NCE with the base LM as noise, whose log-probability cancels (Deng et al. 2020): the optimum is
+    E = -log p_data(x) / p_LM(x), with Z = 1. Texts are sampled anew for every batch, at most as
+    long as the training split's. Rows of the view: the B texts, then the samples, each with its
+    label at position 0. Cost: 1 + n passes, and the sampling.
     """
 
     def __init__(self, base: FrozenBaseLM, *, negatives: int = 1) -> None:
@@ -81,11 +81,11 @@ class ResidualNCE(ResidualObjective):
 
 
 class FrozenBaseLM(nn.Module):
-    """A trained system that steps and scores, frozen, with the texts that it is asked for.
+    """A trained, frozen autoregressive model, with sampling of complete texts.
 
-    Texts have at most `longest` tokens after <s>, the longest of the training split; one that
-    would go on is cut there, as the training split's are where its corpus cuts. So the base is a
-    distribution over such texts, whose probabilities sum to one.
+    Texts have at most `longest` tokens after <s>, the maximum of the training split; longer ones
+    are truncated there, as in the training split. So the base is a normalised distribution over
+    such texts.
     """
 
     max_length: Tensor
@@ -114,7 +114,7 @@ class FrozenBaseLM(nn.Module):
     def sample_texts(
         self, rows: int, *, generator: torch.Generator | None = None
     ) -> list[list[int]]:
-        """Ancestral samples without <s>, each with its </s> unless it was cut."""
+        """Ancestral samples without <s>, each with its </s> unless truncated."""
         system, longest = self.system, int(self.max_length)
         at_once = max(1, MAX_LOGITS_AT_ONCE // system.vocabulary.size)
         sampled: list[list[int]] = []
@@ -130,7 +130,7 @@ class FrozenBaseLM(nn.Module):
         return [[*each.tokens, *(end if each.finished else [])] for each in generated]
 
     def batch(self, texts: list[list[int]], device: torch.device) -> Batch:
-        """Drawn texts as a batch, each after its start symbol."""
+        """Sampled texts as a batch, each after its start token."""
         vocabulary = self.frozen.system.vocabulary
         rows = [[vocabulary.bos, *ids] for ids in texts]
         return Batch.collate(rows, pad=vocabulary.pad).to(device)

@@ -1,4 +1,4 @@
-"""What a softmax is trained for: maximum likelihood, or a few sampled tokens in its place."""
+"""Settings of the softmax's training loss: maximum likelihood or a sampled loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmlab.objectives.sampled_softmax import (
 )
 
 NOISE_POWERS = {"unigram": 1.0, "unigram-0.75": 0.75, "uniform": 0.0}
-"""Laws of noise, by the power of a token's frequency."""
+"""Noise distributions, by the exponent of a token's frequency."""
 
 
 SAMPLED_OBJECTIVES = ("nce", "importance", "sampled-softmax")
@@ -24,46 +24,46 @@ SAMPLED_OBJECTIVES = ("nce", "importance", "sampled-softmax")
 
 @dataclass(frozen=True, kw_only=True)
 class SampledLossConfig:
-    """Settings of what a softmax is trained for, on which whoever builds the system acts."""
+    """Settings of the softmax's training loss, applied when the model is built."""
 
     objective: str = ""
-    """The system's own, by maximum likelihood, or a sampled one; each says which."""
+    """Training loss: the model's own (maximum likelihood) or a sampled one."""
     noise: Literal["unigram", "unigram-0.75", "uniform"] = "unigram"
-    """The law of noise: unigram, unigram-0.75 or uniform."""
+    """Noise distribution: unigram, unigram-0.75 or uniform."""
     noise_samples: int = field(default=25, metadata={"at_least": 1})
-    """k, tokens of noise for each target."""
+    """k, noise samples per target."""
     noise_shared: bool = False
-    """Whether all places of a batch share their noise; cheap, so take hundreds of samples."""
+    """Share noise samples across all positions of a batch; cheap, so use hundreds of samples."""
     log_z: Literal["fixed", "learned"] = "fixed"
-    """The log-normaliser of nce: fixed at 0, or one learned number."""
+    """Log-normaliser of nce: fixed at 0, or one learned number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextTokenLossConfig(SampledLossConfig):
-    """Of a softmax that predicts the next token."""
+    """Training loss of a softmax that predicts the next token."""
 
     objective: Literal["next-token", "nce", "importance", "sampled-softmax"] = "next-token"
-    """next-token (maximum likelihood), or by tokens of noise: nce, importance, sampled-softmax."""
+    """next-token (maximum likelihood), or a sampled loss: nce, importance, sampled-softmax."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLossConfig(SampledLossConfig):
-    """Of a softmax that predicts hidden tokens."""
+    """Training loss of a softmax that predicts masked tokens."""
 
     objective: Literal["masked", "nce", "importance", "sampled-softmax"] = "masked"
-    """masked (maximum likelihood), or by tokens of noise: nce, importance, sampled-softmax."""
+    """masked (maximum likelihood), or a sampled loss: nce, importance, sampled-softmax."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BidirectionalLossConfig(SampledLossConfig):
-    """Of a softmax that predicts the next token in both directions."""
+    """Training loss of a softmax that predicts the next token in both directions."""
 
     objective: Literal["both-ways", "nce", "importance", "sampled-softmax"] = "both-ways"
-    """both-ways (maximum likelihood), or by tokens of noise: nce, importance, sampled-softmax."""
+    """both-ways (maximum likelihood), or a sampled loss: nce, importance, sampled-softmax."""
 
 
 def apply_sampled_loss(config: SampledLossConfig, system: System) -> None:
-    """Let a system with a softmax be trained as the config says."""
+    """Set the training loss of a model with a softmax as configured."""
     contrast = make_sampled_loss(config, system.vocabulary)
     if contrast is not None:
         assert isinstance(system, Assembly)
@@ -71,7 +71,7 @@ def apply_sampled_loss(config: SampledLossConfig, system: System) -> None:
 
 
 def make_sampled_loss(config: SampledLossConfig, vocabulary: Vocabulary) -> SampledLoss | None:
-    """None for the objective's own loss, maximum likelihood."""
+    """The sampled loss, or None for maximum likelihood."""
     if config.objective not in SAMPLED_OBJECTIVES:
         return None
     noise = NoiseDistribution(vocabulary, power=NOISE_POWERS[config.noise])

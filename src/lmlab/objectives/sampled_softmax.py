@@ -1,4 +1,4 @@
-"""Importance sampling of the softmax's normaliser, and the sampled softmax."""
+"""Sampled softmax, and importance sampling of the softmax normaliser."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lmlab.objectives.noise_sampling import NoiseSampledLoss
 
 
 class ImportanceSampledSoftmax(NoiseSampledLoss):
-    """loss = -s(w | h) + log (1/k) Σ_j exp(s(w_j | h)) / q(w_j): the normaliser is estimated.
+    """Importance sampling: loss = -s(w | h) + log (1/k) Σ_j exp(s(w_j | h)) / q(w_j).
 
     Bengio and Senécal 2003. Its gradient is maximum likelihood's with the expectation over the
-    model taken by self-normalised importance weights: biased for finite k, and of a large variance
-    where the model's few likely tokens are rarely drawn (002 §3.4.3.1). Where noise never draws
-    what the model likes, the loss has no floor. (N, 1 + k) scores.
+    model estimated by self-normalised importance weights: biased for finite k, and of high variance
+    where the model's likely tokens are rarely sampled. If the noise never samples them, the loss is
+    unbounded below. (N, 1 + k) scores.
     """
 
     def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:
@@ -25,10 +25,10 @@ class ImportanceSampledSoftmax(NoiseSampledLoss):
 
 
 class SampledSoftmax(NoiseSampledLoss):
-    """loss = -log softmax of s - log q over the target and the k noise tokens, at the target.
+    """Sampled softmax: -log softmax of s - log q over target and k noise tokens, at the target.
 
-    Jean et al. 2015. The target is always among those normalised over, so the loss is never
-    negative. (N, 1 + k) scores.
+    Jean et al. 2015. The target is always in the normalised set, so the loss is never negative. (N,
+    1 + k) scores.
     """
 
     def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Two segments of text and one question about them: next sentence, or in which order."""
+"""Sentence-pair tasks: next sentence prediction (NSP) and sentence order prediction (SOP)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from lmlab.objectives.masking.sentence_packing import RepackedBatch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextSegment:
-    """A stretch of text for each of B rows."""
+    """A text segment for each of B rows."""
 
     rows: Tensor
     """(B,) the row of the clean batch that it is taken from."""
     first: Tensor
-    """(B,) its first place there."""
+    """(B,) its first position there."""
     count: Tensor
-    """(B,) its tokens."""
+    """(B,) its number of tokens."""
 
     def where(self, condition: Tensor, other: TextSegment) -> TextSegment:
-        """This one in rows where `condition` (B,) is true, and the other in the rest."""
+        """This segment in rows where `condition` (B,) is true, else the other."""
         return TextSegment(
             rows=torch.where(condition, self.rows, other.rows),
             first=torch.where(condition, self.first, other.first),
@@ -39,25 +39,25 @@ class TextSegment:
         )
 
     def sources(self, offset: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T) the row and place of the tokens so far into it; -1 as place outside of it."""
+        """(B, T) row and position of the tokens at `offset` in it; position -1 outside."""
         outside = (offset < 0) | (offset >= self.count[:, None])
         places = (self.first[:, None] + offset).masked_fill(outside, -1)
         return self.rows[:, None].expand_as(places), places
 
 
 class SentencePairTask(nn.Module):
-    """Texts in two segments, which half of the time are not as they were; a head tells which.
+    """Binary classification of segment pairs, half of which are corrupted.
 
-    A text of n ≥ 2 tokens is cut at a random place, each as likely; shorter ones stay whole and ask
-    nothing. Label 0 is the text as it was, 1 what `changed` makes of it. The head reads the hidden
-    state of place 0: softmax(V tanh(U h_0 + u) + v) (Devlin et al. 2019).
+    A text of n ≥ 2 tokens is split at a uniformly random position; shorter ones stay whole and have
+    no label. Label 0 is the original text, 1 its corruption by `corrupt_pairs`. The head uses the
+    hidden state of position 0: softmax(V tanh(U h_0 + u) + v) (Devlin et al. 2019).
     """
 
     name: ClassVar[str]
-    """Of its part of the loss."""
+    """Name of its part of the loss."""
     question: ClassVar[str]
     answers: ClassVar[tuple[str, str]]
-    """What the labels 0 and 1 mean."""
+    """Meanings of the labels 0 and 1."""
 
     def __init__(self, width: int, vocabulary: Vocabulary, *, chance: float = 0.5) -> None:
         super().__init__()
@@ -73,21 +73,21 @@ class SentencePairTask(nn.Module):
         init_transformer_weights(self, width)
 
     def explain(self, label: int) -> str:
-        """A label in words; nothing of a text that was too short to be cut."""
+        """A label in words; empty for a text too short to be split."""
         if label == NO_TARGET:
             return ""
         return f"Asked of the first place: {self.question} {self.answers[label]} (label {label})."
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, 2) logits of both answers, given hidden states (B, T, W)."""
+        """(B, 2) logits of the labels, given hidden states (B, T, W)."""
         answers: Tensor = self.classify(torch.tanh(self.pool(hidden[:, 0])))
         return answers
 
     def loss(self, view: View, hidden: Tensor) -> Loss:
-        """Cross-entropy of the labels; a label weighs as many tokens as its row predicts.
+        """Cross-entropy of the labels, each weighted by the number of MLM targets in its row.
 
-        So that the whole is a total over a count, and at the same time the mean over tokens plus
-        the mean over pairs that the papers minimise.
+        So the loss is a total over a count and, at the same time, the papers' mean over tokens plus
+        mean over pairs.
         """
         assert view.labels is not None and view.targets is not None
         each = F.cross_entropy(self(hidden), view.labels, ignore_index=NO_TARGET, reduction="none")
@@ -95,7 +95,7 @@ class SentencePairTask(nn.Module):
         return Loss((each * weights).sum(), weights.sum().to(each))
 
     def pack(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
-        """Cut every text that can be, and change some of them."""
+        """Split every text that is long enough, and corrupt half of them."""
         device = batch.tokens.device
         last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None])[:, 0]
         closed = (last == self.separator) & (batch.lengths > 1)
@@ -116,13 +116,13 @@ class SentencePairTask(nn.Module):
     def _joined(
         self, batch: Batch, first: TextSegment, second: TextSegment, closed: Tensor, labels: Tensor
     ) -> RepackedBatch:
-        """<s> first </s> second </s>; no separator where there is no second."""
+        """<s> first </s> second </s>; no separator without a second segment."""
         parted = second.count > 0
         behind = (1 + first.count + parted.long())[:, None]
         lengths = behind[:, 0] + second.count + closed.long()
         place = torch.arange(int(lengths.max()), device=lengths.device)[None]
         inside = place < lengths[:, None]
-        # Where each place comes from: first the segments, then <s> and the last </s>.
+        # Where each position comes from: first the segments, then <s> and the last </s>.
         rows, places = first.sources(place - 1)
         later_rows, later_places = second.sources(place - behind)
         in_second = later_places >= 0
@@ -143,7 +143,7 @@ class SentencePairTask(nn.Module):
         return replace(arranged, batch=replace(arranged.batch, tokens=tokens))
 
     def can_corrupt(self, cuttable: Tensor) -> Tensor:
-        """(B,) bool: the rows of which something else can be made."""
+        """(B,) bool: the rows that can be corrupted."""
         return cuttable
 
     def corrupt_pairs(
@@ -154,15 +154,15 @@ class SentencePairTask(nn.Module):
         cuttable: Tensor,
         drawn: Tensor,
     ) -> tuple[TextSegment, TextSegment]:
-        """What the two segments are where the answer is 1; `drawn` (B,) are numbers in [0, 1)."""
+        """The two segments where the label is 1; `drawn` (B,) are numbers in [0, 1)."""
         raise TypeError(f"{type(self).__name__} does not define changed")
 
 
 class NextSentencePrediction(SentencePairTask):
-    """Does the second segment follow the first, or is it the end of another text of the batch?
+    """NSP: does the second segment follow the first, or end another text of the batch?
 
-    NSP (Devlin et al. 2019). The other text's end is as long as the own one, where that text is
-    long enough, so that length tells nothing. In a batch with one text that can be cut all follow.
+    Devlin et al. 2019. The other text's end is as long as the original one, where that text is long
+    enough, so that length is no cue. If only one text can be split, all labels are 0.
     """
 
     name = "next sentence"
@@ -186,7 +186,7 @@ class NextSentencePrediction(SentencePairTask):
 
 
 class SentenceOrderPrediction(SentencePairTask):
-    """Do the two segments stand in their order, or swapped? SOP (Lan et al. 2020)."""
+    """SOP: are the two segments in order, or swapped? (Lan et al. 2020, ALBERT)"""
 
     name = "sentence order"
     question = "do the two segments stand in their order?"
@@ -204,9 +204,9 @@ class SentenceOrderPrediction(SentencePairTask):
 
 
 def _another(cuttable: Tensor, drawn: Tensor) -> Tensor:
-    """(B,) for each row another one that can be cut, all equally likely; itself if there is none.
+    """(B,) for each row another splittable one, uniformly; itself if there is none.
 
-    Those that can are numbered 0 … n-1, and a random step of 1 … n-1 leads on, round and round.
+    Splittable rows are numbered 0 … n-1, and a random step of 1 … n-1, modulo n, gives the other.
     """
     count = int(cuttable.sum())
     if count < 2:

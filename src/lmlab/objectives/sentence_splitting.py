@@ -1,4 +1,4 @@
-"""Where the sentences of a text end, by the look of its tokens."""
+"""Sentence splitting by token spelling."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import numpy as np
 from lmlab.core.protocols import TokenizerProtocol
 
 SENTENCE_END_MARKS = (".", "!", "?", ";", "。", "！", "？", "；")
-"""What a sentence ends with."""
+"""Sentence-final punctuation."""
 WHITESPACE_MARKERS = ("</w>", "▁", "Ġ")
-"""What tokenisers write after a piece, or alone, to tell white space."""
+"""Tokenisers' whitespace markers, after a piece or alone."""
 
 
 class SentenceSplitter:
-    """Cuts texts after tokens that end a sentence; a text without any is one sentence.
+    """Splits texts after tokens that end a sentence; a text without any is one sentence.
 
-    The tokens are known from the tokeniser (`meet`). Whoever writes words and marks as one token
-    ("dog.") is understood too, at the price that "e.g." ends a sentence.
+    The tokens are known from the tokeniser (`setup_tokenizer`). Words with attached punctuation
+    ("dog.") end a sentence too, at the price that "e.g." does as well.
     """
 
     def __init__(self, ends: Iterable[int] = ()) -> None:
         self.ends = np.array(sorted(set(ends)), dtype=np.int64)
-        """Ids of the tokens that end a sentence."""
+        """Ids of sentence-final tokens."""
 
     def setup_tokenizer(self, pieces: TokenizerProtocol, size: int) -> None:
-        """Learn which of a tokeniser's `size` tokens end a sentence; those known before stay."""
+        """Find which of a tokeniser's `size` tokens end a sentence; earlier ones are kept."""
         found = {token for token in range(size) if is_sentence_end(pieces.token(token))}
         self.ends = np.array(sorted(found | set(self.ends.tolist())), dtype=np.int64)
 
     def split(self, tokens: np.ndarray) -> list[np.ndarray]:
-        """The places of each sentence of a text (T,); several marks in a row end only one."""
+        """Positions of each sentence of a text (T,); consecutive marks end only one."""
         ending = self.is_end(tokens)
         last = ending & ~np.append(ending[1:], False)
         return [
@@ -39,7 +39,7 @@ class SentenceSplitter:
         ]
 
     def is_end(self, tokens: np.ndarray) -> np.ndarray:
-        """(T,) bool: the tokens that end a sentence."""
+        """(T,) bool: the sentence-final tokens."""
         return np.isin(tokens, self.ends)
 
 
@@ -51,7 +51,7 @@ def is_sentence_end(token: str) -> bool:
 
 
 def byte_level_spelling(text: str) -> str:
-    """How byte-level BPE spells a text: each byte a visible character, by GPT-2's table.
+    """Byte-level BPE spelling of a text: each byte a visible character, by GPT-2's table.
 
     Bytes of visible characters stand for themselves, the others are numbered from 256 on.
     """

@@ -1,4 +1,4 @@
-"""The span-boundary objective: a hidden span told by what stands just outside of it."""
+"""Span-boundary objective (SpanBERT): predict a masked span from the tokens at its boundary."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmlab.layers.weight_init import init_transformer_weights
 
 
 class SpanBoundaryObjective(nn.Module):
-    """-Σ_{t in a span (s … e)} log p(s_t | y_t),  y_t = f(h_{s-1}, h_{e+1}, p_{t-s}).
+    """SBO: -Σ_{t in a span (s … e)} log p(s_t | y_t),  y_t = f(h_{s-1}, h_{e+1}, p_{t-s}).
 
-    SBO (Joshi et al. 2020): f is two layers of norm(gelu(W · + b)), p the place within the span,
-    at most `places` of them told apart. A span is a run of targets; what the network made of the
-    inside of it is not looked at. `emission` turns y (N, W) into tokens.
+    Joshi et al. 2020: f is two layers of norm(gelu(W · + b)), p the embedding of the position
+    within the span, with at most `places` distinct ones. A span is a run of targets; hidden states
+    inside it are not used. `emission` maps y (N, W) to tokens.
     """
 
     name: ClassVar[str] = "span boundary"
@@ -38,11 +38,11 @@ class SpanBoundaryObjective(nn.Module):
             nn.LayerNorm(width),
         )
         init_transformer_weights(self, width)
-        # After the initialising, because its vectors may be the network's own embedding.
+        # After initialisation, because its vectors may be the network's own embedding.
         self.emission = emission
 
     def forward(self, view: View, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, W) y at each asked place, in reading order, and those places (B, T) bool."""
+        """(N, W) y at each target, in reading order, and the target positions (B, T) bool."""
         before, behind, asked = span_boundaries(view)
         rows, places = asked.nonzero(as_tuple=True)
         left, right = before[asked], behind[asked]
@@ -51,7 +51,7 @@ class SpanBoundaryObjective(nn.Module):
         return self.layers(outside), asked
 
     def loss(self, view: View, hidden: Tensor) -> Loss:
-        """Minus the log-probability of the hidden tokens, as total and count."""
+        """Negative log-likelihood of the masked tokens, as total and count."""
         vectors, asked = self(view, hidden)
         assert view.targets is not None
         lost = -self.emission.log_prob(vectors, view.targets[asked])
@@ -59,9 +59,9 @@ class SpanBoundaryObjective(nn.Module):
 
 
 def span_boundaries(view: View) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, T) the last place before each run of targets and the first behind it, at its places.
+    """(B, T) last position before each run of targets and first after it, at the run's positions.
 
-    And (B, T) bool, true at the targets that have both within the text.
+    And (B, T) bool, true at targets that have both boundaries within the text.
     """
     assert view.targets is not None
     asked = view.targets != NO_TARGET

@@ -1,4 +1,4 @@
-"""Sentinel spans: stretches of a text are dropped, and written one after another (T5)."""
+"""Span corruption (T5): spans are replaced by sentinels, and the decoder generates them."""
 
 from __future__ import annotations
 
@@ -23,26 +23,25 @@ from lmlab.objectives.text_to_text import (
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSpanMasking:
-    """Of n tokens exactly round(rate · n) are hidden, in exactly round(hidden / mean) spans.
+    """Random spans: mask round(rate · n) of n tokens, in exactly round(masked / mean) spans.
 
-    Both are at least one, and one token is left where there are two (Raffel et al. 2020, §3.1.4 and
-    3.3.4, `random_spans_noise_mask` in their code). How long the spans are is drawn evenly among
-    all ways to divide the hidden tokens, and so are the stretches between them. `anywhere`: every
-    such mask is equally likely. Otherwise as in the code, where a text begins with something shown
-    and ends with something hidden: no matter to stretches of 512 tokens, but of a short text it is
-    then always the end that is hidden.
+    Both are at least one, and one of two or more tokens stays visible (Raffel et al. 2020, §3.1.4
+    and 3.3.4, `random_spans_noise_mask` in their code). Span lengths are uniform over all
+    partitions of the masked tokens, and so are the gaps between them. `free_placement`: every such
+    mask is equally likely. Otherwise as in their code, where a text begins unmasked and ends
+    masked: harmless for segments of 512 tokens, but in a short text the end is then always masked.
     """
 
     rate: float = 0.15
     mean: float = 3.0
     free_placement: bool = True
     max_spans: int | None = None
-    """Spans of a text at most, where there are only so many sentinels."""
+    """Maximum spans per text, limited by the number of sentinels."""
 
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """(B, T) bool: the hidden places, among those where `allowed` (B, T) is."""
+        """(B, T) bool: the masked positions, a subset of `allowed` (B, T)."""
         size = allowed.sum(1)
         hidden, spans = self.counts(size)
         mask = self._drawn(size, hidden, spans, allowed.shape[1], generator)
@@ -50,11 +49,11 @@ class RandomSpanMasking:
         return mask.gather(1, rank) & allowed
 
     def counts(self, size: Tensor) -> tuple[Tensor, Tensor]:
-        """How many tokens are hidden of texts of `size` (B,), and in how many spans."""
+        """Number of masked tokens and of spans, for texts of `size` (B,)."""
         hidden = torch.round(size.double() * self.rate).long()
         hidden = torch.minimum(hidden.clamp(min=1), (size - 1).clamp(min=1)).minimum(size)
         spans = torch.round(hidden.double() / self.mean).long().clamp(min=1)
-        # Spans have something between them, and in the code's law before the first one too.
+        # Spans are separated, and with T5's placement a visible token precedes the first.
         room = size - hidden + 1 if self.free_placement else (size - hidden).clamp(min=1)
         spans = spans.minimum(hidden).minimum(room)
         return hidden, spans if self.max_spans is None else spans.clamp(max=self.max_spans)
@@ -67,10 +66,10 @@ class RandomSpanMasking:
         time: int,
         generator: torch.Generator | None,
     ) -> Tensor:
-        """(B, T) bool over the tokens of each text, counted from 0.
+        """(B, T) bool mask over the tokens of each text, counted from 0.
 
-        Shown tokens of stretch g get the number 2g, hidden ones of span k the number 2k + 1; in the
-        order of these numbers they are the text.
+        Visible tokens of gap g get the number 2g, masked ones of span k the number 2k + 1; sorted
+        by these numbers they are the text.
         """
         place = torch.arange(time, device=size.device)[None]
         span = _segments(hidden, spans - 1, time, generator)
@@ -85,17 +84,17 @@ class RandomSpanMasking:
     def _stretches(
         self, shown: Tensor, spans: Tensor, time: int, generator: torch.Generator | None
     ) -> Tensor:
-        """(B, T) which stretch between spans each shown token is of."""
+        """(B, T) the gap between spans that each visible token belongs to."""
         if not self.free_placement:
             return _segments(shown, spans - 1, time, generator)
-        # The first and the last stretch may be empty: each is lent a token, taken back here.
+        # The first and the last gap may be empty: each is lent a token, removed here.
         return _segments(shown + 2, spans, time + 2, generator)[:, 1:-1]
 
 
 def _segments(size: Tensor, cuts: Tensor, time: int, generator: torch.Generator | None) -> Tensor:
-    """(B, T) the number of the segment that each of `size` (B,) tokens is in, from 0.
+    """(B, T) the segment, from 0, of each of `size` (B,) tokens.
 
-    `cuts` (B,) of the size - 1 places between tokens are drawn, all choices alike, so no segment is
+    `cuts` (B,) of the size - 1 boundaries between tokens are sampled uniformly, so no segment is
     empty.
     """
     place = torch.arange(time, device=size.device)[None]
@@ -106,19 +105,19 @@ def _segments(size: Tensor, cuts: Tensor, time: int, generator: torch.Generator 
 
 
 class SpanCorruption(TextToTextObjective):
-    """Thank you ⟨X⟩ me to your party ⟨Y⟩ week → ⟨X⟩ for inviting ⟨Y⟩ last ⟨Z⟩ (Raffel et al. 2020).
+    """Span corruption (Raffel et al. 2020): generate the spans replaced by sentinels.
 
+        Thank you ⟨X⟩ me to your party ⟨Y⟩ week → ⟨X⟩ for inviting ⟨Y⟩ last ⟨Z⟩
         -Σ_t log p(y_t | y_<t, text with its spans dropped),  y = X_0 span_0 X_1 span_1 … X_K </s>
 
-    Tokens side by side that are hidden share a sentinel. `final` closes the last span by a
-    sentinel, as in the paper; their code has </s> alone. A share `whole` of the texts is hidden
-    altogether (the paper: none): that is what log_prob asks, where the encoder sees X_0 </s> and
-    the decoder writes X_0 and the text. A model that has only learned to write short spans truly
-    says that it expects short texts.
+    Adjacent masked tokens share a sentinel. `final` closes the last span by a sentinel, as in the
+    paper; their code has </s> alone. A share `whole` of the texts is fully masked (none in the
+    paper): that is how log_prob is computed, where the encoder sees X_0 </s> and the decoder
+    generates X_0 and the text. A model trained only on short spans expects short texts.
 
-    A text that is given another is written beside it, plainly. With `joined` the two are one text,
-    of which spans are hidden on both sides, as 002 §3.5 tells T5 (question and answer both masked);
-    its score is that of a blank behind the other text.
+    A text with a condition is decoded given it, without corruption. With `joined` the two are one
+    text with spans masked on both sides (question and answer both masked); its score is that of a
+    blank after the condition.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class SpanCorruption(TextToTextObjective):
         written: Vocabulary | None = None,
     ) -> None:
         super().__init__(vocabulary, sentinels, begin=begin, written=written)
-        # One sentinel is the final one's; of a pair both texts need some.
+        # One sentinel is the final one; in a pair both texts need some.
         most = (len(sentinels.ids) - 1) // (2 if joined else 1)
         self.spans = replace(spans, max_spans=most)
         self.full_mask_rate = whole
@@ -180,7 +179,7 @@ class SpanCorruption(TextToTextObjective):
         return self.corruption_view(clean)
 
     def corruption_view(self, clean: MaskedTexts) -> View:
-        """The view in which these places are hidden."""
+        """The view in which these positions are masked."""
         tokens, hidden, place, lengths = clean.compact(self.vocabulary.pad)
         before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], 1)
         starts = hidden & ~before
@@ -188,7 +187,7 @@ class SpanCorruption(TextToTextObjective):
         real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
         shown = torch.where(starts, names, tokens)
         inputs, count = compact_left(shown, real & (~hidden | starts), self.vocabulary.pad)
-        # Each place is two of the target: the sentinel before it, and its token.
+        # Each position gives two target slots: the sentinel before it, and its token.
         nowhere = torch.full_like(place, -1)
         closing, last = self._closing(starts)
         kept = torch.cat([torch.stack([starts, hidden], 2).flatten(1), last], 1)
@@ -203,7 +202,7 @@ class SpanCorruption(TextToTextObjective):
         return View(inputs=inputs, lengths=count, attention_mask=FullMask(), decoder=decoder)
 
     def _closing(self, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 2) the final sentinel and the end, and which of them are written."""
+        """(B, 2) the final sentinel and the end token, and which of them are targets."""
         final = self._names(starts)[starts.sum(1)]
         closing = torch.stack([final, torch.full_like(final, self.sentinels.end)], 1)
         return closing, torch.tensor([[self.final_sentinel, True]], device=starts.device).expand_as(
@@ -213,7 +212,7 @@ class SpanCorruption(TextToTextObjective):
 
 @dataclass(frozen=True, eq=False)
 class MaskedTexts:
-    """Clean tokens (B, T), which of them are real, which hidden, and their places of origin."""
+    """Clean tokens (B, T), which are real and which masked, and their original positions."""
 
     tokens: Tensor
     real: Tensor
@@ -221,7 +220,7 @@ class MaskedTexts:
     positions: Tensor
 
     def concatenate(self, other: MaskedTexts) -> MaskedTexts:
-        """These and then the other's, row by row; padding in between is not real."""
+        """These followed by the other's, row by row; padding in between is not real."""
         return MaskedTexts(
             torch.cat([self.tokens, other.tokens], 1),
             torch.cat([self.real, other.real], 1),
@@ -230,7 +229,7 @@ class MaskedTexts:
         )
 
     def compact(self, pad: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens, hidden and places with the real ones moved to the left, and how many they are."""
+        """Tokens, mask and positions with the real ones moved to the left, and their count."""
         tokens, lengths = compact_left(self.tokens, self.real, pad)
         hidden, _ = compact_left(self.hidden, self.real, 0)
         place, _ = compact_left(self.positions, self.real, -1)

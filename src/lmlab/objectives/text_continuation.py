@@ -1,4 +1,4 @@
-"""Continuation: the encoder learns to restore a text, then the decoder to go on with it (PALM).
+"""Text continuation (PALM): masked LM pre-training of the encoder, then seq2seq continuation.
 
 Bi et al. 2020, PALM: Pre-training an Autoencoding & Autoregressive Language Model.
 """
@@ -31,16 +31,15 @@ from lmlab.objectives.masking.token_masking import (
 
 
 class PALMObjective(DenoisingObjective):
-    """Stage one: -Σ_{t hidden} log q(s_t | what is shown), q at the encoder by its own `head`.
-    Stage two: -log p(second part | first part, masked); `joint` adds stage one's of the first part.
+    """PALM. Stage 1: -Σ_{t masked} log q(s_t | visible), q the encoder's own `head`.
+    Stage 2: -log p(second part | first part, masked); `joint` adds the stage 1 loss.
 
-    The first `stage_one_steps` steps of training show whole texts to the encoder alone; from then
-    on it reads a share `first` of a text, from the left (Bi et al. 2020: 0.8), in which tokens are
-    hidden as before, and the decoder writes the rest, at least one token (of a text that has only
-    one: the end alone). Every predicted token counts alike. In stage two encoder and decoder are
-    trained together by what the decoder writes (Bi et al. 2020; 004). Held-out text is asked stage
-    two's question all along, since losses of two stages don't compare. A pair's first part is its
-    source, clean.
+    The first `stage_one_steps` steps train the encoder alone on whole texts; after that it
+    encodes a share `first` of a text, from the left (Bi et al. 2020: 0.8), masked as before, and
+    the decoder generates the rest, at least one token (only the end, if the text has one token).
+    Every target counts alike. Stage 2 trains encoder and decoder jointly by the decoder's loss.
+    Validation uses the stage 2 loss throughout, since the losses of the stages don't compare. A
+    pair's first part is its source, unmasked.
     """
 
     def __init__(
@@ -63,8 +62,8 @@ class PALMObjective(DenoisingObjective):
         self.stage_one_steps = stage_one_steps
         self.joint = joint
         self.stage = 2
-        """1 while the encoder alone is trained. It depends on the step's number alone; who is not
-        told of steps is past them."""
+        """1 while only the encoder is trained. It depends on the step number alone; without step
+        numbers, stage 2."""
 
     def begin_step(self, step: int) -> None:
         self.stage = 1 if step < self.stage_one_steps else 2
@@ -83,11 +82,11 @@ class PALMObjective(DenoisingObjective):
         return CorruptedSource(tokens[:cut], places[:cut]), places[cut:]
 
     def source_length(self, time: int) -> int:
-        """How many tokens of a text are its first part."""
+        """Number of tokens in the first part of a text."""
         return min(int(self.first * time + 0.5), max(time - 1, 1))
 
     def masked(self, view: View, generator: torch.Generator | None) -> View:
-        """A source with some of its tokens hidden, and asked at their own places."""
+        """A source with some tokens masked, which are the targets at their positions."""
         batch = Batch(
             tokens=view.inputs,
             lengths=view.lengths,
@@ -131,7 +130,7 @@ class PALMObjective(DenoisingObjective):
         return Loss(written.total + restored.total, written.count + restored.count, parts), None
 
     def masked_loss(self, view: View, read: Tensor) -> Loss:
-        """Of the hidden tokens of a source, from the encoder's hidden states (B, S, W)."""
+        """MLM loss of a source, from the encoder's hidden states (B, S, W)."""
         assert view.targets is not None
         places = view.targets != NO_TARGET
         lost = -self.head.log_prob(read[places], view.targets[places])

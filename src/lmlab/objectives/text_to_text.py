@@ -1,7 +1,7 @@
-"""Text to text: whatever is to be done, a source is read and a text is written.
+"""Text-to-text objectives (T5): every task maps a source text to a target text.
 
-Raffel et al. 2020. A task is told by words at the front of the source ("translate English to
-German: …"), so nothing here knows of tasks.
+Raffel et al. 2020. A task is named by a prefix of the source ("translate English to German: …"), so
+nothing here depends on the task.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from lmlab.objectives.objective_interfaces import SentinelObjective
 
 
 class TextToTextObjective(SentinelObjective):
-    """log p(s | x) = Σ_t log p(s_t | s_<t, x); a text that is given nothing is written beside </s>.
+    """Text to text: log p(s | x) = Σ_t log p(s_t | s_<t, x); without a source, x is </s>.
 
-    That is what T5 calls language modelling. Sources are read without place 0 of their batch, the
-    start symbol; the decoder begins with `begin`. Where the vocabulary has sentinels, a text ends
-    with </s> or with any of them, so that log_prob sums to one over texts without them.
+    The latter is T5's language modelling. Sources are encoded without position 0 of their batch,
+    the start token; the decoder begins with `begin`. If the vocabulary has sentinels, a text ends
+    with </s> or any of them, so that log_prob is normalised over texts without them.
     """
 
     kind: ClassVar[ScoreKind] = "exact"
@@ -68,7 +68,7 @@ class TextToTextObjective(SentinelObjective):
 
     @staticmethod
     def constant_source_view(symbols: tuple[int, ...], rows: int, device: torch.device) -> View:
-        """The same few symbols as the source of every row."""
+        """The same few special tokens as the source of every row."""
         inputs = torch.tensor([symbols], device=device).expand(rows, -1)
         lengths = torch.full((rows,), len(symbols), device=device)
         return View(inputs=inputs, lengths=lengths, attention_mask=FullMask())
@@ -77,7 +77,7 @@ class TextToTextObjective(SentinelObjective):
         return self.text_view(batch)
 
     def text_view(self, batch: Batch) -> View:
-        """A source beside which the whole text is written."""
+        """The condition or the empty source, with the whole text as target."""
         given = batch.condition is not None
         source = self.source_view(batch.condition, len(batch), batch.tokens.device)
         return replace(source, decoder=whole_text_view(batch, self.decoder_prefix(given)))
@@ -119,7 +119,7 @@ class TextToTextObjective(SentinelObjective):
         return self._blanks(batch).sum(1)
 
     def _blanks(self, batch: Batch) -> Tensor:
-        """(B, T - 1) true at the mask symbols and sentinels of texts, place 0 left out."""
+        """(B, T - 1) true at the mask tokens and sentinels of texts, without position 0."""
         if not self.sentinels.ids:
             raise UserError("this system was built without sentinels, so it has no blanks to fill.")
         tokens = batch.tokens[:, 1:]
@@ -133,11 +133,11 @@ class TextToTextObjective(SentinelObjective):
 
 
 class PrefixLM(TextToTextObjective):
-    """-log p(s_>c | s_≤c), c drawn evenly: the encoder reads a prefix, the decoder writes the rest.
+    """Prefix LM: -log p(s_>c | s_≤c), c uniform: encode a prefix, generate the rest.
 
-    Of n tokens between 0 and n - 1 are shown (Raffel et al. 2020, prefix language modelling; Liu et
-    al. 2018); the source is closed by </s>. A text is scored with nothing shown, one split of n; a
-    text that is given a source is written beside it.
+    Of n tokens 0 to n - 1 are in the prefix (Raffel et al. 2020; Liu et al. 2018), closed by </s>.
+    A text is scored with an empty prefix, one of the n splits; a text with a source is decoded
+    given it.
     """
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
@@ -166,7 +166,7 @@ class PrefixLM(TextToTextObjective):
 
 
 def text_positions(batch: Batch, end: int | None) -> Tensor:
-    """(B, T) bool: the places of a text's own tokens: not place 0, padding or a closing end."""
+    """(B, T) bool: a text's own tokens, without position 0, padding and a closing end token."""
     place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
     if end is None:
         return batch.targets_mask()
@@ -175,22 +175,22 @@ def text_positions(batch: Batch, end: int | None) -> Tensor:
 
 
 def compact_left(values: Tensor, kept: Tensor, fill: int) -> tuple[Tensor, Tensor]:
-    """The values (B, T) at `kept` places moved together to the left, and how many each row has.
+    """Compact the values (B, T) at `kept` positions to the left, with the count of each row.
 
-    As wide as the longest row and at least 1; `fill` stands behind shorter ones.
+    As wide as the longest row and at least 1; shorter rows are filled with `fill`.
     """
     lengths = kept.sum(1)
     widest = max(int(lengths.max()) if len(lengths) else 0, 1)
     inside = torch.arange(widest, device=values.device) < lengths[:, None]
     together = torch.full_like(values[:, :1], fill).expand(-1, widest)
-    # Both masks have as many places in each row, in reading order.
+    # Both masks have equally many true positions in each row, in reading order.
     return together.masked_scatter(inside, values[kept]), lengths
 
 
 def decoder_view_after(
     begin: int, targets: Tensor, lengths: Tensor, clean_positions: Tensor, pad: int
 ) -> View:
-    """A decoder's view: targets (B, T) one after another, each given `begin` and those before."""
+    """A decoder's view: targets (B, T), each predicted from `begin` and the targets before it."""
     first = torch.full_like(targets[:, :1], begin)
     inputs = torch.cat([first, targets[:, :-1]], 1)
     return View(
@@ -203,7 +203,7 @@ def decoder_view_after(
 
 
 def whole_text_view(batch: Batch, opening: tuple[int, ...]) -> View:
-    """A decoder's view of a whole text, places 1 … of the batch, after the ids of `opening`."""
+    """A decoder's view of a whole text, positions 1 … of the batch, after the prefix `opening`."""
     rows, device, before = len(batch), batch.tokens.device, len(opening) - 1
     given = torch.tensor([opening], device=device).expand(rows, -1)
     nothing = torch.full((rows, before), NO_TARGET, device=device)

@@ -1,4 +1,4 @@
-"""What takes the place of a token in a corrupted text: laws of corruption."""
+"""Token corruption: proposal distributions for the replaced token of a corrupted text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lmlab.objectives.masking.token_masking import ordinary_token_ids
 
 
 class TokenCorruption(nn.Module):
-    """A law of tokens to put at one place of each text, given the text."""
+    """A distribution over replacement tokens for one position of each text, given the text."""
 
     def setup_data(self, tokens: NDArray[np.generic]) -> None:
-        """Shown all ids of the training split before training."""
+        """Receive all ids of the training split before training."""
         return
 
     def forward(
@@ -31,12 +31,12 @@ class TokenCorruption(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """(B, count) tokens for the place (B,) of each text; one may be what stands there."""
+        """(B, count) replacements at the position (B,) of each text, possibly the original."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class UniformCorruption(TokenCorruption):
-    """Every token that can stand in a text is as likely: most corruptions are far from language."""
+    """Uniform over ordinary tokens: most corruptions are far from language."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class UniformCorruption(TokenCorruption):
 
 
 class UnigramCorruption(TokenCorruption):
-    """A token as likely as it is in the training split: rare words are no sign of corruption."""
+    """Unigram frequencies of the training split: rare words are no sign of corruption."""
 
     weights: Tensor
 
@@ -64,7 +64,7 @@ class UnigramCorruption(TokenCorruption):
         super().__init__()
         self.vocabulary = vocabulary
         self.register_buffer("weights", torch.zeros(vocabulary.size))
-        self.setup_data(ordinary_token_ids(vocabulary).numpy())  # even, until told otherwise
+        self.setup_data(ordinary_token_ids(vocabulary).numpy())  # uniform before setup
 
     def setup_data(self, tokens: NDArray[np.generic]) -> None:
         counts = np.bincount(tokens, minlength=self.vocabulary.size)
@@ -84,9 +84,9 @@ class UnigramCorruption(TokenCorruption):
 
 
 class MaskedLMCorruption(TokenCorruption):
-    """What a masked model proposes at the place, which it does not see: the hardest to tell.
+    """A masked LM's predictions at the masked position: the hardest negatives.
 
-    The model is a trained run and stays as it is. Cost: one pass of it.
+    The model is a trained run and stays frozen. Cost: one pass of it.
     """
 
     def __init__(self, proposer: System) -> None:
@@ -117,8 +117,8 @@ class MaskedLMCorruption(TokenCorruption):
 def sample_by_weights(
     weights: Tensor, count: int, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """(B, count) drawn in proportion to weights (B, V), by where a number falls in their sum."""
+    """(B, count) samples in proportion to weights (B, V), by inverting their cumulative sum."""
     sums = weights.double().cumsum(-1)
     drawn = sample_uniform((len(weights), count), weights.device, generator=generator).double()
-    # Strictly below the whole sum, and past all tokens of weight zero.
+    # Strictly below the total, and past all tokens of weight zero.
     return torch.searchsorted(sums, drawn * sums[:, -1:], right=True)

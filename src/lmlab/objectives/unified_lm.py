@@ -1,6 +1,6 @@
-"""Four masks: hidden tokens predicted both ways, left to right, right to left, and from a source.
+"""Unified language modelling (UniLM): one network, four attention masks.
 
-Dong et al. 2019, UniLM: one network, and what it may see decides what it is.
+Dong et al. 2019: bidirectional, left-to-right, right-to-left and sequence-to-sequence masked LM.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lmlab.objectives.objective_interfaces import MaskedLMObjective
 
 
 class UniLMMode(IntEnum):
-    """What a row is shown as."""
+    """The attention mode of a row."""
 
     BIDIRECTIONAL = 0
     SEQUENCE_TO_SEQUENCE = 1
@@ -55,8 +55,8 @@ FIRST_SEGMENT = {
     UniLMMode.RIGHT_TO_LEFT: 3,
     UniLMMode.SEQUENCE_TO_SEQUENCE: 4,
 }
-"""Segment ids tell the network which mode a row is in, as in the authors' code; a second segment
-has the next id, so that 0 and 1 are the sentences of both ways, 4 and 5 source and target."""
+"""Segment ids tell the network the mode of a row, as in the authors' code; a second segment has the
+next id: 0 and 1 are the sentences of the bidirectional mode, 4 and 5 source and target."""
 SEGMENT_COUNT = 6
 MODE_DESCRIPTIONS = {
     UniLMMode.BIDIRECTIONAL: "both ways, every place sees every other",
@@ -65,24 +65,24 @@ MODE_DESCRIPTIONS = {
     UniLMMode.LEFT_TO_RIGHT: "left to right, a place sees itself and those before it",
     UniLMMode.RIGHT_TO_LEFT: "right to left, a place sees itself and those behind it",
 }
-"""What a mode shows, in words."""
+"""Descriptions of the modes."""
 
 
 class UniLMObjective(MaskedLMObjective):
-    """-Σ_{t hidden} log p(s_t | what its mode lets place t see); a mode is drawn for each row.
+    """UniLM: -Σ_{t masked} log p(s_t | what the mode lets position t see), a random mode per row.
 
-    `shares` are the modes' probabilities: both ways ⅓; sequence to sequence ⅓ (the text is cut in
-    two at random, </s> between them; the first part sees itself, the second the first and its own
-    past); left to right ⅙ and right to left ⅙. `choice` says which tokens are hidden. Where a mode
-    writes, the end symbol may be hidden like any token, so that the network learns when to stop;
-    the paper does so in fine-tuning only.
+    `shares` are the modes' probabilities: bidirectional ⅓; sequence to sequence ⅓ (the text is
+    split at random, with </s> between the parts; the first part attends to itself, the second to
+    the first and its own past); left to right ⅙ and right to left ⅙. `choice` selects the masked
+    tokens. In generative modes the end token may be masked too, so that the network learns when to
+    stop; the paper does so in fine-tuning only.
 
     A batch with a condition is fine-tuning for generation: the condition is the first segment, and
-    of the text's tokens and its end a share of `target_rate` is hidden.
+    `target_rate` of the text's tokens and its end are masked.
 
-    log_prob is exact, from left to right: log p(s) = Σ_t log p(s_t | s_<t), each predicted at a
-    <mask> in its place that sees the tokens before it. One pass over the text and as many masks
-    beside it, 2T places. Given a condition it is log p(s | condition) likewise.
+    log_prob is exact, left to right: log p(s) = Σ_t log p(s_t | s_<t), each predicted at a <mask>
+    in its position that attends to the tokens before it: one pass over the text and as many masks,
+    2T positions. With a condition it is log p(s | condition).
     """
 
     kind: ClassVar[ScoreKind] = "exact"
@@ -109,7 +109,7 @@ class UniLMObjective(MaskedLMObjective):
         self.replacement = replacement or MaskReplacement(vocabulary=vocabulary)
         self.mode_probabilities = tuple(shares)
         self.longest = longest
-        """Most places that the network has positions for."""
+        """Maximum number of positions of the network."""
 
     def view(self, batch: Batch, *, generator: torch.Generator | None = None) -> View:
         if batch.condition is not None:
@@ -122,14 +122,14 @@ class UniLMObjective(MaskedLMObjective):
     def view_in_modes(
         self, batch: Batch, modes: Tensor, *, generator: torch.Generator | None = None
     ) -> View:
-        """The batch with each row shown in its given mode (B,)."""
+        """The batch with each row in its given mode (B,)."""
         halves = modes == UniLMMode.SEQUENCE_TO_SEQUENCE
         writes = halves | (modes == UniLMMode.LEFT_TO_RIGHT)
         allowed = self._hideable(batch, writes)
         chosen = self.choice(batch, allowed, generator=generator)
         cuts = self._cuts(batch, generator)[:, None]
         lengths = batch.lengths + halves
-        # A row in two parts has a separator after its cut, and all that follows moves on by one.
+        # A row in two parts has a separator after its split, which shifts the rest by one.
         place = torch.arange(int(lengths.max()), device=batch.tokens.device)
         separator = halves[:, None] & (place == cuts + 1)
         second = halves[:, None] & (place > cuts + 1)
@@ -147,7 +147,7 @@ class UniLMObjective(MaskedLMObjective):
         )
 
     def explain(self, view: View) -> tuple[str, ...]:
-        """In which mode the first row is shown, which its segments tell."""
+        """The mode of the first row, known from its segments."""
         assert view.segments is not None
         mode = mode_of(int(view.segments[0, 0]))
         return (
@@ -155,7 +155,7 @@ class UniLMObjective(MaskedLMObjective):
         )
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
-        """Both ways, the masked places hidden."""
+        """Bidirectional mode, with the given positions masked."""
         assert self.vocabulary.mask is not None
         place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         return View(
@@ -168,7 +168,7 @@ class UniLMObjective(MaskedLMObjective):
         )
 
     def autoregressive_view(self, batch: Batch) -> View:
-        """The text as it is, and beside it a <mask> for each token, which sees what is before."""
+        """The text plus one <mask> per token, which attends to the tokens before it."""
         assert self.vocabulary.mask is not None
         text = self._text(batch)
         masks = replace(
@@ -203,7 +203,7 @@ class UniLMObjective(MaskedLMObjective):
     def generation_finetuning_view(
         self, batch: Batch, *, generator: torch.Generator | None = None
     ) -> View:
-        """Fine-tuning for generation: the condition is seen, and parts of the text are hidden."""
+        """Fine-tuning for generation: the condition is visible, the text partly masked."""
         chosen = self.target_choice(batch, batch.targets_mask(), generator=generator)
         shown = self.replacement(batch.tokens, chosen, generator=generator)
         place = torch.arange(batch.tokens.shape[1], device=batch.tokens.device)[None]
@@ -216,7 +216,7 @@ class UniLMObjective(MaskedLMObjective):
         return join_blocks([self._lead(batch), text], pad=self.vocabulary.pad)
 
     def _lead(self, batch: Batch) -> TokenBlock:
-        """What stands before the tokens that are written: the condition, or place 0 alone."""
+        """What precedes the generated tokens: the condition, or position 0 alone."""
         given = batch.condition
         tokens = batch.tokens[:, :1] if given is None else given.tokens
         lengths = torch.ones_like(batch.lengths) if given is None else given.lengths
@@ -230,7 +230,7 @@ class UniLMObjective(MaskedLMObjective):
         )
 
     def _text(self, batch: Batch) -> TokenBlock:
-        """Places 1 … T-1 as they are, each seen by itself and the later ones."""
+        """Positions 1 … T-1 unmasked, each visible to itself and later ones."""
         given = batch.condition
         before = torch.ones_like(batch.lengths) if given is None else given.lengths
         place = torch.arange(batch.tokens.shape[1] - 1, device=batch.tokens.device)
@@ -246,23 +246,23 @@ class UniLMObjective(MaskedLMObjective):
 
     @property
     def separator(self) -> int:
-        """What stands between two parts: the end symbol, where there is one."""
+        """Separator between two parts: the end token, where there is one."""
         end = self.vocabulary.end
         return self.vocabulary.bos if end is None else end
 
     def _hideable(self, batch: Batch, writes: Tensor) -> Tensor:
-        """(B, T) bool: ordinary tokens, and in rows (B,) that are written the end symbol too."""
+        """(B, T) bool: ordinary tokens, and in generative rows (B,) the end token too."""
         ends = batch.targets_mask() & (batch.tokens == self.separator)
         return maskable_positions(batch, self.vocabulary) | (ends & writes[:, None])
 
     def _cuts(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
-        """(B,) the last place of a first part, so that both have a token if there are two."""
+        """(B,) last position of the first part; both are non-empty if there are two tokens."""
         drawn = sample_uniform((len(batch),), batch.tokens.device, generator=generator)
         tokens = maskable_positions(batch, self.vocabulary).sum(1)
         return torch.where(tokens > 1, 1 + (drawn * (tokens - 1)).long(), 0)
 
     def check_length(self, places: int) -> None:
-        """A UserError where there are more places than positions for them."""
+        """Raise a UserError if there are more tokens than positions."""
         if self.longest is not None and places > self.longest:
             raise UserError(
                 f"this system has positions for {self.longest} tokens, and a text with what it is "
@@ -271,12 +271,12 @@ class UniLMObjective(MaskedLMObjective):
 
 
 def mode_of(segment: int) -> UniLMMode:
-    """The mode of a row that begins with this segment."""
+    """The mode of a row that begins with this segment id."""
     return next(mode for mode, first in FIRST_SEGMENT.items() if first == segment)
 
 
 def position_ranks(modes: Tensor, place: Tensor, second: Tensor) -> Tensor:
-    """(B, T) the ranks of places (T,) in the given modes (B,); `second` (B, T): the second part."""
+    """(B, T) ranks of positions (T,) in the modes (B,); `second` (B, T): the second part."""
     by_mode = {
         UniLMMode.BIDIRECTIONAL: torch.zeros_like(second, dtype=torch.long),
         UniLMMode.SEQUENCE_TO_SEQUENCE: place * second,
@@ -289,7 +289,7 @@ def position_ranks(modes: Tensor, place: Tensor, second: Tensor) -> Tensor:
 
 
 def generation_segments(condition: Batch | None) -> tuple[int, int]:
-    """The segments of what stands before the text and of the text itself, where it is written."""
+    """Segment ids of what precedes the text and of the text itself, when it is generated."""
     if condition is None:
         return FIRST_SEGMENT[UniLMMode.LEFT_TO_RIGHT], FIRST_SEGMENT[UniLMMode.LEFT_TO_RIGHT]
     source = FIRST_SEGMENT[UniLMMode.SEQUENCE_TO_SEQUENCE]
@@ -298,11 +298,11 @@ def generation_segments(condition: Batch | None) -> tuple[int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class NgramMasking:
-    """Each token is hidden with probability `rate`: by spans of 1 token, or of 2 to `longest`.
+    """N-gram masking: each token is masked with probability `rate`, by spans of 1 to `longest`.
 
-    A span is of one token with probability 1 - `longer`, else of 2 … `longest` tokens, all alike
-    (Dong et al. 2019: 0.2 and 3). Spans begin at each place independently, so often that
-    P(hidden) = rate; they may run into each other, and stop at places that may not be hidden.
+    A span has one token with probability 1 - `longer`, else 2 … `longest` tokens, uniformly (Dong
+    et al. 2019: 0.2 and 3). Spans start at each position independently, at a rate such that
+    P(masked) = rate; they may overlap, and stop at positions that may not be masked.
     """
 
     rate: float = 0.15
@@ -313,7 +313,7 @@ class NgramMasking:
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         rows, time = allowed.shape
-        # Spans may begin before the text, or its first places would be hidden more seldom.
+        # Spans may start before the text, or its first positions would be masked less often.
         shape = rows, time + self.max_ngram - 1
         drawn = sample_uniform(shape, allowed.device, generator=generator)
         sizes = self.sizes(sample_uniform(shape, allowed.device, generator=generator))
@@ -326,14 +326,14 @@ class NgramMasking:
         return ensure_one_masked(lonely, chosen, allowed)
 
     def sizes(self, drawn: Tensor) -> Tensor:
-        """Tokens of a span, for a number in [0, 1)."""
+        """Span length, for a number in [0, 1)."""
         kinds = max(self.max_ngram - 1, 1)
         long = 2 + (drawn / max(self.ngram_rate, 1e-9) * kinds).long().clamp(max=kinds - 1)
         return torch.where(drawn < self.ngram_rate, long, 1)
 
     @property
     def start_rate(self) -> float:
-        """q of a span's beginning at a place: Π_k (1 - q P(size > k)) = 1 - rate, by bisection."""
+        """Span start probability q: Π_k (1 - q P(size > k)) = 1 - rate, by bisection."""
         over = [1.0] + [
             self.ngram_rate * (self.max_ngram - k) / (self.max_ngram - 1)
             for k in range(1, self.max_ngram)

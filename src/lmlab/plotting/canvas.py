@@ -1,9 +1,8 @@
-"""The canvas of every picture: one look, as SVG for pages and as PNG for slides.
+"""Figure canvas: a common style, rendered as SVG for pages and as PNG for slides.
 
-In the SVG, lines and letters take the colour of the page around them, so that one picture serves
-light and dark pages, and letters stay text, in whatever font the reader's machine has for them,
-Chinese ones too. The PNG is dark on white, with installed fonts that have the letters (`fonts`).
-The same input gives the same bytes.
+In the SVG, lines and text take the colour of the page, so that one figure serves light and dark
+pages, and text stays text, in a font of the reader's machine. The PNG is dark on white, with
+installed fonts that have the glyphs (`fonts`). The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ COLOURS = (
     "#2aa5b8",
     "#c05a52",
 )
-"""Middle tones that stand out from white and from black."""
+"""Palette of middle tones with contrast to white and to black."""
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-"""Where there are more runs than colours, the next ones are dashed."""
+"""Line styles, for more runs than colours."""
 FONTS = (
     "system-ui, 'Helvetica Neue', Arial, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
     "'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Micro Hei', sans-serif"
 )
 FOREGROUND_COLOUR = "#010203"
-"""Stands for the page's own colour while matplotlib draws; replaced in the finished SVG."""
+"""Placeholder for the page's own colour while matplotlib draws; replaced in the finished SVG."""
 PNG_DPI = 160
 
 
 def colour(look: int) -> str:
-    """The colour at a place in the palette, which begins anew when it is used up."""
+    """The colour at an index of the palette, which repeats."""
     return COLOURS[look % len(COLOURS)]
 
 
 def line_style(look: int) -> dict[str, Any]:
-    """Colour and dashes of a line, different for a good many lines."""
+    """Colour and dashes of a line, distinct for many lines."""
     return {"color": colour(look), "linestyle": DASHES[look // len(COLOURS) % len(DASHES)]}
 
 
 @contextmanager
 def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
-    """A figure in the house's look; `name` keeps the ids of several pictures on a page apart."""
+    """A figure in the common style; `name` makes the ids of several figures on a page unique."""
     look: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": f"lmlab-{name}",
@@ -79,14 +78,14 @@ def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
         "ytick.color": FOREGROUND_COLOUR,
     }
     with matplotlib.rc_context(look), warnings.catch_warnings(), _quiet_fonts():
-        # The reader's browser has the letters that the fonts here lack; of a PNG `fonts` warns.
+        # The reader's browser has the glyphs that the fonts here lack; for a PNG `fonts` warns.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield Figure(figsize=(width, height))
 
 
 @contextmanager
 def _quiet_fonts() -> Iterator[None]:
-    """Without matplotlib's remark that a fallback font has no bold face."""
+    """Suppress matplotlib's warning that a fallback font has no bold face."""
     logger = logging.getLogger("matplotlib.font_manager")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -97,14 +96,14 @@ def _quiet_fonts() -> Iterator[None]:
 
 
 def drawn_extent(figure: Figure) -> Bbox:
-    """What is drawn, names beyond the figure's edge too, in inches; finding it costs a drawing."""
+    """Bounding box in inches, with labels beyond the figure's edge; costs a rendering."""
     canvas_ = FigureCanvasAgg(figure)
     figure.draw_without_rendering()
     return figure.get_tightbbox(canvas_.get_renderer()).padded(0.1)
 
 
 def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
-    """The figure as an <svg> element that scales with the page and names no other file."""
+    """Render as an <svg> element that scales with the page and references no other file."""
     use_installed_fonts(figure)
     written = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -119,7 +118,7 @@ def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
 
 
 def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
-    """The figure on white, for where no SVG is taken."""
+    """Render as PNG on white, for where no SVG is accepted."""
     written = io.BytesIO()
     figure.savefig(
         written,
@@ -133,14 +132,14 @@ def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
 
 
 def set_plain_log_scale(axes: Axes) -> None:
-    """A scale of powers upwards whose numbers are written out, as mathematics is not read."""
+    """Log scale of the y axis with plain number labels, without mathtext."""
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence[str] = ()) -> None:
-    """Names of the lines, to the right of the picture; nothing where no line has one."""
+    """Legend to the right of the axes; nothing where no line has a label."""
     if handles is None:
         handles, names = axes.get_legend_handles_labels()
     if names:
@@ -156,23 +155,23 @@ def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence
 
 
 def printable_name(name: str) -> str:
-    """A name that any reader of XML takes: no control characters, spaces visible."""
+    """A label that is valid XML: no control characters, spaces visible."""
     spelled = _unspelled(name)
     kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in spelled)
     return kept if kept.strip() else "␣" * len(kept)
 
 
 PRINTABLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
-"""Bytes that a byte-level vocabulary (GPT-2's) spells by their own letter."""
+"""Bytes that a byte-level vocabulary (GPT-2's) spells by their own character."""
 REMAPPED_BYTES = tuple(byte for byte in range(256) if byte not in PRINTABLE_BYTES)
-"""The others, spelled by the letters from 256 on: a space is Ġ."""
+"""The others, spelled by the characters from 256 on: a space is Ġ."""
 BYTE_OF_CHARACTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
     chr(256 + place): byte for place, byte in enumerate(REMAPPED_BYTES)
 }
 
 
 def _unspelled(name: str) -> str:
-    """What a byte-level vocabulary spells Ġgr Ã¼n is ▁gr ün; anything else stays as it is."""
+    """Decode byte-level spelling: Ġgr Ã¼n becomes ▁gr ün; anything else stays as it is."""
     if name.isascii() or not all(letter in BYTE_OF_CHARACTER for letter in name):
         return name
     try:
@@ -183,7 +182,7 @@ def _unspelled(name: str) -> str:
 
 
 def abbreviate_count(value: float) -> str:
-    """12k, 3.5M: numbers along an axis."""
+    """Abbreviated axis numbers: 12k, 3.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"

@@ -1,7 +1,7 @@
-"""Heat maps, bars and lists of words: the few forms that inner values are drawn in.
+"""Charts of a model's inner values: heat maps, bar charts and text tables.
 
-Colours are colour-blind safe: nothing is the page itself, more is deeper blue; where there are
-values on both sides of nothing, those below are orange.
+Colours are colour-blind safe: zero is the page itself, larger is deeper blue; with values of both
+signs, negative ones are orange.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from lmlab.plotting.canvas import (
 Values = NDArray[np.float64]
 
 CELL_INCHES = 0.27
-"""Inches of a square with a word beside it."""
+"""Inches of a cell with a label."""
 MAX_BORDERED_CELLS = 1600
-"""Beyond these the squares of a heat map have no rim."""
+"""Heat maps with more cells have no cell borders."""
 MAX_NUMBERED_CELLS = 64
-"""Squares up to these have their number written in them."""
+"""Heat maps with at most this many cells show their numbers."""
 SMALL_CELL_INCHES = 0.16
-"""Inches of a square where there are many of them."""
+"""Inches of a cell where there are many."""
 MAX_LABEL_LENGTH = 14
 MAX_HORIZONTAL_LABEL_LENGTH = 36
-"""Letters of a sentence beside its row."""
+"""Characters of a sentence as a row label."""
 BORDER_COLOUR = "#8c959f55"
-"""Around a square; seen on white and on black."""
+"""Cell border; visible on white and on black."""
 MAX_UNLABELLED_INCHES = 4.2
-"""Inches along an axis that has no words."""
+"""Inches along an axis without labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMapAxis:
-    """A side of a heat map: what it counts, and a label for each entry where they have one."""
+    """An axis of a heat map: its name, and a label for each entry where there are some."""
 
     name: str
     labels: tuple[str, ...] | None = None
     max_label_length: int = MAX_LABEL_LENGTH
-    """Letters of a label before it is cut."""
+    """Characters of a label before it is truncated."""
 
     def inches(self, entries: int, cell: float) -> float:
-        """How long it is drawn, where a square with a name takes `cell` inches."""
+        """Length of the axis, where a labelled cell takes `cell` inches."""
         return (
             cell * entries if self.labels else min(MAX_UNLABELLED_INCHES, max(1.0, 0.12 * entries))
         )
@@ -62,13 +62,13 @@ class HeatMapAxis:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeatMap:
-    """A matrix with its axes; nan where there can be nothing."""
+    """Heat map: a matrix with its axes; NaN for empty cells."""
 
     values: Values
     rows: HeatMapAxis
     columns: HeatMapAxis
     title: str = ""
-    """Where there are several."""
+    """Title, where there are several."""
     cell: float = CELL_INCHES
     bounds: Bounds = REAL
     """The interval of the values by definition: 0 to 1 for probabilities."""
@@ -82,7 +82,7 @@ class HeatMap:
 
 @dataclass(frozen=True, kw_only=True)
 class ColourScale:
-    """From which number to which the colours run."""
+    """Colour scale: the range of values that the colours span."""
 
     low: float
     high: float
@@ -102,34 +102,34 @@ class ColourScale:
 
 
 ROUNDING = 1e-6
-"""Of the largest value: less than this below zero is rounding."""
+"""Relative to the largest value: negatives smaller than this are rounding errors."""
 
 
 def colour_scale(values: Values, bounds: Bounds = REAL) -> ColourScale:
-    """From zero to the largest value, or to as much on both sides of zero.
+    """Colour scale from zero to the largest value, or symmetric around zero.
 
-    What the values are decides: those that can't be negative have no scale below zero, whatever
-    rounding makes of them.
+    The bounds decide: values that can't be negative have no scale below zero, whatever the rounding
+    errors.
     """
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     if bounds[0] < 0 and low < -ROUNDING * max(high, -low):
         most = max(-low, high)
         return ColourScale(low=-most, high=most)
-    # Probabilities that come near one are shown on the whole of their scale.
+    # Probabilities close to one are shown on their full scale.
     return ColourScale(low=0.0, high=1.0 if 0.6 < high <= 1.0 else high or 1.0)
 
 
 MAX_WIDTH_INCHES = 9.5
-"""Inches that heat maps side by side may take before the next goes below."""
+"""Maximum width in inches of heat maps side by side before wrapping."""
 PANEL_GAP = (0.45, 0.4)
-"""Inches between heat maps, across and down."""
+"""Inches between heat maps, horizontally and vertically."""
 
 
 def draw_heat_maps(figure: Figure, grids: Sequence[HeatMap], *, title: str) -> None:
-    """Heat maps of one shape on one scale, in reading order, named at the left and at the bottom.
+    """Draw heat maps of one shape on one scale, in reading order, labelled at the left and bottom.
 
-    The figure is as large as the squares; names stand outside of it.
+    The figure is as large as the cells; labels are outside of it.
     """
     scale = colour_scale(np.concatenate([grid.values.ravel() for grid in grids]), grids[0].bounds)
     width, height = figure.get_size_inches()
@@ -152,7 +152,7 @@ def draw_heat_maps(figure: Figure, grids: Sequence[HeatMap], *, title: str) -> N
 
 
 def heat_maps_size(grids: Sequence[HeatMap]) -> tuple[float, float]:
-    """Inches that `draw_heat_maps` wants."""
+    """Figure size in inches for `draw_heat_maps`."""
     (across, down), abreast = grids[0].inches, _abreast(grids)
     columns, lines = min(len(grids), abreast), -(-len(grids) // abreast)
     return columns * (across + PANEL_GAP[0]) - PANEL_GAP[0], lines * (
@@ -172,7 +172,7 @@ def draw_heat_map(
     rows_named: bool = True,
     columns_named: bool = True,
 ) -> None:
-    """One heat map, first row at the top."""
+    """Draw one heat map, first row at the top."""
     height, width = grid.values.shape
     masked = np.ma.masked_invalid(grid.values)
     axes.imshow(
@@ -204,7 +204,7 @@ def draw_heat_map(
 
 
 def _draw_rims(axes: Axes, filled: NDArray[np.bool_]) -> None:
-    """Lines between the squares that hold something; a rim for each would make the SVG large."""
+    """Lines between non-empty cells; a border for each would make the SVG large."""
     for mask, draw in ((filled, axes.hlines), (filled.T, axes.vlines)):
         edges = np.zeros((len(mask) + 1, mask.shape[1]), dtype=bool)
         edges[:-1] |= mask
@@ -226,7 +226,7 @@ def _write_numbers(axes: Axes, values: Values) -> None:
 
 
 def label_columns(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
-    """Words below the columns, slanted unless they are a letter or two."""
+    """Column labels, slanted unless they are one or two characters."""
     axes.set_xlabel(axis.name)
     if axis.labels is None:
         axes.set_xticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
@@ -239,7 +239,7 @@ def label_columns(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 
 
 
 def label_rows(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) -> None:
-    """Words at the left of the rows."""
+    """Row labels, at the left."""
     axes.set_ylabel(axis.name)
     if axis.labels is None:
         axes.set_yticks(_few(entries), [str(place + 1) for place in _few_places(entries)])
@@ -249,11 +249,12 @@ def label_rows(axes: Axes, axis: HeatMapAxis, entries: int, *, size: float = 9) 
 
 
 def _few_places(entries: int) -> list[int]:
-    """Some round places to name where not every one can be."""
+    """A few round tick positions where not every entry can be labelled."""
     step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9) if entries / s <= 11)
     if step == 1:
         return list(range(entries))
-    # 1, 4, 6, 8 and 1, 5, 10, 15: the first is always named, and no other so near that they touch.
+    # 1, 4, 6, 8 and 1, 5, 10, 15: the first is always labelled, and no other so near that they
+    # touch.
     return [0, *range(step - 1 if step > 2 else 3, entries, step)]
 
 
@@ -262,13 +263,13 @@ def _few(entries: int) -> list[float]:
 
 
 def shorten_label(label: str, longest: int = MAX_LABEL_LENGTH) -> str:
-    """A label that leaves room for its neighbours."""
+    """Truncate a label to leave room for its neighbours."""
     shown = printable_name(label)
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 
 def draw_colour_bar(figure: Figure, scale: ColourScale, *, left: float) -> None:
-    """The key of the colours, at the right of the squares and as high as they are, or an inch."""
+    """Colour bar, at the right of the cells and as high as they are, or an inch."""
     width, height = figure.get_size_inches()
     tall = min(height, 1.3)
     axes = figure.add_axes(
@@ -285,25 +286,25 @@ def draw_colour_bar(figure: Figure, scale: ColourScale, *, left: float) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BarChart:
-    """Numbers side by side, with the name of each where there is room for it."""
+    """Bar chart, with a label for each bar where there is room."""
 
     values: Values
     labels: tuple[str, ...] | None
     axis: str
     unit: str
     remark: str = ""
-    """Written in the picture's corner."""
+    """Text in the corner of the axes."""
     level: float | None = None
-    """A dashed line across: what it would be if all were alike, say."""
+    """A dashed reference line, such as the value of a uniform distribution."""
     horizontal: bool = False
-    """Bars from left to right, for names that are long."""
+    """Horizontal bars, for long labels."""
 
 
 MAX_BARS = 40
 
 
 def draw_bar_chart(figure: Figure, bars: BarChart, *, title: str) -> None:
-    """Bars with names; more than `MAX_BARS` as one outline on a scale of powers."""
+    """Draw labelled bars; more than `MAX_BARS` as one outline on a log scale."""
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_title(title, loc="left", fontsize=11)
     places = np.arange(len(bars.values))
@@ -360,17 +361,17 @@ def _draw_outline(axes: Axes, bars: BarChart, places: NDArray[np.int64]) -> None
 
 
 TABLE_LINE_INCHES = 0.24
-"""Inches from one line of words to the next."""
+"""Line height of a text table, in inches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable:
-    """Lines of text in columns."""
+    """Text table: lines of text in columns."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     column_positions: tuple[float, ...]
-    """Where each column begins, in inches."""
+    """Start of each column, in inches."""
 
     @property
     def height(self) -> float:
@@ -378,7 +379,7 @@ class TextTable:
 
 
 def draw_text_table(figure: Figure, listing: TextTable, *, title: str) -> None:
-    """A table without lines, its head faint."""
+    """Draw a table without rules, its header faint."""
     width, _ = figure.get_size_inches()
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(0, width)

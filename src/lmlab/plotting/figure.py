@@ -1,4 +1,4 @@
-"""A picture before it is drawn: what it is called, how to read it, and what draws it."""
+"""Figure specification: name, caption and drawing function, rendered to SVG and PNG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lmlab.plotting.html import TableCell
 
 @dataclass(frozen=True, kw_only=True)
 class FigureTable:
-    """A table that stands beside a picture where words say more than marks."""
+    """A table next to a figure, where text says more than marks."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
@@ -30,15 +30,15 @@ class FigureTable:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FigureSpec:
-    """One picture of a run, or of several side by side."""
+    """One figure of a run, or of several side by side."""
 
     name: str
-    """What its files are called, without an ending."""
+    """File name of its files, without extension."""
     title: str
     caption: str
     """One or two sentences on how to read it."""
     draw: Callable[[Figure], None]
-    """Draws on an empty figure of `width` × `height` inches; labels may stand beyond its edge."""
+    """Draws on an empty figure of `width` × `height` inches; labels may extend beyond its edge."""
     width: float = 7.0
     height: float = 3.0
     text: str = ""
@@ -48,23 +48,23 @@ class FigureSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedFigure:
-    """A finished picture."""
+    """A rendered figure."""
 
     svg: str
     png_bytes: bytes
     """The PNG."""
     missing_glyphs: str = ""
-    """Letters that the PNG shows as boxes, because no installed font has them."""
+    """Characters that the PNG shows as boxes, because no installed font has them."""
 
     @property
     def png(self) -> bytes:
-        """The PNG; warns, once, where it shows letters as boxes."""
+        """The PNG; warns, once, where it shows characters as boxes."""
         warn_missing_glyphs(self.missing_glyphs)
         return self.png_bytes
 
 
 def render_figure(picture: FigureSpec) -> RenderedFigure:
-    """Draw a picture; its name keeps its ids apart from those of others on a page."""
+    """Render a figure; its name makes its ids unique on a page."""
     with canvas(picture.name, width=picture.width, height=picture.height) as figure:
         picture.draw(figure)
         boxes = use_installed_fonts(figure)
@@ -80,12 +80,12 @@ def numbered_name(name: str, place: int, of: int) -> str:
 
 
 def join_remarks(parts: Sequence[str]) -> str:
-    """Remarks one after another, those that are empty left out."""
+    """Join remarks, skipping empty ones."""
     return " ".join(part.strip() for part in parts if part.strip())
 
 
 def standalone_svg(svg: str) -> str:
-    """An SVG as a file by itself: letters dark on light pages and light on dark ones."""
+    """An SVG as a standalone file: text dark on light pages and light on dark ones."""
     style = (
         "<style>svg { color: #1d2430; } "
         "@media (prefers-color-scheme: dark) { svg { color: #e3e7ee; } }</style>"

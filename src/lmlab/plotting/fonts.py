@@ -1,7 +1,7 @@
 """Font fallback for PNGs: any installed font that has the glyphs, or a warning that names one.
 
-matplotlib's own font covers Latin, Greek and Cyrillic, some Arabic and no Chinese. For the letters
-of a figure that it lacks, the installed fonts are asked for their character maps.
+matplotlib's own font covers Latin, Greek and Cyrillic, some Arabic and no Chinese. For characters
+that it lacks, the character maps of the installed fonts are searched.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PREFERRED_FONTS = (
     "WenQuanYi Zen Hei",
     "Arial Unicode MS",
 )
-"""Taken before others that have as many of the glyphs: sans-serif, simplified Chinese forms."""
+"""Preferred among fonts with as many of the glyphs: sans-serif, simplified Chinese forms."""
 PLACEHOLDERS = ("Last Resort",)
-"""Fonts whose glyph for any letter is a box."""
+"""Fonts whose glyph for any character is a box."""
 INVISIBLE = ("Cc", "Cf", "Zs", "Zl", "Zp", "Cs", "Co", "Cn")
-"""Unicode categories of which no glyph is expected."""
+"""Unicode categories without a glyph."""
 PACKAGES = {
     "fonts-noto-cjk (or the smaller fonts-wqy-zenhei)": (
         *("CJK", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH", "HIRAGANA", "KATAKANA"),
@@ -46,14 +46,14 @@ PACKAGES = {
     "fonts-noto-core": (),
     "fonts-symbola": ("EMOJI",),
 }
-"""Debian packages by the scripts they serve; what is not listed is in fonts-noto-core."""
+"""Debian packages by the scripts they serve; unlisted ones are in fonts-noto-core."""
 
 FontEntry = Any
 """A font of matplotlib's list: `fname`, `name`, `style`, `weight`, and `index` since 3.11."""
 
 
 def use_installed_fonts(figure: Figure) -> str:
-    """Give every text of a figure fonts that have its letters; gives the letters that none has."""
+    """Set fallback fonts for every text of a figure; returns the characters that no font has."""
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     letters = {letter for text in texts for letter in text.get_text()}
     families, missing = fallback_fonts(frozenset(missing_glyphs(BASE_FONT, letters)))
@@ -64,7 +64,7 @@ def use_installed_fonts(figure: Figure) -> str:
 
 
 def warn_missing_glyphs(missing: str) -> None:
-    """Warn once for each package that would have the letters which a PNG shows as boxes."""
+    """Warn once for each package with the characters that a PNG shows as boxes."""
     for package in PACKAGES:
         found = "".join(letter for letter in missing if _package(letter) == package)
         if found and package not in _warned:
@@ -82,7 +82,7 @@ _warned: set[str] = set()
 
 
 def _package(letter: str) -> str:
-    """The Debian package whose fonts have a letter."""
+    """The Debian package whose fonts have a character."""
     script = unicodedata.name(letter, "UNNAMED").split()[0]
     script = "EMOJI" if ord(letter) >= 0x1F000 and script != "CJK" else script
     named = (package for package, scripts in PACKAGES.items() if script in scripts)
@@ -91,9 +91,9 @@ def _package(letter: str) -> str:
 
 @cache
 def fallback_fonts(letters: frozenset[str]) -> tuple[tuple[str, ...], str]:
-    """Families that together have the letters, most of them first, and the letters that none has.
+    """Families that together have the characters, largest coverage first, and those missing in all.
 
-    Cost: the first time a figure has such a letter, a look into every installed font.
+    Cost: on the first such character, opening every installed font.
     """
     families: list[str] = []
     left = set(letters)
@@ -108,10 +108,10 @@ def fallback_fonts(letters: frozenset[str]) -> tuple[tuple[str, ...], str]:
 
 
 def missing_glyphs(family: str, letters: Iterable[str]) -> set[str]:
-    """Letters of which a family has no glyph."""
+    """Characters for which a family has no glyph."""
     font = _font_of(family)
     visible = {each for each in letters if unicodedata.category(each) not in INVISIBLE}
-    # Variation selectors choose between forms of the letter before them.
+    # Variation selectors choose between forms of the preceding character.
     visible -= {chr(code) for code in range(0xFE00, 0xFE10)}
     return {letter for letter in visible if not font.get_char_index(ord(letter))}
 
@@ -122,7 +122,7 @@ def _font_of(family: str) -> FT2Font:
 
 
 def _without(entry: FontEntry, letters: set[str]) -> set[str]:
-    """The letters that a font does not have."""
+    """The characters that a font lacks."""
     font = _open(entry)
     if font is None:
         return letters
@@ -142,13 +142,13 @@ def _candidates() -> tuple[FontEntry, ...]:
 
 
 def _add_new_fonts() -> None:
-    """Fonts installed after matplotlib wrote its list, which it keeps between processes."""
+    """Add fonts installed after matplotlib wrote its cached font list."""
     known = {entry.fname for entry in font_manager.fontManager.ttflist}
     for path in sorted(set(font_manager.findSystemFonts()) - known):
         try:
             font_manager.fontManager.addfont(path)
         except (OSError, RuntimeError, ValueError):
-            continue  # a damaged font, or of a form that matplotlib does not read
+            continue  # a damaged font, or of a format that matplotlib does not read
 
 
 def _rank(entry: FontEntry) -> tuple[int, bool, bool, str, str]:
@@ -160,7 +160,7 @@ def _rank(entry: FontEntry) -> tuple[int, bool, bool, str, str]:
 
 
 def _open(entry: FontEntry) -> FT2Font | None:
-    """The font, where it can be drawn: bitmap fonts (colour emoji) can't."""
+    """The font, if it can be rendered: bitmap fonts (colour emoji) can't."""
     index = getattr(entry, "index", 0)
     face: dict[str, Any] = {"face_index": index} if index else {}
     try:

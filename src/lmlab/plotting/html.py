@@ -1,4 +1,4 @@
-"""HTML built from small pieces; whatever is not already HTML is escaped, always."""
+"""HTML builder: whatever is not already HTML is escaped, always."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ VOID_ELEMENTS = frozenset({"meta", "br"})
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """A string that is HTML already."""
 
 
 def tag(name: str, /, *children: str, **attributes: str) -> Html:
-    """<name attributes>children</name>; plain strings are escaped, `Html` is taken as it is.
+    """HTML element <name attributes>children</name>; plain strings are escaped, `Html` is not.
 
     An underscore in an attribute's name is a hyphen, and one at its end is left out (`class_`); an
     attribute without a value is left out too.
@@ -128,14 +128,14 @@ def tag(name: str, /, *children: str, **attributes: str) -> Html:
 
 
 def join_html(children: Iterable[str], separator: str = "") -> Html:
-    """The pieces one after the other, escaped where they are plain text."""
+    """Concatenate the pieces, escaping plain text."""
     pieces = (piece if isinstance(piece, Html) else html.escape(piece) for piece in children)
     return Html(separator.join(pieces))
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a table shows, and the number it is sorted by where that is no text."""
+    """A table cell: its text, and its numeric sort key where it has one."""
 
     shown: str
     value: float | None = None
@@ -151,7 +151,7 @@ def number_cell(value: float | None, digits: int = 3) -> TableCell:
 
 
 def html_table(header: Sequence[str], rows: Iterable[Sequence[TableCell]]) -> Html:
-    """A table whose columns sort when their heads are clicked; it scrolls where it is too wide."""
+    """A table with sortable columns; it scrolls where it is too wide."""
     rows = list(rows)
     numeric = [any(row[place].value is not None for row in rows) for place in range(len(header))]
     heads = [
@@ -172,7 +172,7 @@ def _cell(cell: TableCell, right: bool) -> Html:
 
 
 def html_page(title: str, *sections: Html) -> str:
-    """A whole page that needs no other file: style and script are inside."""
+    """A self-contained page: style and script are inline."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

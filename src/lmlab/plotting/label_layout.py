@@ -1,4 +1,4 @@
-"""Names beside points so that they do not stand on each other."""
+"""Label placement: names next to points without overlap."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 from lmlab.plotting.canvas import FOREGROUND_COLOUR
 
 LETTER_INCHES = 0.075
-"""Inches that a Latin letter takes at 9 points; a Chinese one takes twice that."""
+"""Width in inches of a Latin letter at 9 points; a Chinese one takes twice that."""
 LABEL_HEIGHT_INCHES = 0.14
 GAP = 0.08
 BOLD_WIDTH_FACTOR = 1.15
-"""How much wider a bold name is."""
+"""Relative width of bold text."""
 DIRECTIONS = ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1), (0, -1))
-"""Where a name may stand, seen from its point, best first."""
+"""Directions of a label from its point, best first."""
 
 
 def place_labels(
     axes: Axes, points: NDArray[np.float64], labels: Sequence[str], *, strong: int = 0
 ) -> list[tuple[float, float, float, float]]:
-    """Write each label beside its point where it covers least; gives their boxes in inches.
+    """Place each label near its point with the least overlap; returns their boxes in inches.
 
-    The first `strong` are placed first and written bold. A label that finds no free place goes
-    further away with a thin line to its point.
+    The first `strong` are placed first and set in bold. A label without free space is moved further
+    away with a thin line to its point.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -67,7 +67,7 @@ def _free_box(
     spots: NDArray[np.float64],
     size: NDArray[np.float64],
 ) -> tuple[tuple[float, float, float, float], bool]:
-    """The best place for a label, and whether it is away from its point."""
+    """The best box for a label, and whether it is away from its point."""
     best, least = (0.0, 0.0, 0.0, 0.0), np.inf
     for ring in range(4):
         reach = GAP + 0.16 * ring
@@ -94,7 +94,7 @@ def _covered(
     spots: NDArray[np.float64],
     size: NDArray[np.float64],
 ) -> float:
-    """How much of other names, points and what lies outside the picture a box would cover."""
+    """The overlap of a box with other labels, points and the outside of the figure."""
     left, bottom, right, top = box
     cost = 0.0
     for other in taken:

@@ -1,4 +1,4 @@
-"""Pictures as SVG text: training curves, losses side by side, the surprisal of a sentence."""
+"""SVG figures of losses: training curves, loss bars, the surprisal of a sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lmlab.plotting.canvas import (
 
 @dataclass(frozen=True, kw_only=True)
 class LossCurve:
-    """The losses of one training, in nats per token, by training tokens seen."""
+    """Loss curve of one training run, in nats per token, by training tokens seen."""
 
     name: str
     train: tuple[tuple[float, float], ...]
@@ -33,33 +33,33 @@ class LossCurve:
     held_out: tuple[tuple[float, float], ...]
     """Pairs of tokens seen and loss on held-out text."""
     colour_index: int = 0
-    """Its place in the palette."""
+    """Its index in the palette."""
     sampled_loss: bool = False
-    """Whether the training losses are a contrast, which is not to be held against held-out ones."""
+    """Whether the training losses are sampled losses, not comparable with held-out ones."""
     single_epoch: bool = False
-    """Whether the model was fitted in one pass (n-gram counts), so that it has one loss alone."""
+    """Whether the model was fitted in one pass (n-gram counts), so that it has a single loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossBar:
-    """One figure with its spread, where it has one."""
+    """A bar: one loss with its spread, where it has one."""
 
     name: str
     value: float
     low: float | None = None
     high: float | None = None
     colour_index: int = 0
-    """Its place in the palette."""
+    """Its index in the palette."""
 
 
 def draw_training_curves(
     curves: Sequence[LossCurve], *, floor: float | None = None, unit: str = "nats per token"
 ) -> str:
-    """Loss against training tokens: held-out thick, training thin, the entropy as a dashed line.
+    """Plot loss against training tokens: held-out thick, training thin, the entropy dashed.
 
-    A model fitted in one pass has one held-out figure, drawn as a line across; one that was
-    validated once in many steps has a point. Training losses that are a contrast are named so, as
-    their height says nothing beside the held-out ones'.
+    A model fitted in one pass has one held-out loss, drawn as a horizontal line; one that was
+    validated once in many steps has a point. Sampled training losses are labelled so, as they are
+    not comparable with held-out ones.
     """
     with canvas("curves", height=3.6) as figure:
         axes = figure.subplots()
@@ -79,7 +79,7 @@ def draw_training_curves(
 def draw_loss_bars(
     bars: Sequence[LossBar], *, floor: float | None = None, unit: str = "nats per token"
 ) -> str:
-    """A bar for each figure, what the truth itself gives as a dashed line."""
+    """Plot a bar for each loss, with the true entropy as a dashed line."""
     ends = [each for bar in bars for each in (bar.value, bar.low, bar.high) if each is not None]
     finite = [each for each in ends if np.isfinite(each)] or [1.0]
     low, high = min(0.0, *finite), max(0.0, *finite)
@@ -98,12 +98,12 @@ def draw_loss_bars(
 
 
 def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
-    """-log p of each token of a text, in nats, in reading order."""
+    """Plot -log p of each token of a text, in nats, in reading order."""
     values = [-token.log_prob for token in tokens]
     with canvas("surprisal", height=2.4, width=max(3.0, 0.45 * len(values) + 1)) as figure:
         axes = figure.subplots()
         top = max((value for value in values if np.isfinite(value)), default=1.0)
-        # An impossible token has no finite bar: it goes through the top of the picture.
+        # An impossible token has no finite bar: it goes through the top of the figure.
         heights = [min(value, 1.3 * top + 1) for value in values]
         axes.bar(range(len(values)), heights, width=0.7, color=COLOURS[0])
         axes.set_ylim(0, 1.1 * top or 1)
@@ -116,7 +116,7 @@ def surprisal_bars(tokens: Sequence[TokenScore]) -> str:
 def loss_curve_from_metrics(
     name: str, lines: Sequence[dict[str, Any]], *, contrast: bool = False
 ) -> LossCurve:
-    """The curve of a run from the lines of its metrics.jsonl."""
+    """The loss curve of a run from the lines of its metrics.jsonl."""
     train, held_out, seen = [], [], 0.0
     for line in lines:
         loss = line.get("loss")
@@ -174,7 +174,7 @@ def _draw_floor(axes: Axes, floor: float | None, *, horizontal: bool) -> None:
 
 
 def _curve_limits(curves: Sequence[LossCurve], floor: float | None) -> tuple[float, float]:
-    """From below everything to the worst held-out loss: the first steps may leave at the top."""
+    """Axis limits up to the worst held-out loss: the first training steps may be cut off."""
     held_out = [loss for curve in curves for _, loss in curve.held_out]
     train = [loss for curve in curves if len(curve.train) > 1 for _, loss in curve.train]
     if not held_out and not train:

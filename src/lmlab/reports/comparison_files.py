@@ -1,4 +1,4 @@
-"""A comparison as a file, in the form that the file's name asks for."""
+"""Comparison files, in the format of the file name's extension."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WriteComparison = Callable[[Comparison, Sequence[TrainedModel]], None]
 
 
 def comparison_writer(path: Path) -> WriteComparison:
-    """What writes a comparison to this file; a name without a known ending is an error at once."""
+    """The function that writes a comparison to this file; rejects unknown extensions."""
     suffix = path.suffix.lower()
     if suffix not in _FORMS:
         raise UserError(
@@ -43,7 +43,7 @@ def comparison_writer(path: Path) -> WriteComparison:
 
 
 def _html(comparison: Comparison, models: Sequence[TrainedModel]) -> str:
-    # Imported late: a table needs no pictures, and so no matplotlib.
+    # Imported lazily: a table needs no figures, and so no matplotlib.
     from lmlab.reports.html_report import render_report
     from lmlab.reports.report_sections import make_report_section
 

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file that opens offline: figures, curves, samples, surprisal."""
+"""HTML report of a comparison, one offline file: tables, curves, samples, surprisal."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ from lmlab.scoring.formatting import (
 from lmlab.training.reporting import format_exact_duration
 
 SURPRISAL_SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Surprisals, in nats, that the key of the colours shows."""
+"""Surprisals, in nats, in the colour legend."""
 
 
 def write_report(path: Path, chapters: Sequence[ReportSection], *, title: str) -> Path:
-    """Write the report to a file, whole or not at all."""
+    """Write the report to a file, atomically."""
     with telling_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render_report(chapters, title=title))
@@ -60,7 +60,7 @@ def write_report(path: Path, chapters: Sequence[ReportSection], *, title: str) -
 
 
 def render_report(chapters: Sequence[ReportSection], *, title: str) -> str:
-    """The whole page; the same chapters give the same bytes."""
+    """Render the page; the same sections give the same bytes."""
     chapters = assign_colours(chapters)
     head = [
         tag("h1", title),
@@ -77,7 +77,7 @@ def render_report(chapters: Sequence[ReportSection], *, title: str) -> str:
 
 
 def assign_colours(chapters: Sequence[ReportSection]) -> list[ReportSection]:
-    """A place in the palette for each name, the same in every chapter."""
+    """Assign each name a palette index, the same in every section."""
     names = [row.name for chapter in chapters for row in chapter.comparison.rows]
     looks = {name: place for place, name in enumerate(dict.fromkeys(names))}
     return [
@@ -117,7 +117,7 @@ def _chapter(chapter: ReportSection, anchor: str) -> Html:
 
 
 def _lead(comparison: Comparison) -> list[str]:
-    """The result in a sentence; where rows don't compare by token, by character."""
+    """The result in a sentence; per character where rows do not compare per token."""
     if not _same_tokens(comparison):
         able = _by_character(comparison)
         if not able:
@@ -138,7 +138,7 @@ def _lead(comparison: Comparison) -> list[str]:
 
 
 def _by_character(comparison: Comparison) -> list[tuple[float, ComparisonRow]]:
-    """Bits per character, and the row that has them; others are left out."""
+    """Bits per character and their rows; rows without are left out."""
     bits = ((row.bits_per_character, row) for row in comparison.rows)
     return [(each, row) for each, row in bits if each is not None]
 
@@ -149,14 +149,14 @@ def _same_tokens(comparison: Comparison) -> bool:
 
 @dataclass(frozen=True)
 class _Column:
-    """A heading, and what it shows of a row."""
+    """A table column: heading, and the cell of a row."""
 
     heading: str
     show: Callable[[ComparisonRow], TableCell]
 
 
 def _columns(chapter: ReportSection) -> list[_Column]:
-    """The columns that have something to tell in this comparison."""
+    """The columns that have a value in this comparison."""
     rows = chapter.comparison.rows
     chosen = [
         _Column("model", lambda row: _name(row, chapter)),
@@ -332,7 +332,7 @@ def _token(token: TokenScore) -> Html:
 
 
 def _heat(nats: float) -> str:
-    """The more surprising the deeper, without end: 1 - e^(-s/3)."""
+    """Opacity by surprisal s: 1 - e^(-s/3)."""
     return f"--s:{1 - math.exp(-max(nats, 0.0) / 3):.3f}"
 
 
@@ -359,7 +359,7 @@ def _samples(chapter: ReportSection) -> Html:
 
 
 def _inside(chapter: ReportSection) -> Html:
-    """Pictures that show several runs, once; those of each row's run folded away, as many."""
+    """Figures that show several runs, once; those of each row's run collapsed."""
     inside = {
         row.name: chapter.inspection_figures.get(row.name, ()) for row in chapter.comparison.rows
     }
@@ -413,7 +413,7 @@ def _commands(chapter: ReportSection) -> Html:
 
 
 def _kinds(chapters: Sequence[ReportSection]) -> Html:
-    """What each kind of figure is; those that don't occur are folded away."""
+    """Explanation of the score kinds; those that do not occur are collapsed."""
     present = {row.kind for chapter in chapters for row in chapter.comparison.rows}
     named = [tag("dt", kind) + tag("dd", KIND_DESCRIPTIONS[kind]) for kind in SCORE_KINDS]
     shown = [entry for kind, entry in zip(SCORE_KINDS, named, strict=True) if kind in present]

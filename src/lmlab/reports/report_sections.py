@@ -1,4 +1,4 @@
-"""What a report tells of one comparison: its figures, the runs' curves, samples and commands."""
+"""Report sections: a comparison with its runs' loss curves, samples and commands."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from lmlab.training.training_plan import make_training_plan
 
 
 def train_command(config: Mapping[str, Any], out: Path) -> str | None:
-    """`lmlab train …` with everything that differs from the defaults, ready for a shell.
+    """`lmlab train …` with everything that differs from the defaults, shell-quoted.
 
-    None for a model that came from elsewhere (an ARPA file), which no training of ours repeats.
+    None for an imported model (an ARPA file), which can't be retrained.
     """
     if not config["corpus"]["spec"]:
         return None
@@ -63,7 +63,7 @@ def train_command(config: Mapping[str, Any], out: Path) -> str | None:
 
 
 def _written(value: Any) -> str:
-    """A value as `--set` takes it."""
+    """A value in `--set` syntax."""
     if isinstance(value, (list, tuple)):
         return ",".join(map(_written, value))
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
@@ -75,7 +75,7 @@ SAMPLE_TOKENS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class SampledText:
-    """A text that a model wrote, and its own log-probability in nats."""
+    """A generated text, and its log-probability in nats."""
 
     text: str
     log_prob: float | None
@@ -83,29 +83,29 @@ class SampledText:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSection:
-    """One comparison with what belongs to its rows, by the rows' names."""
+    """A comparison with the data of its rows, by row name."""
 
     comparison: Comparison
     curves: tuple[LossCurve, ...] = ()
     """In the order of the rows."""
     entropy: float | None = None
-    """The language's own, in nats per token, where it is the same for all rows."""
+    """The true entropy in nats per token, where it is the same for all rows."""
     samples: Mapping[str, tuple[SampledText, ...]] = field(default_factory=dict)
     commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     inspection_figures: Mapping[str, tuple[SavedFigure, ...]] = field(default_factory=dict)
-    """Pictures that `lmlab inspect` left in the figures of a row's first run."""
+    """Figures that `lmlab inspect` saved for a row's first run."""
     colour_indices: Mapping[str, int] = field(default_factory=dict)
-    """Each row's place in the palette."""
+    """Each row's index in the palette."""
 
     def colour_index(self, name: str) -> int:
-        """The place in the palette of the row of that name."""
+        """The palette index of the row of that name."""
         return self.colour_indices.get(name, 0)
 
 
 def make_report_section(
     comparison: Comparison, models: Sequence[TrainedModel], *, seed: int = 0
 ) -> ReportSection:
-    """Gather what a report shows beside the figures of a comparison of these models."""
+    """Collect what a report shows besides the scores of a comparison of these models."""
     by_path = {str(model.path): model for model in models}
     rows = comparison.rows
     first = {row.name: by_path[row.runs[0]] for row in rows}
@@ -115,7 +115,7 @@ def make_report_section(
         comparison=comparison,
         curves=tuple(_curve(row, first[row.name]) for row in rows),
         entropy=entropies.pop() if len(entropies) == 1 else None,
-        # A seed for each: from the same one they would all begin with the same word.
+        # One seed per text: with the same one all would begin with the same word.
         samples={
             row.name: sample_texts(first[row.name], seed=seed + place, sources=sources)
             for place, row in enumerate(rows)
@@ -128,14 +128,14 @@ def make_report_section(
 
 
 def _commands(row: ComparisonRow, by_path: Mapping[str, TrainedModel]) -> tuple[str, ...]:
-    """How to repeat the runs of a row, those that can be."""
+    """Commands that repeat the runs of a row, where possible."""
     models = [by_path[run] for run in row.runs]
     found = [train_command(model.config, model.path) for model in models]
     return tuple(command for command in found if command is not None)
 
 
 def _curve(row: ComparisonRow, model: TrainedModel) -> LossCurve:
-    """The training of a row's first run."""
+    """The loss curve of a row's first run."""
     lines = read_metrics(RunFolder(model.path).metrics)
     return loss_curve_from_metrics(row.name, lines, contrast=not model.system.loss_is_comparable)
 
@@ -143,9 +143,9 @@ def _curve(row: ComparisonRow, model: TrainedModel) -> LossCurve:
 def sample_texts(
     model: TrainedModel, *, seed: int, sources: Sequence[str] = ()
 ) -> tuple[SampledText, ...]:
-    """A few texts of a model, drawn as they come; none where it can't write.
+    """Sample a few texts of a model by ancestral sampling; none where it can't generate.
 
-    Where there are sources, one text is drawn for each of them and shown behind it.
+    With sources, one text is sampled for each of them and shown after it.
     """
     if not isinstance(model.system, (Step, Sample)):
         return ()

@@ -1,4 +1,4 @@
-"""The pictures that belong to a run, in its own folder."""
+"""Figures of a run, in its own folder."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def write_run_figures(
 ) -> list[Path]:
     """Write figures/curves.svg of a run from its metrics; nothing where it has none.
 
-    `unit` is what its losses are counted in; the entropy is a floor of none but log-probabilities.
-    Where training losses do not compare with held-out ones, their curve says so.
+    `unit` is the unit of its losses; the entropy is a floor of log-probabilities only. Where
+    training losses do not compare with held-out ones, the curve is labelled so.
     """
     run = RunFolder(path)
     lines = read_metrics(run.metrics)
-    # Named by the system, not by the folder: the same training gives the same picture anywhere.
+    # Named by the system, not by the folder: the same training gives the same figure anywhere.
     name = str(run.read_config()["system"]) if lines else path.name
     curve = loss_curve_from_metrics(name, lines, contrast=not loss_is_comparable)
     if not curve.train and not curve.held_out:
@@ -45,7 +45,7 @@ def write_run_figures(
 
 
 def true_entropy(config: dict[str, Any]) -> float | None:
-    """The true entropy in nats per token of what a run was trained on; None where none is known.
+    """The true entropy in nats per token of a run's training corpus; None where it is unknown.
 
     It is counted in the tokens of the corpus's own tokeniser, so it is no floor for another.
     """

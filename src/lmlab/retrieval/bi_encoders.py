@@ -1,4 +1,4 @@
-"""Encoders of documents and of questions into one space, the documents' of which rests."""
+"""Bi-encoders (DPR, RAG): documents and queries in one space, with frozen document encoders."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from lmlab.retrieval.document_memory import DocumentMemory
 
 
 class BiEncoder(nn.Module):
-    """p(z | x) ∝ exp(d(z) · q(x)); d is fixed, so that documents are embedded once (RAG).
+    """Bi-encoder: p(z | x) ∝ exp(d(z) · q(x)); d is fixed, so documents are embedded once.
 
-    q learns, unless it is told to rest.
+    Lewis et al. 2020 (RAG). q is trained unless frozen.
     """
 
     width: int
-    """Numbers in a vector."""
+    """Vector dimension."""
     frozen = False
     """Whether q is fixed as well."""
 
     def freeze(self) -> None:
-        """Let q stay as it is, and so what is found for a question."""
+        """Freeze q, and so the retrieved documents."""
         self.frozen = True
         self.requires_grad_(False)
         self.eval()
 
     def train(self, mode: bool = True) -> BiEncoder:
-        """What rests is used as it will be: without dropout."""
+        """Frozen parts stay in evaluation mode: without dropout."""
         super().train(mode and not self.frozen)
         return self
 
     def setup_documents(self, memory: DocumentMemory) -> None:
-        """Told the tokens of the documents before training; few need to know."""
+        """Receive the document tokens before training; few encoders need them."""
         return
 
     def check_length(self, tokens: int) -> None:
-        """A UserError where a document or a question of so many tokens is too long for it."""
+        """Raise a UserError if a document or query of so many tokens is too long."""
         return
 
     def encode(self, batch: Batch) -> Tensor:
@@ -51,19 +51,19 @@ class BiEncoder(nn.Module):
         raise TypeError(f"{type(self).__name__} does not define encode")
 
     def encode_queries(self, batch: Batch) -> Tensor:
-        """(B, width) q(x) of each question."""
+        """(B, width) q(x) of each query."""
         raise TypeError(f"{type(self).__name__} does not define encode_queries")
 
 
 class RandomProjectionBM25(BiEncoder):
-    """BM25 on random directions: words that a document and a question share, the rarer the more.
+    """BM25 by random projection: shared words of document and query, weighted by rarity.
 
         d(z) = Σ_{w ∈ z} idf(w) tf(w) (k + 1) / (tf(w) + k (1 - b + b |z| / mean)) r_w
-        q(x) = Σ_{w ∈ x} e_w, which starts from e_w = r_w
+        q(x) = Σ_{w ∈ x} e_w, initialised to e_w = r_w
 
-    r_w are random vectors of length one, so that at first d · q is the score of Robertson et al.
-    1995, but for noise that falls with √width (Johnson and Lindenstrauss 1984). It stands in where
-    no trained encoder is given. Only the questions' vectors e learn.
+    r_w are random unit vectors, so that initially d · q is the BM25 score (Robertson et al. 1995)
+    up to noise that falls with √width (Johnson and Lindenstrauss 1984). The default without a
+    trained encoder. Only the query vectors e are trained.
     """
 
     directions: Tensor
@@ -71,7 +71,7 @@ class RandomProjectionBM25(BiEncoder):
     idf: Tensor
     """(V,) idf."""
     mean_length: Tensor
-    """() words of a document."""
+    """() mean words per document."""
 
     def __init__(self, vocabulary: Vocabulary, width: int) -> None:
         super().__init__()
@@ -80,14 +80,14 @@ class RandomProjectionBM25(BiEncoder):
         self.register_buffer("directions", directions)
         self.register_buffer("idf", torch.ones(vocabulary.size))
         self.register_buffer("mean_length", torch.ones(()))
-        # Kept √width times as long: a step of Adam is of one size, and numbers of the order one
-        # learn at the pace of the writer's.
+        # Scaled up by √width: Adam's step size is fixed, so values of order one learn as fast as
+        # the generator's weights.
         self.scale = width**-0.5
         self.questions = nn.Embedding(vocabulary.size, width, _weight=directions / self.scale)
 
     @torch.no_grad()
     def setup_documents(self, memory: DocumentMemory) -> None:
-        """From them it learns idf, and how long a document is on average."""
+        """Estimate idf and the mean document length."""
         size, lengths = len(self.idf), memory.offsets.diff()
         document = torch.repeat_interleave(lengths)
         pairs = torch.unique(document * size + memory.tokens.long())
@@ -111,10 +111,10 @@ class RandomProjectionBM25(BiEncoder):
 
 
 class TrainedBiEncoder(BiEncoder):
-    """A trained system that encodes documents and questions: DPR, say.
+    """A trained encoder of documents and queries, such as DPR.
 
-    Documents are read by a frozen copy of it; of the copy that reads questions only what they go
-    through learns on.
+    Documents are encoded by a frozen copy; in the query copy only the parameters that queries use
+    are trained.
     """
 
     def __init__(self, base: System) -> None:
@@ -130,7 +130,7 @@ class TrainedBiEncoder(BiEncoder):
         self._rest_unused(vectors)
 
     def _rest_unused(self, vectors: Tensor) -> None:
-        """What a question does not go through gets no gradient, and need not wait for one."""
+        """Freeze parameters that queries do not use: they get no gradient."""
         learning = [each for each in self.questions.parameters() if each.requires_grad]
         found = torch.autograd.grad(vectors.sum(), learning, allow_unused=True)
         for parameter, gradient in zip(learning, found, strict=True):

@@ -1,9 +1,9 @@
-"""BM25 (Robertson et al. 1994) over tokens, which is how well a document fits a question by words:
+"""BM25 (Robertson et al. 1994) over tokens: lexical relevance of a document to a query.
 
     score(x, z) = Σ_{w ∈ x} idf(w) tf / (tf + k (1 - b + b |z| / mean length))
     idf(w) = log(1 + (N - n_w + ½) / (n_w + ½)),  k = 1.5, b = 0.75
 
-with tf how often w stands in z, and n_w in how many of N documents: Lucene's form.
+with tf the count of w in z, and n_w the number of the N documents with w: Lucene's form.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 
 BM25_K1, BM25_B = 1.5, 0.75
-"""How soon a word that comes again counts no more, and how far long documents pay."""
+"""Term-frequency saturation and length normalisation."""
 
 
 def inverse_document_frequency(having: Tensor, documents: int) -> Tensor:
-    """(V,) idf of tokens that stand in so many (V,) of all documents."""
+    """(V,) idf of tokens with document frequencies `having` (V,)."""
     return torch.log1p((documents - having + 0.5) / (having + 0.5))
 
 
 def length_normalisation(lengths: Tensor) -> Tensor:
-    """What is added to tf below the line, for documents so many times as long as the mean."""
+    """Length term of the denominator, for lengths relative to the mean."""
     return BM25_K1 * (1 - BM25_B + BM25_B * lengths)
 
 
 def token_weights(documents: Sequence[Sequence[int]], size: int) -> Tensor:
-    """(N, V) sparse: what each of the tokens of a document counts in a question."""
+    """(N, V) sparse BM25 weights of the tokens of each document."""
     lengths = torch.tensor([len(each) for each in documents], dtype=torch.int64)
     document = torch.repeat_interleave(torch.arange(len(documents)), lengths)
     flat = torch.tensor([token for each in documents for token in each], dtype=torch.int64)
@@ -47,9 +47,9 @@ def token_weights(documents: Sequence[Sequence[int]], size: int) -> Tensor:
 
 
 def token_scores(weights: Tensor, questions: Sequence[Sequence[int]]) -> Tensor:
-    """(N, B) of each document, by its weights (N, V), for each question.
+    """(N, B) scores of each document, by its weights (N, V), for each query.
 
-    Time B times the weights that are not zero; memory (B, V) numbers beside the scores.
+    Time B times the non-zero weights; memory (B, V) numbers plus the scores.
     """
     counts = torch.zeros(len(questions), weights.shape[1])
     for row, tokens in enumerate(questions):

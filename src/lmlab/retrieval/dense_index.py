@@ -1,4 +1,4 @@
-"""Vectors of documents, searched by inner product: exactly, or approximately and faster."""
+"""Dense vector index: maximum inner product search, exact or approximate (FAISS)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ from lmlab.retrieval.exact_search import (
 from lmlab.retrieval.faiss_index import FaissIndex
 
 IndexKind = Literal["flat", "ivf", "hnsw"]
-"""flat: every vector is looked at. ivf: those of the nearest lists. hnsw: those linked to near
-ones."""
+"""flat: exhaustive search. ivf: the nearest inverted lists. hnsw: a graph of neighbours."""
 
 DEFAULT_RECALL = 0.95
-"""Share of the nearest neighbours that an approximate index should find."""
+"""Target recall of an approximate index."""
 NPY_MAGIC = b"\x93NUMPY"
 CHECK_CHUNK = 65_536
 
 
 class ExactIndex:
-    """All vectors (N, W), each of them compared with every question."""
+    """All vectors (N, W), each compared with every query."""
 
     kind = "flat"
     recall = 1.0
@@ -49,11 +48,11 @@ class ExactIndex:
         self.size, self.width = vectors.shape
 
     def search(self, queries: Floats, k: int) -> tuple[Floats, Numbers]:
-        """Scores and numbers (B, k), k ≤ size."""
+        """Scores and indices (B, k), k ≤ size."""
         return top_inner_products(queries, self.vectors, k)
 
     def save(self, path: Path) -> None:
-        """Write the vectors, whole or not at all."""
+        """Write the vectors atomically."""
         with telling_disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as file:
@@ -61,10 +60,10 @@ class ExactIndex:
 
 
 class DenseIndex:
-    """Vectors (N, W) by their numbers 0 … N - 1; a question's score is its inner product with one.
+    """Vectors (N, W) with ids 0 … N - 1, searched by inner product with a query.
 
-    flat compares every question with every vector, O(N W) each, and needs no FAISS; ivf and hnsw
-    look at a part of them and miss some (`recall` says how many they found when they were built).
+    flat compares every query with every vector, O(N W) each, and needs no FAISS; ivf and hnsw
+    search a part of them and miss some (`recall` is the share found when they were built).
     """
 
     def __init__(self, inner: ExactIndex | FaissIndex) -> None:
@@ -80,7 +79,7 @@ class DenseIndex:
 
     @property
     def width(self) -> int:
-        """W, the numbers of a vector."""
+        """W, the vector dimension."""
         return self._inner.width
 
     @property
@@ -89,7 +88,7 @@ class DenseIndex:
 
     @property
     def recall(self) -> float | None:
-        """Share of the ten nearest neighbours found when it was built; None where unknown."""
+        """Recall@10 when the index was built; None where unknown."""
         return self._inner.recall
 
     @classmethod
@@ -102,10 +101,10 @@ class DenseIndex:
         recall: float = DEFAULT_RECALL,
         progress: Callable[[int, int], None] = lambda done, of: None,
     ) -> DenseIndex:
-        """An index of vectors (N, W), which may be memory-mapped, or of batches of them.
+        """Build an index of vectors (N, W), possibly memory-mapped, or of batches of them.
 
-        ivf and hnsw look as far as finds `recall` of the neighbours of some of the vectors; `seed`
-        decides what is random in them. `progress` is told how many vectors are in, of how many.
+        ivf and hnsw are tuned to reach `recall` on some of the vectors; `seed` fixes their
+        randomness. `progress` receives the number of vectors added and the total.
         """
         check_kind(kind)
         if not 0 < recall <= 1:
@@ -118,10 +117,9 @@ class DenseIndex:
         )
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[Floats, Numbers]:
-        """(B, k) scores and (B, k) numbers of the best vectors for queries (B, W), best first.
+        """(B, k) scores and (B, k) ids of the best vectors for queries (B, W), best first.
 
-        Where fewer than k are there or were found, the places behind them have score -inf and
-        number -1.
+        If fewer than k exist or are found, the remaining entries have score -inf and id -1.
         """
         if k < 1:
             raise UserError(f"at least 1 document must be asked for, and {k} came.")
@@ -144,14 +142,14 @@ class DenseIndex:
         return scores, numbers
 
     def save(self, path: Path) -> None:
-        """Write it into one file, whole or not at all: flat as an .npy, the others as FAISS's."""
+        """Write it atomically to one file: flat as .npy, the others in FAISS's format."""
         self._inner.save(Path(path))
 
     @classmethod
     def load(cls, path: Path, *, mapped: bool = True, recall: float | None = None) -> DenseIndex:
-        """What `save` wrote; with `mapped`, vectors stay on the disk until they are looked at.
+        """Load what `save` wrote; with `mapped`, vectors are memory-mapped.
 
-        `recall` is what an approximate one found when it was built, where somebody noted it.
+        `recall` is the recall of an approximate index when it was built, if recorded.
         """
         path = Path(path)
         if not path.is_file():
@@ -164,7 +162,7 @@ class DenseIndex:
 
 
 def check_kind(kind: str) -> None:
-    """A UserError where there is no such kind of index."""
+    """Raise a UserError for an unknown kind of index."""
     if kind not in get_args(IndexKind):
         raise unknown_name("kind of index", kind, get_args(IndexKind))
 
@@ -177,7 +175,7 @@ def read_vectors(path: Path, *, mapped: bool = True) -> Floats:
         raise UserError(f"{path} is damaged or cut short; build the index again.") from error
     if found.ndim != 2 or found.dtype != np.float32:
         raise UserError(f"{path} holds no vectors of an index; build it again.")
-    # As a plain array: numpy's own class of mapped ones is slower to slice.
+    # As a plain array: slicing numpy.memmap is slower.
     return np.asarray(found)
 
 
@@ -209,11 +207,11 @@ INDEX_FILE, INDEX_METADATA_FILE = "index.faiss", "index.json"
 
 
 class CachedIndex:
-    """The index of the vectors (N, width) that a run was loaded with, or one built instead.
+    """Cached index of the vectors (N, width) of a run, rebuilt where it does not match.
 
-    index.json holds a hash of the vectors and one of index.faiss, so that what belongs to other
-    weights, was cut short or is damaged is not searched. It can be built again at any time, so it
-    is no part of the run's manifest. Cost: vectors and file are read once.
+    index.json holds a hash of the vectors and one of index.faiss, so that an index that is stale,
+    truncated or damaged is never searched. It can be rebuilt at any time, so it is not in the run's
+    manifest. Cost: vectors and file are read once.
     """
 
     def __init__(self, folder: Path, vectors: Tensor) -> None:
@@ -222,10 +220,9 @@ class CachedIndex:
         self._damaged = False
 
     def get(self, vectors: Tensor, kind: IndexKind) -> DenseIndex:
-        """An index of these vectors: that of the folder if it is of them, else a new one.
+        """An index of these vectors: the cached one if it matches, else a new one.
 
-        It is written only where the vectors are still the run's own: of edited documents, say,
-        nothing is kept.
+        It is written only if the vectors are still the run's own: not for edited documents, say.
         """
         every = vectors.detach().float().cpu().numpy()
         content = _fingerprint(every, kind)
@@ -237,11 +234,11 @@ class CachedIndex:
         return built
 
     def _read(self, content: str) -> DenseIndex | None:
-        """What is kept, if it is whole and of these vectors."""
+        """The cached index, if it is intact and of these vectors."""
         try:
             told = read_json_object(self.about)
             if told["vectors"] != content:
-                return None  # training has gone on since, say
+                return None  # trained further since, say
             if told["file"] == _file_hash(self.path):
                 return DenseIndex.load(self.path, recall=told["recall"])
         except (OSError, ValueError, KeyError, TypeError, UserError):
@@ -250,8 +247,7 @@ class CachedIndex:
         return None
 
     def _write(self, index: DenseIndex, content: str) -> None:
-        """First the index, then what tells of it: between the two nothing fits, and it is built
-        again."""
+        """Write the index, then its description: if interrupted, they mismatch; it is rebuilt."""
         if self._damaged:
             warnings.warn(
                 f"{self.path} was damaged, cut short or lost; it was built anew.",
@@ -262,13 +258,13 @@ class CachedIndex:
             index.save(self.path)
             told: dict[str, Any] = {"vectors": content, "file": _file_hash(self.path)}
             write_json(self.about, {**told, "kind": index.kind, "recall": index.recall})
-        except UserError as error:  # whoever may only read a run can still search it
+        except UserError as error:  # a read-only run can still be searched
             told_why = f"the index is built at each loading of this run: {error}"
             warnings.warn(told_why, LmlabWarning, stacklevel=2)
 
 
 def _fingerprint(vectors: Floats, kind: IndexKind) -> str:
-    """A hash of all that an index is built of."""
+    """Hash of everything the index is built from."""
     digest = hashlib.blake2b(f"{kind} {DEFAULT_RECALL} {vectors.shape}".encode(), digest_size=16)
     digest.update(np.ascontiguousarray(vectors).data)
     return digest.hexdigest()

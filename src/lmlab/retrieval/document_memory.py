@@ -1,4 +1,4 @@
-"""Documents as a memory: their tokens, a vector of each, and the search for the nearest."""
+"""Document memory for retrieval: tokens, embeddings and nearest-neighbour search."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from lmlab.retrieval.dense_index import (
 from lmlab.retrieval.documents import Document, Documents, document_text
 
 NO_DOCUMENT = -1
-"""Number of the null document, which is empty."""
+"""Id of the null document, which is empty."""
 SEARCH_CHUNK = 2**24
-"""Scores of queries and documents that are held together in a search."""
+"""Query-document scores held in memory at once during a search."""
 
 EncodeBatch = Callable[[Batch], Tensor]
 """Texts to vectors, (M, width)."""
 
 
 class DocumentMemory(nn.Module):
-    """N documents that a system looks up by inner product (Guu et al. 2020, Lewis et al. 2020).
+    """N documents retrieved by inner product (Guu et al. 2020, Lewis et al. 2020).
 
-        found(q) = the k documents z with the largest q · vectors[z]
+        retrieve(q) = the k documents z with the largest q · vectors[z]
 
-    Tokens and vectors are buffers, so that a checkpoint holds the very index that training stood
-    at: between two refreshes it is older than the encoder. Before the tokeniser is known there is
-    no document, and nothing is found. Cost of a search: B · N · width, or less through an index of
-    FAISS (`kind`), which misses some; of the memory: N · width numbers and all tokens.
+    Tokens and vectors are buffers, so that a checkpoint holds the index used in training: between
+    two refreshes it is older than the encoder. Before the tokeniser is set there are no documents.
+    Cost of a search: B · N · width, or less by an approximate FAISS index (`kind`); memory: N ·
+    width numbers and all tokens.
     """
 
     tokens: Tensor
-    """(all tokens,) of the documents one after another, without start and end symbols."""
+    """(all tokens,) of the documents concatenated, without start and end tokens."""
     offsets: Tensor
-    """(N + 1,) where each document begins."""
+    """(N + 1,) start of each document."""
     vectors: Tensor
-    """(N, width) zero until they are embedded."""
+    """(N, width) zero until embedded."""
     pending_vectors: Tensor
-    """(N, width) what the vectors will be at the next refresh, (0, width) where nothing waits."""
+    """(N, width) vectors of the next refresh, (0, width) if none is pending."""
     truncated_tokens: Tensor
-    """(all tokens,) of what was cut off of the documents, made anew from their texts."""
+    """(all tokens,) truncated from the documents, recomputed from their texts."""
     truncated_offsets: Tensor
-    """(N + 1,) where that of each begins."""
+    """(N + 1,) start of each document's truncated part."""
 
     def __init__(
         self,
@@ -66,10 +66,9 @@ class DocumentMemory(nn.Module):
         longest: int,
         kind: IndexKind = "flat",
     ) -> None:
-        """`longest`: tokens of a document at most, <s> and </s> counted; the rest is cut off.
+        """`longest`: maximum tokens of a document including <s> and </s>; the rest is truncated.
 
-        `kind`: flat compares every vector; ivf and hnsw are built of the vectors when a search
-        finds them changed.
+        `kind`: flat is exhaustive; ivf and hnsw are built when a search finds the vectors changed.
         """
         super().__init__()
         assert longest > 2, "a document has tokens between <s> and </s>"
@@ -80,7 +79,7 @@ class DocumentMemory(nn.Module):
         self.words = WordUnits(vocabulary)
         self.kind: IndexKind = kind
         self._index: tuple[Tensor, int, DenseIndex] | None = None
-        """The vectors that an index was built of, their version then, and the index."""
+        """The indexed vectors, their version at that time, and the index."""
         self._kept: CachedIndex | None = None
         self.register_buffer("tokens", torch.zeros(0, dtype=torch.int32))
         self.register_buffer("offsets", torch.zeros(1, dtype=torch.int64))
@@ -94,7 +93,7 @@ class DocumentMemory(nn.Module):
         )
 
     def __len__(self) -> int:
-        """Documents that can be found."""
+        """Number of retrievable documents."""
         return len(self.offsets) - 1
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
@@ -109,7 +108,7 @@ class DocumentMemory(nn.Module):
         self.vectors = self.vectors.new_zeros(len(every), self.width)
 
     def for_documents(self, documents: Documents, pieces: TokenizerProtocol) -> DocumentMemory:
-        """A memory like this one of other documents, whose vectors are not known yet."""
+        """A memory like this one for other documents, not embedded yet."""
         words: dict[str, Any] = {
             "width": self.width,
             "longest": self.max_document_length,
@@ -120,7 +119,7 @@ class DocumentMemory(nn.Module):
         return other
 
     def set_vectors(self, vectors: Tensor, index: DenseIndex | None = None) -> None:
-        """Vectors (N, width) that were made before, and an index of them where there is one."""
+        """Set precomputed vectors (N, width), and their index if there is one."""
         self.vectors = vectors.to(self.vectors)
         if index is not None:
             self.use_index(index)
@@ -128,12 +127,12 @@ class DocumentMemory(nn.Module):
     def document_tokens(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """(M, L) tokens of documents (M,) without start and end, and (M,) their lengths.
 
-        The null document has none.
+        The null document is empty.
         """
         return self._at(numbers, self.tokens, self.offsets)
 
     def untruncated_tokens(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """(M, L) and (M,) the same with what was cut off, which nobody reads."""
+        """(M, L) and (M,) the same including the truncated part, which no encoder sees."""
         kept, lengths = self.document_tokens(numbers)
         rest, more = self._at(numbers, self.truncated_tokens, self.truncated_offsets)
         place = torch.arange(kept.shape[1] + rest.shape[1], device=numbers.device)
@@ -144,9 +143,9 @@ class DocumentMemory(nn.Module):
         return tokens, lengths + more
 
     def word_starts(self, numbers: Tensor) -> Tensor:
-        """(M, L + 1) bool: where words begin in whole documents (M,); all is true behind the end.
+        """(M, L + 1) bool: word starts in untruncated documents (M,); true after the end.
 
-        So a word ends before each of these places, and one that was cut through does not end.
+        So a word ends before each of these positions, and a truncated word has no end.
         """
         tokens, lengths = self.untruncated_tokens(numbers)
         batch = Batch(tokens=tokens, lengths=lengths, rows=numbers)
@@ -155,19 +154,19 @@ class DocumentMemory(nn.Module):
 
     def _at(self, numbers: Tensor, tokens: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
         real = numbers.clamp(min=0)
-        # Before the tokeniser is known there is one offset, and no document but the null one.
+        # Before the tokeniser is set there is one offset, and only the null document.
         after = offsets[(real + 1).clamp(max=len(offsets) - 1)]
         first = offsets[real.clamp(max=len(offsets) - 1)]
         lengths = (after - first) * (numbers >= 0)
         place = torch.arange(int(lengths.max()) if len(lengths) else 0, device=numbers.device)
         inside = place < lengths[:, None]
         at = torch.where(inside, first[:, None] + place, 0)
-        # A memory of nothing but null documents has no token to look at.
+        # A memory of null documents only has no tokens to index.
         found = tokens[at] if len(tokens) else torch.zeros_like(at)
         return torch.where(inside, found.long(), self.vocabulary.pad), lengths
 
     def batch(self, numbers: Tensor) -> Batch:
-        """Documents (M,) as rows `<s> … </s>`; of the null document the symbols alone."""
+        """Documents (M,) as rows `<s> … </s>`; the null document has special tokens only."""
         tokens, lengths = self.document_tokens(numbers)
         return add_special_tokens(tokens, lengths, self.vocabulary, rows=numbers)
 
@@ -178,7 +177,7 @@ class DocumentMemory(nn.Module):
         rows: int = 256,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Set the vectors of all documents by `encode`: see `embedded`."""
+        """Set the vectors of all documents by `encode`: see `embed_all`."""
         self.vectors = self.embed_all(encode, rows=rows, progress=progress)
 
     @torch.no_grad()
@@ -189,9 +188,9 @@ class DocumentMemory(nn.Module):
         rows: int = 256,
         progress: Callable[[int, int], None] | None = None,
     ) -> Tensor:
-        """(N, width) vectors of all documents by `encode`, `rows` of like length at once.
+        """(N, width) vectors of all documents by `encode`, in batches of `rows` of similar length.
 
-        `progress` is told how many are done, of how many.
+        `progress` receives the number done and the total.
         """
         order = (self.offsets[1:] - self.offsets[:-1]).argsort(stable=True)
         vectors = torch.zeros_like(self.vectors)
@@ -203,7 +202,7 @@ class DocumentMemory(nn.Module):
         return vectors
 
     def adopt_pending_vectors(self) -> None:
-        """Let the vectors that wait, if any do, be those that are searched."""
+        """Replace the searched vectors by the pending ones, if any."""
         if len(self.pending_vectors):
             self.vectors, self.pending_vectors = (
                 self.pending_vectors,
@@ -212,10 +211,10 @@ class DocumentMemory(nn.Module):
 
     @torch.no_grad()
     def search(self, queries: Tensor, k: int, *, without: Tensor | None = None) -> Tensor:
-        """(B, K) numbers of the best documents for queries (B, width), the best first.
+        """(B, K) ids of the best documents for queries (B, width), best first.
 
-        K is k, or as many documents as there are. `without` (B, E) are documents that a row may
-        not find, -1 for none; where too few are left, the null document stands last.
+        K is k, or the number of documents if smaller. `without` (B, E) excludes documents per row,
+        -1 for none; where too few are left, the row is filled with the null document.
         """
         found = min(k, len(self))
         if found == 0:
@@ -241,7 +240,7 @@ class DocumentMemory(nn.Module):
         return best.indices.masked_fill(best.values == -torch.inf, NO_DOCUMENT)
 
     def _by_index(self, queries: Tensor, found: int, without: Tensor | None) -> Tensor:
-        """The same as far as the index finds it; where it finds too few, by comparing them all."""
+        """The same by the approximate index; exhaustive where it returns too few."""
         if not len(queries):
             return queries.new_zeros(0, found, dtype=torch.int64)
         spare = 0 if without is None else without.shape[1]
@@ -259,7 +258,7 @@ class DocumentMemory(nn.Module):
         return best
 
     def index(self) -> DenseIndex:
-        """The vectors by the way they are searched, built anew where they have changed."""
+        """The index of the vectors, rebuilt if they have changed."""
         built = self._index
         if built is None or built[0] is not self.vectors or built[1] != self.vectors._version:
             if self._kept is not None:
@@ -271,25 +270,25 @@ class DocumentMemory(nn.Module):
         return self._index[2]
 
     def cache_index(self, folder: Path) -> None:
-        """From here on an index of the vectors as they are now is kept in a folder, or found there;
-        one of others, once they have changed, is not."""
+        """Cache the index of the current vectors in a folder, or load it from there; indexes of
+        later vectors are not cached."""
         if self.kind != "flat":
             self._kept = CachedIndex(folder, self.vectors)
 
     def use_index(self, index: DenseIndex) -> None:
-        """Let searches go through an index of these very vectors."""
+        """Search through an existing index of these vectors."""
         self.kind = index.kind
         self._index = (self.vectors, self.vectors._version, index)
 
     @property
     def recall(self) -> float | None:
-        """Share of the ten nearest that its index found when it was built; None where unknown."""
+        """Recall@10 of its index when built; None where unknown."""
         if self.kind == "flat":
             return 1.0
         return None if self._index is None else self._index[2].recall
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy has vectors of its own, and so builds an index of its own, which nobody keeps."""
+        """A copy has its own vectors, and builds its own, uncached index."""
         other = type(self).__new__(type(self))
         memo[id(self)] = other
         for name, value in self.__dict__.items():
@@ -298,7 +297,7 @@ class DocumentMemory(nn.Module):
 
     @torch.no_grad()
     def replace(self, document: Document, pieces: TokenizerProtocol, encode: EncodeBatch) -> None:
-        """Put a document in the place of that with its name: its tokens and its vector too."""
+        """Replace the document of the same name: its text, tokens and vector."""
         changed = self.documents.replacing(document)
         number = changed.numbers[document.name]
         inner = pieces.encode(document_text(document))
@@ -307,7 +306,7 @@ class DocumentMemory(nn.Module):
         self.tokens, self.offsets = _with(self.tokens, self.offsets, number, kept)
         if (
             len(self.truncated_offsets) > 1
-        ):  # unknown where the texts were not read since it was loaded
+        ):  # unknown where the texts were not tokenised again after loading
             ends = self.truncated_tokens, self.truncated_offsets
             self.truncated_tokens, self.truncated_offsets = _with(*ends, number, rest)
         vectors = self.vectors.clone()
@@ -316,7 +315,7 @@ class DocumentMemory(nn.Module):
         self.vectors = vectors
 
     def _joined(self, documents: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """All tokens one after another, and where those of each begin."""
+        """All tokens concatenated, and the start of each document."""
         lengths = torch.tensor([0, *(len(tokens) for tokens in documents)])
         flat = [token for tokens in documents for token in tokens]
         tokens = torch.tensor(flat, dtype=torch.int32, device=self.tokens.device)
@@ -333,8 +332,8 @@ class DocumentMemory(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **words: Any
     ) -> None:
-        """How many tokens there are is known from what is loaded, or from the tokeniser."""
-        # Runs from before documents were embedded in the background tell of none under way.
+        """Resize the token buffers to those of the checkpoint."""
+        # Older runs have no pending vectors.
         state_dict.setdefault(
             f"{prefix}pending_vectors", self.pending_vectors.new_zeros(0, self.width)
         )
@@ -348,7 +347,7 @@ class DocumentMemory(nn.Module):
 def _with(
     tokens: Tensor, offsets: Tensor, number: int, inner: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Tokens and offsets with other tokens for one document."""
+    """Tokens and offsets with one document's tokens replaced."""
     first, last = offsets[number : number + 2].tolist()
     moved = offsets.clone()
     moved[number + 1 :] += len(inner) - (last - first)
@@ -357,7 +356,7 @@ def _with(
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Nothing is dropped inside, as when a text is embedded amid training."""
+    """Evaluation mode inside, as when texts are embedded during training; no dropout."""
     training = module.training
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""Documents that a system may look up: a built-in set, a file, a folder, or an index's own."""
+"""Document collections for retrieval: built-in, from a file or folder, or of a stored index."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from lmlab.data.wordnet.glosses import tokenize_gloss
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A text that can be looked up."""
+    """A retrievable text."""
 
     name: str
-    """Tells it from all others: a synset's id, a file's name, a line's number."""
+    """Unique name: a synset's id, a file's name, a line's number."""
     text: str
     title: str = ""
-    """What it is about, in words; may be empty."""
+    """Title; may be empty."""
 
 
 class Documents(Sequence[Document]):
-    """Documents in an order that gives them their numbers; names are unique, no text is empty."""
+    """Ordered documents, numbered by position; names are unique, no text is empty."""
 
     def __init__(self, documents: Iterable[Document]) -> None:
         self._all = tuple(documents)
@@ -61,27 +61,26 @@ class Documents(Sequence[Document]):
         return iter(self._all)
 
     def fingerprint(self) -> str:
-        """Hash of all names, titles and texts, in their order."""
+        """Hash of all names, titles and texts, in order."""
         digest = hashlib.blake2b(digest_size=16)
         for document in self._all:
             digest.update(repr((document.name, document.title, document.text)).encode())
         return digest.hexdigest()
 
     def replacing(self, document: Document) -> Documents:
-        """The same with one document put in the place of that with its name."""
+        """The same with the document of this name replaced."""
         if document.name not in self.numbers:
             raise UserError(f"there is no document called {document.name!r} to replace.")
         return Documents(document if d.name == document.name else d for d in self._all)
 
     def to_bytes(self) -> bytes:
-        """As packed JSON lines, the same bytes for the same documents."""
+        """Compressed JSON lines, deterministic."""
         lines = (json.dumps(asdict(document), ensure_ascii=False) for document in self._all)
         return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
 
 
 def document_text(document: Document) -> str:
-    """What is read of a document, by memories and indexes alike: its title too, unless the text
-    begins with it."""
+    """What encoders and indexes see: the text, after its title unless it begins with it."""
     if not document.title or document.text.startswith(document.title):
         return document.text
     return f"{document.title} : {document.text}"
@@ -90,12 +89,12 @@ def document_text(document: Document) -> str:
 def load_documents(
     spec: str | Path, *, errors: Errors = "strict", report: ReadingReport | None = None
 ) -> Documents:
-    """The documents that a specification names.
+    """Load the documents that a specification names.
 
-    A built-in set (`capitals`, `wordnet`); a `.jsonl` file of objects with `text`, and `name` and
-    `title` if they like; a text file, a document a line; a folder of .txt files, each a document;
-    the folder of an index, for its own. Files may be gzipped. A bad row is named by its line, or
-    with `errors="replace"` left out and counted in `report.bad_rows`.
+    A built-in set (`capitals`, `wordnet`); a `.jsonl` file of objects with `text` and optionally
+    `name` and `title`; a text file, one document per line; a folder of .txt files, one document
+    each; the folder of a stored index, for its own. Files may be gzipped. A bad row is an error
+    with its line, or with `errors="replace"` dropped and counted in `report.bad_rows`.
     """
     if str(spec) in BUILTIN_DOCUMENTS:
         return BUILTIN_DOCUMENTS[str(spec)]()
@@ -174,7 +173,7 @@ def _folder(path: Path, errors: Errors, report: ReadingReport) -> Iterator[Docum
 
 @cache
 def capital_documents() -> Documents:
-    """A sentence about each country and its capital."""
+    """One sentence about each country and its capital."""
     return Documents(
         Document(
             name=each.country_en,
@@ -187,7 +186,7 @@ def capital_documents() -> Documents:
 
 @cache
 def gloss_documents() -> Documents:
-    """WordNet's definitions, after the words that they define, without the examples."""
+    """WordNet's glosses, preceded by the words they define, without the examples."""
     columns = load_wordnet().columns()
     return Documents(_gloss(name, senses, told) for name, senses, _, told, _ in columns)
 
@@ -202,6 +201,6 @@ BUILTIN_DOCUMENTS: dict[str, Callable[[], Documents]] = {
     "wordnet": gloss_documents,
 }
 META = "meta.json"
-"""The file that makes a folder an index."""
+"""The file that marks a folder as a stored index."""
 INDEX_DOCUMENTS_FILE = "documents.jsonl.gz"
-"""Where an index keeps its documents."""
+"""The documents of a stored index."""

@@ -1,4 +1,4 @@
-"""The largest inner products of questions with all vectors, exactly: by FAISS, else by numpy."""
+"""Exact maximum inner product search: by FAISS if installed, else by numpy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
 MATRIX_QUERIES_PER_THREAD = 6
-"""Questions for each thread from which on FAISS multiplies matrices instead of taking them one by
-one. Its own rule (one by one below 20 questions; in 1.15 below 128,000 numbers in all of them)
-reads all vectors once for every question: benchmarks/index.py measures what that costs."""
+"""Queries per thread from which FAISS should use matrix products instead of one scan per query. Its
+own rule (scans below 20 queries; in 1.15 below 128,000 numbers in all queries) reads all vectors
+once per query: benchmarks/index.py measures the cost."""
 FAISS_ALWAYS_MATRIX, FAISS_NEVER_MATRIX = 0, 2**31 - 1
-"""Thresholds under which FAISS multiplies matrices always, never, in all its versions."""
+"""Thresholds that make FAISS use matrix products always or never, in all its versions."""
 SCORE_CHUNK = 2**24
-"""Scores that numpy holds in memory together: questions × vectors."""
+"""Scores that numpy holds in memory at once: queries × vectors."""
 _threshold_is_set = threading.RLock()
 
 
 def import_faiss() -> Any | None:
     """FAISS, or None where it is not installed."""
     try:
-        # Imported late: it is an extra, and slow.
+        # Imported lazily: an optional dependency, and slow to import.
         import faiss
     except ImportError:
         return None
@@ -37,7 +37,7 @@ def import_faiss() -> Any | None:
 
 
 def require_faiss(why: str) -> Any:
-    """FAISS, or a sentence that says how to get it."""
+    """FAISS, or a UserError that says how to install it."""
     faiss = import_faiss()
     if faiss is None:
         raise UserError(
@@ -49,9 +49,9 @@ def require_faiss(why: str) -> Any:
 
 @contextmanager
 def faiss_matrix_threshold(faiss: Any, questions: int) -> Iterator[None]:
-    """FAISS set to the quicker way to compare so many questions with vectors, and set back after.
+    """Set FAISS to the faster search method for so many queries, and restore it on exit.
 
-    The setting belongs to the process, so that threads that search at once wait for each other.
+    The setting is global, so concurrent searches wait for each other.
     """
     matrices = questions >= MATRIX_QUERIES_PER_THREAD * faiss.omp_get_max_threads()
     with _threshold_is_set:
@@ -66,9 +66,9 @@ def faiss_matrix_threshold(faiss: Any, questions: int) -> Iterator[None]:
 
 
 def top_inner_products(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
-    """Scores and numbers (B, k) of the vectors (N, W) with the largest inner products, k ≤ N.
+    """Scores and ids (B, k) of the vectors (N, W) with the largest inner products, k ≤ N.
 
-    Time O(B N W); FAISS holds B·k numbers beside the vectors, which may be memory-mapped.
+    Time O(B N W); FAISS holds B·k numbers besides the vectors, which may be memory-mapped.
     """
     faiss = import_faiss()
     if faiss is None:
@@ -79,9 +79,9 @@ def top_inner_products(queries: Floats, vectors: Floats, k: int) -> tuple[Floats
 
 
 def top_inner_products_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[Floats, Numbers]:
-    """The same without FAISS; of equal scores the lower number comes first.
+    """The same without FAISS; ties go to the lower id.
 
-    Some vectors at a time, so that the scores of all never stand in memory.
+    Processes the vectors in chunks, so that all scores are never in memory at once.
     """
     rows = len(queries)
     at_once = max(k, SCORE_CHUNK // max(rows, 1), 1)
@@ -99,11 +99,11 @@ def top_inner_products_numpy(queries: Floats, vectors: Floats, k: int) -> tuple[
 
 
 def top_k_indices(scores: Floats, k: int) -> Numbers:
-    """Places (B, k) of the largest scores of each row, the largest first."""
+    """Indices (B, k) of the largest scores of each row, descending."""
     found = scores.shape[1]
     if k >= found:
         return np.argsort(-scores, axis=1, kind="stable")
-    # All that reach the k-th largest, so that among equals the first are kept.
+    # All that reach the k-th largest, so that ties go to the first.
     least = np.partition(scores, found - k, axis=1)[:, found - k, None]
     order = np.empty((len(scores), k), dtype=np.int64)
     for row, enough in enumerate(scores >= least):

@@ -1,10 +1,9 @@
-"""Indexes that look at a part of the vectors only, by FAISS: inverted lists and small worlds.
+"""Approximate nearest-neighbour indexes by FAISS: inverted lists (IVF) and HNSW graphs.
 
-IVF (Jégou, Douze, Schmid 2011): k-means divides the vectors into lists, and a question looks into
-the `nprobe` lists whose means are nearest. HNSW (Malkov, Yashunin 2016): each vector is linked with
-its neighbours, and a question walks the links, keeping the `efSearch` best so far. How far they
-look is set by trying, on questions near some of the vectors, until the recall that is asked for
-is reached.
+IVF (Jégou, Douze, Schmid 2011): k-means partitions the vectors into lists, and a query searches the
+`nprobe` lists with the nearest centroids. HNSW (Malkov, Yashunin 2016): a query walks a graph of
+neighbours, keeping the `efSearch` best so far. The search effort is tuned on queries near some of
+the vectors until the target recall is reached.
 """
 
 from __future__ import annotations
@@ -27,36 +26,36 @@ from lmlab.retrieval.exact_search import (
 )
 
 VectorProgress = Callable[[int, int], None]
-"""Is told how many vectors are in, and of how many."""
+"""Receives the number of vectors added and the total."""
 
 MIN_POINTS_PER_CENTROID = 39
-"""Vectors for each mean below which k-means says little; FAISS's own number."""
+"""Vectors per centroid below which k-means is unreliable; FAISS's own number."""
 TRAINING_POINTS_PER_CENTROID = 64
-"""Vectors for each mean that k-means looks at; more cost time and change little."""
+"""Vectors per centroid that k-means is trained on; more cost time and change little."""
 HNSW_LINKS, EF_CONSTRUCTION = 32, 80
-"""Links of a vector, and how many candidates are kept while they are chosen."""
+"""Links per vector, and candidates kept while they are chosen."""
 ADD_CHUNK = 16_384
 RECALL_QUERIES, RECALL_NEIGHBOURS = 200, 10
-"""Vectors that the reach is tried on, and how many neighbours each should find."""
+"""Queries that the recall is measured on, and neighbours per query."""
 SCORE_TOLERANCE = 1e-5
-"""Share of a score by which two sums of the same products may differ."""
+"""Relative tolerance between two sums of the same products."""
 MIN_SEARCH_EFFORT = {"ivf": 1, "hnsw": 16}
 MAX_SEARCH_EFFORT = 4096
 
 
 class FaissIndex:
-    """A FAISS index of one of these kinds, with how far it looks."""
+    """A FAISS index (IVF or HNSW) with its search effort."""
 
     def __init__(self, index: Any, kind: str, recall: float | None = None) -> None:
         self.index = index
         self.kind = kind
         self.recall = recall
-        """The share of nearest neighbours that it found when it was built; None where unknown."""
+        """Recall when the index was built; None where unknown."""
         self.size, self.width = int(index.ntotal), int(index.d)
 
     @property
     def search_effort(self) -> int:
-        """Lists looked into (IVF), candidates kept (HNSW)."""
+        """Lists searched (IVF: `nprobe`), candidates kept (HNSW: `efSearch`)."""
         return int(self.index.nprobe if self.kind == "ivf" else self.index.hnsw.efSearch)
 
     @search_effort.setter
@@ -68,7 +67,7 @@ class FaissIndex:
 
     @property
     def max_search_effort(self) -> int:
-        """Beyond which nothing more can be found."""
+        """The effort beyond which recall cannot grow."""
         return (
             int(self.index.nlist)
             if self.kind == "ivf"
@@ -76,17 +75,17 @@ class FaissIndex:
         )
 
     def search(self, queries: Floats, k: int) -> tuple[Floats, Numbers]:
-        """Scores and numbers (B, k), k ≤ size; -inf and -1 where it came upon too few."""
+        """Scores and ids (B, k), k ≤ size; -inf and -1 where too few were found."""
         faiss = require_faiss(f"an index of kind {self.kind}")
         words: dict[str, Any] = {}
-        if self.kind == "hnsw":  # it can't find more than it keeps
+        if self.kind == "hnsw":  # returns at most efSearch results
             words["params"] = faiss.SearchParametersHNSW(efSearch=max(self.search_effort, k))
         with faiss_matrix_threshold(faiss, len(queries)):
             scores, numbers = self.index.search(queries, k, **words)
         return np.where(numbers < 0, np.float32(-np.inf), scores), numbers
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all."""
+        """Write it atomically."""
         faiss = require_faiss(f"an index of kind {self.kind}")
         with new_named_file(path) as partial:
             try:
@@ -103,11 +102,11 @@ def build_faiss_index(
     seed: int,
     progress: VectorProgress = lambda done, of: None,
 ) -> FaissIndex:
-    """An index of the vectors (N, W), which looks as far as finds `recall` of nearest neighbours.
+    """Build an index of the vectors (N, W), tuned to reach `recall`.
 
-    IVF: 4√N lists, fewer where these would hold less than 39 vectors each. Time O(N √N W) for IVF,
-    O(N log N W) for HNSW; memory that of the vectors, HNSW with 2·32 links of 4 bytes for each.
-    Small worlds that several threads build differ a little from one time to the next.
+    IVF: 4√N lists, fewer if these would hold less than 39 vectors each. Time O(N √N W) for IVF, O(N
+    log N W) for HNSW; memory that of the vectors, plus 2·32 links of 4 bytes per vector for HNSW.
+    HNSW graphs built by several threads are not deterministic.
     """
     faiss = require_faiss(f"an index of kind {kind}")
     empty = _lists(faiss, vectors, seed) if kind == "ivf" else _small_world(faiss, vectors, seed)
@@ -141,8 +140,8 @@ def _small_world(faiss: Any, vectors: Floats, seed: int) -> Any:
 def tune_recall(index: FaissIndex, vectors: Floats, recall: float, seed: int) -> float:
     """Double the search effort until the recall is reached; returns the recall.
 
-    It is measured on queries near some of the vectors, see `perturbed_queries`; other queries may
-    be harder.
+    It is measured on queries near some of the vectors, see `perturbed_queries`; real queries may be
+    harder.
     """
     asked = perturbed_queries(vectors, seed)
     k = min(RECALL_NEIGHBOURS, index.size)
@@ -156,10 +155,9 @@ def tune_recall(index: FaissIndex, vectors: Floats, recall: float, seed: int) ->
 
 
 def perturbed_queries(vectors: Floats, seed: int) -> Floats:
-    """Some of the vectors, each moved in a random direction about as far as its tenth neighbour is.
+    """Some of the vectors, each moved in a random direction about as far as its tenth neighbour.
 
-    Unmoved they would be too easy: a small world that has found one of its own has its neighbours
-    for nothing.
+    Unmoved they would be too easy: HNSW finds the vector itself, and is linked to its neighbours.
     """
     random = np.random.default_rng(seed)
     chosen = np.sort(random.permutation(len(vectors))[:RECALL_QUERIES])
@@ -171,12 +169,12 @@ def perturbed_queries(vectors: Floats, seed: int) -> Floats:
 
 
 def recall_at_k(found: Floats, truth: Floats) -> float:
-    """Recall: the share of the k that were found whose scores (B, k) are those of neighbours.
+    """Recall@k: the share of the k results whose scores (B, k) are those of true neighbours.
 
         recall = #{j : found[b, j] ≥ min_i truth[b, i]} / (B k)
 
-    truth (B, k) are the scores of the true neighbours. By scores and not by numbers, since equal
-    vectors are equally near; `SCORE_TOLERANCE` bounds the differences of rounding.
+    truth (B, k) are the scores of the true neighbours. By score and not by id, since equal vectors
+    are equally near; `SCORE_TOLERANCE` allows for rounding.
     """
     rounding = SCORE_TOLERANCE * np.abs(truth).max(axis=1, initial=0, keepdims=True)
     near = found >= truth.min(axis=1, initial=np.inf, keepdims=True) - rounding
@@ -184,7 +182,7 @@ def recall_at_k(found: Floats, truth: Floats) -> float:
 
 
 def load_faiss_index(path: Path, *, mapped: bool, recall: float | None = None) -> FaissIndex:
-    """What `FaissIndex.save` wrote; with `mapped`, vectors stay on the disk until looked at."""
+    """Load what `FaissIndex.save` wrote; with `mapped`, vectors are memory-mapped."""
     faiss = require_faiss(f"the index {path}")
     with path.open("rb") as file:
         kind = KIND_BY_MAGIC.get(file.read(4))
@@ -192,7 +190,7 @@ def load_faiss_index(path: Path, *, mapped: bool, recall: float | None = None) -
         raise UserError(f"{path} is no index that lmlab wrote; build it again.")
     flags = 0
     if mapped:
-        # Inverted lists have had a way of their own for long; the general one came later.
+        # Inverted lists have their own flag; the general one came in a later version.
         general = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
         flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY if kind == "ivf" else general
     try:
@@ -202,4 +200,4 @@ def load_faiss_index(path: Path, *, mapped: bool, recall: float | None = None) -
 
 
 KIND_BY_MAGIC = {b"IwFl": "ivf", b"IHNf": "hnsw"}
-"""By the first bytes that FAISS writes."""
+"""Kind of index, by the first bytes of FAISS's file."""

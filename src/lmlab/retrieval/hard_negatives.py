@@ -1,4 +1,4 @@
-"""Wrong documents that look right: those that BM25 finds for a question (Karpukhin et al. 2020)."""
+"""Hard negatives by BM25: high-scoring non-answer documents (Karpukhin et al. 2020)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lmlab.retrieval.bm25 import token_scores, token_weights
 
 
 class BM25Negatives:
-    """For each question the `count` documents with the largest score of BM25, its own left out.
+    """For each query the `count` documents with the highest BM25 score, except its own.
 
-    Words are tokens, symbols left out. The documents are those that it is shown, each once. Time
-    for a batch: B times the tokens of all documents; memory: these once more, and a score for each
-    document and question.
+    Terms are tokens without special tokens. The documents are those of `setup_documents`,
+    deduplicated. Time per batch: B times the tokens of all documents; memory: these once more, and
+    a score per document and query.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, count: int) -> None:
@@ -27,7 +27,7 @@ class BM25Negatives:
         self._weights = torch.zeros(0)
 
     def setup_documents(self, documents: Sequence[Sequence[int]]) -> None:
-        """Shown all documents, with their symbols."""
+        """Receive all documents, with their special tokens."""
         self._documents = list(dict.fromkeys(tuple(each) for each in documents))
         self._numbers = {each: number for number, each in enumerate(self._documents)}
         self._weights = token_weights(
@@ -35,8 +35,8 @@ class BM25Negatives:
         )
 
     def find(self, questions: Batch, own: Batch) -> Batch | None:
-        """(B · count) documents, those of a question one after another; None where too few are
-        known. `own` (B): the document that answers each question."""
+        """(B · count) documents, those of a query consecutive; None if too few are known. `own`
+        (B): the positive document of each query."""
         if len(self._documents) <= self.count:
             return None
         asked = [self._inner(tokens) for tokens in _rows(questions)]

@@ -1,7 +1,7 @@
-"""BM25 over words, the lexical baseline: documents that share rare words with a text.
+"""Lexical index: BM25 over words, the sparse retrieval baseline.
 
-The score is that of `retrieval/bm25.py`, computed by `bm25s`: of each word it keeps the list of
-documents that have it, which can stay on the disk.
+The score is that of `retrieval/bm25.py`, computed by `bm25s` from inverted lists, which can be
+memory-mapped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ WORD_PATTERN = re.compile(rf"[{UNSPACED_SCRIPTS}]|[^\W_{UNSPACED_SCRIPTS}]+")
 
 
 def tokenize_words(text: str) -> list[str]:
-    """The words of a text: runs of letters and digits in lower case; each Chinese character."""
+    """Words of a text: lower-case runs of letters and digits; each Chinese character."""
     return WORD_PATTERN.findall(text.casefold())
 
 
 class LexicalIndex:
-    """Documents by the words that stand in them. Memory: a number for each word of each document.
+    """Inverted index of documents. Memory: one number per distinct word of each document.
 
-    Building is O(all words); a question costs as much as the lists of its words are long.
+    Building is O(all words); a query costs the length of its words' lists.
     """
 
     kind = "bm25"
@@ -48,7 +48,7 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, texts: Sequence[str]) -> LexicalIndex:
-        """An index of the texts by their numbers 0 … N - 1."""
+        """Build an index of the texts, with ids 0 … N - 1."""
         every = [tokenize_words(text) for text in texts]
         if not any(every):
             raise UserError("no document has a word in it, and BM25 looks for words.")
@@ -57,10 +57,10 @@ class LexicalIndex:
         return cls(inner)
 
     def search(self, texts: Sequence[str], k: int) -> tuple[Floats, Numbers]:
-        """(B, k) scores and (B, k) numbers of the best documents for each text, best first.
+        """(B, k) scores and (B, k) ids of the best documents for each text, best first.
 
-        A document that shares no word with the text is not found: the places behind the found ones
-        have score -inf and number -1. Of equal scores the lower number comes first.
+        Documents that share no word with the text are not returned: the remaining entries have
+        score -inf and id -1. Ties go to the lower id.
         """
         if k < 1:
             raise UserError(f"at least 1 document must be asked for, and {k} came.")
@@ -76,12 +76,12 @@ class LexicalIndex:
         return scores, numbers
 
     def save(self, folder: Path) -> None:
-        """Write it into a folder."""
+        """Write it to a folder."""
         self._inner.save(str(folder), show_progress=False)
 
     @classmethod
     def load(cls, folder: Path, *, mapped: bool = True) -> LexicalIndex:
-        """What `save` wrote; with `mapped`, the lists stay on the disk until they are looked at."""
+        """Load what `save` wrote; with `mapped`, the lists are memory-mapped."""
         load = require_bm25s(f"the index {folder}").BM25.load
         try:
             return cls(load(str(folder), mmap=mapped))
@@ -90,9 +90,9 @@ class LexicalIndex:
 
 
 def require_bm25s(why: str) -> Any:
-    """The library, or a sentence that says how to get it."""
+    """bm25s, or a UserError that says how to install it."""
     try:
-        # Imported late: it is an extra.
+        # Imported lazily: an optional dependency.
         import bm25s
     except ImportError as error:
         raise UserError(

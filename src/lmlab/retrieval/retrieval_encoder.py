@@ -1,6 +1,6 @@
-"""What turns texts into vectors for an index: the contract, and how one is told from another.
+"""Retrieval encoder interface: texts to vectors for an index, and how an encoder is identified.
 
-Those that stand on a run or a checkpoint are made in `interop/text_encoders.py`.
+Encoders from runs and checkpoints are built in `interop/text_encoders.py`.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from lmlab.retrieval.exact_search import Floats
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDescription:
-    """Which encoder it is; an index keeps this of the one it was built with."""
+    """Identity of an encoder; an index records that of the one it was built with."""
 
     name: str
-    """The system or the kind of checkpoint."""
+    """The model or the kind of checkpoint."""
     path: str
-    """The folder it was read from; empty where there was none."""
+    """The folder it was loaded from; may be empty."""
     fingerprint: str
-    """Hash of weights, tokeniser and whatever else decides its vectors."""
+    """Hash of weights, tokeniser and everything else that decides its vectors."""
     max_length: int | None = None
-    """Tokens of a document that it reads at most, symbols counted; None for any number, and in
-    indexes of format 1, which read titles otherwise and do not tell."""
+    """Maximum tokens of a document, including special tokens; None for no limit, and in indexes of
+    format 1, which treat titles differently and do not record it."""
 
 
 class RetrievalEncoder(Protocol):
-    """Documents and questions as vectors of one space; the inner product says how well they fit."""
+    """Encodes documents and queries into one space, scored by inner product."""
 
     width: int
-    """W, the numbers of a vector."""
+    """W, the vector dimension."""
     window: int | None
-    """Tokens of a text that it reads at most, symbols counted; None for any number."""
+    """Maximum tokens of a text, including special tokens; None for no limit."""
     truncated: int
-    """Texts so far of which it read the beginning only."""
+    """Number of texts truncated so far."""
     description: EncoderDescription
 
     def encode_documents(self, texts: Sequence[str]) -> Floats:
-        """(B, W) a vector for each document."""
+        """(B, W) one vector per document."""
         ...
 
     def encode_queries(self, texts: Sequence[str]) -> Floats:
-        """(B, W) a vector for each question."""
+        """(B, W) one vector per query."""
         ...

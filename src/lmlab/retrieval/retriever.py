@@ -1,4 +1,4 @@
-"""A retriever that learns together with what reads its documents (Guu et al. 2020, REALM)."""
+"""Jointly trained dense retriever with asynchronous index refresh (Guu et al. 2020, REALM)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lmlab.retrieval.document_memory import (
 
 
 class BackgroundComputation:
-    """A tensor that is computed while its caller goes on; `result` waits for it.
+    """A tensor computed in a background thread; `result` waits for it.
 
-    The thread ends with the program, so that stopping a training does not wait for it.
+    A daemon thread, so that stopping the training does not wait for it.
     """
 
     def __init__(self, compute: Callable[[], Tensor]) -> None:
@@ -37,11 +37,11 @@ class BackgroundComputation:
     def _run(self, compute: Callable[[], Tensor]) -> None:
         try:
             self._found = compute()
-        except BaseException as error:  # told where the result is asked for
+        except BaseException as error:  # raised again by result()
             self._error = error
 
     def result(self) -> Tensor:
-        """What was computed, or its error raised here."""
+        """The computed tensor; raises the thread's error."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -49,26 +49,26 @@ class BackgroundComputation:
         return self._found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copied system waits for the same result."""
+        """A copied model waits for the same result."""
         return self
 
 
 EXTRA_CANDIDATES = 8
-"""Documents that are found beside those asked for, in place of those that may not be used."""
+"""Extra documents retrieved, to replace those that may not be used."""
 FIRST_REFRESH = 16
-"""Steps after which all documents are embedded anew for the first time, or sooner if told."""
+"""Step of the first index refresh, unless `refresh` is smaller."""
 
 
 class Retriever(nn.Module):
-    """p(z | x) ∝ exp(q(x) · d(z)) over the k documents found and, where asked, the null document.
+    """Dense retriever: p(z | x) ∝ exp(q(x) · d(z)) over the top k and an optional null document.
 
-    Which documents are found is told by an index that is as old as its last refresh; how likely
-    they are by the encoders as they are now, so that the gradient reaches both. The null document
-    is empty, and has its vector from the encoder like any other. Cost for a batch: a search among
-    N documents and B · k passes of the documents' encoder; for a refresh N passes.
+    The top k come from an index as old as its last refresh; their probabilities from the current
+    encoders, so that the gradient reaches both. The null document is empty and embedded like any
+    other. Cost per batch: a search among N documents and B · k passes of the document encoder; per
+    refresh N passes.
 
-    Encoders change most at first, so that before `refresh` steps are over documents are embedded
-    anew at steps 16, 32, 64 …: a training of a few steps searches no index of its beginning.
+    Encoders change most at first, so before `refresh` steps are over the index is also refreshed at
+    steps 16, 32, 64 …: short trainings do not search the initial index.
     """
 
     def __init__(
@@ -82,12 +82,11 @@ class Retriever(nn.Module):
         background: bool = False,
         null: bool = True,
     ) -> None:
-        """`refresh`: steps of training between two embeddings of all documents, 0 for one alone.
+        """`refresh`: training steps between index refreshes, 0 for the initial one only.
 
-        `background`: whether they are embedded while training goes on, by a copy of the encoder.
-        The index is taken up half of `refresh` later whether it is done sooner or must be waited
-        for, so that what is found does not hang on how fast the machine is. `null`: whether the
-        null document may be found as well.
+        `background`: embed documents while training continues, by a copy of the encoder. The new
+        index is adopted half of `refresh` later, waiting for it if necessary, so that results do
+        not depend on the machine's speed. `null`: whether the null document is a candidate.
         """
         super().__init__()
         assert questions.width == documents.width == memory.width, "one space for all"
@@ -99,19 +98,19 @@ class Retriever(nn.Module):
         self.background = background
         self.null = null
         self.fixed = False
-        """Whether the documents' encoder rests, so that their vectors stay."""
+        """Whether the document encoder is frozen, so that its vectors stay valid."""
         self._embedding: BackgroundComputation | None = None
         self._settled = False
-        # A checkpoint holds the index that is under way: a run that goes on takes it up in time.
+        # Checkpoints hold the pending index, so that a resumed run adopts it in time.
         self.register_state_dict_pre_hook(lambda module, *_: module._finish_embedding())
 
     def freeze_document_encoder(self) -> None:
-        """Let the documents' encoder rest from here on, and be no longer shared with questions'."""
+        """Freeze the document encoder, and untie it from the query encoder."""
         self.documents = copy.deepcopy(self.documents).requires_grad_(False)
         self.fixed = True
 
     def begin_step(self, step: int) -> None:
-        """Embed all documents anew where it is time, or begin to, or take up what was begun."""
+        """Start an index refresh or adopt the pending one, if due at this step."""
         if not self.retrieved:
             return
         refresh = 0 if self.fixed else self.refresh
@@ -129,10 +128,10 @@ class Retriever(nn.Module):
 
     @contextmanager
     def refreshed(self) -> Iterator[None]:
-        """Inside, the index is that of the documents' encoder as it is now; then as it was.
+        """Inside, the index is rebuilt from the current document encoder; restored on exit.
 
-        So what is measured and kept of a training is not older than its weights, and the training
-        goes on as if nobody had looked.
+        So evaluation and checkpoints use an index as new as the weights, and training is not
+        affected.
         """
         if self.fixed or self._settled or not self.retrieved:
             yield
@@ -149,23 +148,23 @@ class Retriever(nn.Module):
             memory.vectors, memory.pending_vectors = before
 
     def _finish_embedding(self) -> None:
-        """Wait for what is being embedded in the background, and keep it."""
+        """Wait for the background embedding, and store it."""
         if self._embedding is not None:
             self.memory.pending_vectors = self._embedding.result()
             self._embedding = None
 
     def embed(self) -> None:
-        """Let the index be that of the documents' encoder as it is now."""
+        """Rebuild the index from the current document encoder."""
         with evaluation_mode(self.documents):
             self.memory.embed(self.documents)
 
     def find(
         self, questions: Batch, *, documents: int | None = None, clean: Batch | None = None
     ) -> RetrievedDocuments:
-        """The documents for each question, M = k + 1 with the null document first, M = k without.
+        """The documents for each query, M = k + 1 with the null document first, M = k without.
 
-        Those that hold the whole text of `clean`, from which a question was made, are left out: in
-        their place is a document of probability zero.
+        Documents that contain the whole text `clean`, from which a query was made, are excluded: an
+        entry of probability zero replaces them.
         """
         queries = self.questions(questions)
         k = self.retrieved if documents is None else documents
@@ -180,12 +179,12 @@ class Retriever(nn.Module):
         return RetrievedDocuments(numbers=numbers, log_probs=torch.log_softmax(scores, 1))
 
     def _null_score(self, queries: Tensor) -> Tensor:
-        """(B, 1)"""
+        """(B, 1) score of the null document."""
         empty = self.memory.batch(torch.tensor([NO_DOCUMENT], device=queries.device))
         return queries @ self.documents(empty).T
 
     def _scores(self, queries: Tensor, numbers: Tensor) -> Tensor:
-        """(B, k) q · d, each document read once, however many questions found it."""
+        """(B, k) q · d, each document encoded once, however many queries retrieved it."""
         if not numbers.numel():
             return queries.new_zeros(numbers.shape)
         if self.fixed:
@@ -196,15 +195,15 @@ class Retriever(nn.Module):
         return (vectors[which] * queries[:, None]).sum(-1)
 
     def _without_trivial(self, numbers: Tensor, clean: Batch) -> Tensor:
-        """The documents (B, k) in their order, those that hold the clean text behind as none."""
+        """The documents (B, k) in order; those that contain the text become none, at the end."""
         trivial = self.contains_text(numbers, clean) | (numbers == NO_DOCUMENT)
         order = trivial.long().argsort(dim=1, stable=True)
         return numbers.masked_fill(trivial, NO_DOCUMENT).gather(1, order)
 
     def contains_text(self, numbers: Tensor, texts: Batch) -> Tensor:
-        """(B, k) bool: whether the documents (B, k) hold all of each text, in whole words.
+        """(B, k) bool: whether the documents (B, k) contain each whole text, at word boundaries.
 
-        The text must begin in what is read of a document; its end may stand in what was cut off.
+        The text must begin in the untruncated part of a document; it may end in the truncated part.
         """
         tokens, lengths = self.memory.untruncated_tokens(numbers.flatten())
         tokens, lengths = tokens.unflatten(0, numbers.shape), lengths.view(numbers.shape)
@@ -226,10 +225,10 @@ class Retriever(nn.Module):
 
 
 def refresh_due(step: int, refresh: int) -> bool:
-    """Whether all documents are to be embedded anew at a step, the first of all apart.
+    """Whether an index refresh starts at this step, apart from the initial one.
 
-    Every `refresh` steps, and before the first of these at 16, 32, 64 …, as far as what begins
-    there can be taken up in time; never where `refresh` is 0.
+    Every `refresh` steps, and before the first of these at 16, 32, 64 …, as far as the result can
+    be adopted in time; never if `refresh` is 0.
     """
     if not refresh or not step:
         return False
@@ -238,8 +237,7 @@ def refresh_due(step: int, refresh: int) -> bool:
 
 
 def refresh_ready(step: int, refresh: int) -> bool:
-    """Whether what was begun in the background is to be searched from a step on: half way to the
-    next."""
+    """Whether the pending index is adopted at this step: half way to the next refresh."""
     if not refresh or not step:
         return False
     if step > refresh:

@@ -1,4 +1,4 @@
-"""Words that need knowledge to be told: salient masks (Guu et al. 2020)."""
+"""Salient span masking (REALM): mask spans that need world knowledge (Guu et al. 2020)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from lmlab.objectives.masking.token_masking import (
 from lmlab.retrieval.documents import Documents
 
 TITLE_NAME_SEPARATOR = " , "
-"""What stands between the names in a title."""
+"""Separator between the names in a title."""
 MAX_DOCUMENT_FREQUENCY = 0.01
-"""A word that a larger share of the documents has is no name, though it be the title of one: `in`
-is indium."""
+"""Words with a higher document frequency are no names, even if they are a title: `in` is indium."""
 
 
 def title_names(documents: Documents) -> Sequence[str]:
-    """What the documents are about, by their titles, without words that come everywhere."""
+    """Names from the documents' titles, without words that occur everywhere."""
     having = Counter(word for document in documents for word in set(document.text.split()))
     most = max(1, MAX_DOCUMENT_FREQUENCY * len(documents))
     names = dict.fromkeys(
@@ -40,10 +39,10 @@ def title_names(documents: Documents) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class SalientSpanMasking:
-    """Names of a lexicon, each hidden with probability `rate`, and at least one; whole.
+    """Lexicon names, each masked whole with probability `rate`, at least one.
 
-    REALM hides named entities and dates, which a tagger finds; here names are those of a lexicon.
-    In a text without any it is words.
+    REALM masks named entities and dates found by a tagger; here names come from a lexicon. In a
+    text without any, words are masked.
     """
 
     mentions: MentionUnits

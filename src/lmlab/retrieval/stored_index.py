@@ -1,8 +1,8 @@
-"""An index on the disk with its documents, and searched by texts.
+"""Stored retrieval index: a folder with documents and a dense or BM25 index, searched by text.
 
 INDEX/  meta.json  documents.jsonl.gz  manifest.json
-        vectors.npy, and index.faiss unless every vector is looked at   (by an encoder)
-        bm25/                                                           (by words)
+        vectors.npy, and index.faiss unless the search is exhaustive   (dense)
+        bm25/                                                          (BM25)
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ from lmlab.retrieval.retrieval_encoder import (
 )
 
 FORMAT = 3
-"""Version of the folder's form; a larger one was written by a later lmlab."""
+"""Version of the folder format; larger ones come from a later lmlab."""
 ENCODE_BATCH_SIZE = 64
-"""Documents that are encoded together."""
+"""Documents encoded per batch."""
 BM25 = "bm25"
 VECTORS_FILE, FAISS_FILE = "vectors.npy", "index.faiss"
 
 IndexProgress = Callable[[str, int, int], None]
-"""Is told what is being done, how much of it is, and of how much."""
+"""Receives the stage, the amount done and the total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentHit:
-    """A document that was found."""
+    """A retrieved document."""
 
     document: Document
     number: int
-    """Its place among the documents."""
+    """Its index in the collection."""
     score: float
-    """The inner product with the question, or BM25's."""
+    """Inner product with the query, or BM25 score."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexDescription:
-    """meta.json: what an index is."""
+    """meta.json: description of an index."""
 
     format: int
     lmlab: str
@@ -82,23 +82,23 @@ class IndexDescription:
     kind: str
     """flat, ivf, hnsw, or bm25."""
     documents: int
-    """How many there are."""
+    """Number of documents."""
     fingerprint: str
-    """Of the documents."""
+    """Hash of the documents."""
     files: dict[str, int]
     """Bytes of each file but meta.json."""
     width: int | None = None
-    """Of the vectors; None for bm25."""
+    """Dimension of the vectors; None for bm25."""
     encoder: EncoderDescription | None = None
-    """What made them; None for bm25."""
+    """Encoder of the vectors; None for bm25."""
     truncated: int = 0
-    """Documents of which the encoder read the beginning only."""
+    """Number of documents truncated by the encoder."""
     recall: float | None = None
-    """Share of nearest neighbours that an approximate index found when it was built."""
+    """Recall of an approximate index when it was built."""
 
 
 LoadEncoder = Callable[[Path, IndexDescription], RetrievalEncoder]
-"""Gives the encoder of an index, by its folder and what it says of itself."""
+"""Loads the encoder of an index, given its folder and description."""
 
 
 def build_index(
@@ -112,9 +112,9 @@ def build_index(
     seed: int = 0,
     progress: IndexProgress = lambda what, done, of: None,
 ) -> StoredIndex:
-    """Write an index of the documents, all of it or nothing: by an encoder, or by words (None).
+    """Build an index of the documents and write it atomically: dense, or BM25 without an encoder.
 
-    Vectors go to the disk as they come, `batch` at a time, so that memory holds the documents and
+    Vectors are written to disk in batches of `batch`, so that memory holds only the documents and
     FAISS's index. `kind`, `recall` and `seed` are those of `DenseIndex.build`.
     """
     check_kind(kind)
@@ -133,7 +133,7 @@ def build_index(
             vectors = _encode(documents, encoder, folder / VECTORS_FILE, batch, progress)
             tell = lambda done, of: progress("indexing", done, of)  # noqa: E731
             index = DenseIndex.build(vectors, kind=kind, seed=seed, recall=recall, progress=tell)
-            if kind != "flat":  # the vectors themselves are the flat one
+            if kind != "flat":  # the vectors file is the flat index
                 index.save(folder / FAISS_FILE)
             about = {
                 "kind": kind,
@@ -150,13 +150,13 @@ def build_index(
 def _encode(
     documents: Documents, encoder: RetrievalEncoder, path: Path, batch: int, progress: IndexProgress
 ) -> Floats:
-    """Vectors (N, W) of all documents, in a file that is mapped."""
+    """Vectors (N, W) of all documents, memory-mapped."""
     vectors = np.lib.format.open_memmap(
         path, mode="w+", dtype=np.float32, shape=(len(documents), encoder.width)
     )
     texts = [document_text(each) for each in documents]
-    # Those of a length together, or a batch would be mostly padding; the longest first, so that
-    # what does not fit in memory shows at once.
+    # Batched by similar length to avoid padding; the longest first, so that running out of memory
+    # shows at once.
     order = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
     for first in range(0, len(order), batch):
         numbers = order[first : first + batch]
@@ -179,13 +179,13 @@ def _describe(folder: Path, documents: Documents, about: dict[str, Any]) -> None
 
 
 def _names(folder: Path) -> list[str]:
-    """Every file of a folder, by its path in it."""
+    """All files of a folder, by relative path."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [path.relative_to(folder).as_posix() for path in files]
 
 
 class StoredIndex:
-    """The index of a folder. Vectors stay on the disk until they are looked at."""
+    """The index of a folder. Vectors are memory-mapped."""
 
     def __init__(
         self,
@@ -200,13 +200,13 @@ class StoredIndex:
         self._find_encoder = find_encoder
         self._verifies = verify
         self.cut = 0
-        """Questions so far of which the encoder read the beginning only."""
+        """Number of queries truncated by the encoder so far."""
 
     def __repr__(self) -> str:
         return f"StoredIndex({str(self.path)!r}, {self.about.kind}, {self.about.documents})"
 
     def __len__(self) -> int:
-        """How many documents there are."""
+        """Number of documents."""
         return self.about.documents
 
     @cached_property
@@ -219,7 +219,7 @@ class StoredIndex:
 
     @cached_property
     def vectors(self) -> DenseIndex:
-        """The documents' vectors, by the way they are searched; not for bm25."""
+        """The dense index of the documents; not for bm25."""
         assert self.about.kind != BM25, "words have no vectors"
         name = VECTORS_FILE if self.about.kind == "flat" else FAISS_FILE
         self._verify(name, trusted=name == FAISS_FILE)
@@ -229,7 +229,7 @@ class StoredIndex:
         return found
 
     def all_vectors(self) -> Floats | None:
-        """(N, W) of all documents, by whatever way they are searched; None for bm25."""
+        """(N, W) vectors of all documents, for any kind of dense index; None for bm25."""
         if self.about.kind == BM25:
             return None
         self._verify(VECTORS_FILE)
@@ -240,7 +240,7 @@ class StoredIndex:
 
     @cached_property
     def encoder(self) -> RetrievalEncoder:
-        """What turns questions into vectors, checked to be what the documents went through."""
+        """The query encoder, verified to be the one the documents were encoded with."""
         found = self._find_encoder(self.path, self.about)
         check_encoder(self.path, self.about, found)
         return found
@@ -255,16 +255,16 @@ class StoredIndex:
         return found
 
     def _verify(self, *names: str, trusted: bool = False) -> None:
-        """A UserError where a file is not what was written; read once, before its use.
+        """Raise a UserError if a file differs from what was written; checked once, before its use.
 
-        `trusted` files are verified even where the others are not: FAISS and bm25s trust what they
-        read, and a damaged file could end the process.
+        `trusted` files are verified even where the others are not: FAISS and bm25s do not validate
+        their input, and a damaged file could crash the process.
         """
         if trusted or self._verifies:
             verify_index(self.path, names)
 
     def search(self, texts: Sequence[str], k: int = 10) -> list[list[DocumentHit]]:
-        """The best documents for each text, best first: k, or fewer where fewer were found."""
+        """The best documents for each text, best first: k, or fewer if fewer were found."""
         scores, numbers = self.search_numbers(texts, k)
         return [
             [
@@ -276,7 +276,7 @@ class StoredIndex:
         ]
 
     def search_numbers(self, texts: Sequence[str], k: int) -> tuple[Floats, Numbers]:
-        """(B, k) scores and numbers of the best documents; -inf and -1 where there are no more."""
+        """(B, k) scores and ids of the best documents; -inf and -1 where there are no more."""
         if isinstance(texts, str):
             raise UserError("search takes a list of texts, and one text came; put it in a list.")
         if not 1 <= k <= self.about.documents:
@@ -295,7 +295,7 @@ class StoredIndex:
 
 
 def missing_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
-    """Where nobody can find one."""
+    """Raise an error: no encoder is available."""
     raise UserError(f"{path} is searched by an encoder ({about.encoder}); say which one to use.")
 
 
@@ -305,10 +305,10 @@ def open_index(
     encoder: RetrievalEncoder | None = None,
     find_encoder: LoadEncoder = missing_encoder,
 ) -> StoredIndex:
-    """The index of a folder; `encoder` is what turns questions into vectors, for all but bm25.
+    """Open the index of a folder; `encoder` encodes queries, for all but bm25.
 
-    Where it is not given, `find_encoder` is asked for it, when the first question comes: whoever
-    looks at documents alone needs no weights.
+    If it is not given, `find_encoder` loads it at the first query: reading documents alone needs no
+    weights.
     """
     folder, verify = Path(path), verifies()
     about = read_description(folder)
@@ -322,7 +322,7 @@ def open_index(
 
 
 def verify_index(folder: Path, names: Sequence[str]) -> None:
-    """A UserError where files of an index are not what its manifest lists."""
+    """Raise a UserError if files of an index differ from its manifest."""
     try:
         check_files(folder, names)
     except DamageError as error:
@@ -330,12 +330,12 @@ def verify_index(folder: Path, names: Sequence[str]) -> None:
 
 
 def is_index(path: Path | str) -> bool:
-    """Whether a folder says that it is an index."""
+    """Whether a folder is a stored index."""
     return (Path(path) / META).is_file()
 
 
 def read_description(folder: Path) -> IndexDescription:
-    """meta.json of an index, checked to be one that this version can read."""
+    """meta.json of an index, checked to be readable by this version."""
     if not folder.is_dir():
         raise UserError(f"there is no index at {folder}; build one by lmlab index build.")
     if not (folder / META).is_file():
@@ -355,7 +355,7 @@ def read_description(folder: Path) -> IndexDescription:
 
 
 def _checked(about: IndexDescription) -> IndexDescription:
-    """What an index says of itself, where that can be; a ValueError where it can't."""
+    """The description if it is consistent; raises a ValueError otherwise."""
     by_words = about.kind == BM25
     if not by_words and about.kind not in get_args(IndexKind):
         raise ValueError(f"there is no kind of index called {about.kind}")
@@ -370,7 +370,7 @@ def _checked(about: IndexDescription) -> IndexDescription:
 
 
 def check_encoder(path: Path, about: IndexDescription, encoder: RetrievalEncoder) -> None:
-    """A UserError where an index was not built with this encoder: its scores would mean nothing."""
+    """Raise a UserError if an index was built with another encoder: scores would be meaningless."""
     built = about.encoder
     assert built is not None, "words need no encoder"
     if encoder.width != about.width:

@@ -1,4 +1,4 @@
-"""How the hypotheses of a search may go on: the likeliest next tokens of every row."""
+"""Beam expansion: the most probable continuations of every hypothesis, with constraints."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from lmlab.sampling.lexical_constraints import (
 )
 
 TOP_K_BLOCK = 100
-"""Numbers of a row that `top_values` looks at together."""
+"""Block size of `top_values`."""
 
 
 class Continuations(NamedTuple):
-    """How a hypothesis may go on."""
+    """The continuations of a hypothesis."""
 
     end_log_prob: float
     """Log-probability that it ends here."""
     tokens: list[int]
-    """The likeliest others, best first; no more than a beam can use."""
+    """The most probable other tokens, best first; no more than a beam can use."""
     log_probs: list[float]
-    """-inf at what can't come, the end symbol among it."""
+    """-inf for impossible tokens, the end token among them."""
 
 
 class PartialHypothesis(NamedTuple):
-    """An open hypothesis, as far as constraints need to know it."""
+    """An open hypothesis, as far as constraints need it."""
 
     tokens: Phrase
     last: bool
-    """Whether one more token is all that it may have."""
+    """Whether at most one more token is allowed."""
 
 
 def top_continuations(log_probs: Tensor, width: int, end: int | None) -> list[Continuations]:
-    """The `width` likeliest tokens of every row (rows, V), and how likely it ends."""
-    # Of `width` places a row can take all, and the end symbol takes none: so many are enough.
+    """The `width` most probable tokens of every row (rows, V), and its end log-probability."""
+    # One row can fill at most the whole beam, plus the end token, which takes no slot.
     values, tokens = top_values(log_probs, min(width + 1, log_probs.shape[1]))
-    check_log_probs(values)  # What is no number counts as the largest.
+    check_log_probs(values)  # NaN would count as the largest value.
     ended = [-math.inf] * len(log_probs)
     if end is not None:
         ended = log_probs[:, end].tolist()
@@ -58,7 +58,7 @@ def constrained_continuations(
     width: int,
     end: int | None,
 ) -> list[Continuations]:
-    """The same of what keeps to constraints, with the tokens beside it that they ask for."""
+    """The continuations that satisfy the constraints, with the tokens they require added."""
     if constraints.banned:
         log_probs = log_probs.clone()
         for values, row in zip(log_probs, rows, strict=True):
@@ -73,14 +73,14 @@ def constrained_continuations(
 
 
 def _forbid(constraints: LexicalConstraints, row: PartialHypothesis, log_probs: Tensor) -> None:
-    """Take what is forbidden out of a row's log-probabilities (V,), in place."""
+    """Set forbidden tokens to -inf in a row's log-probabilities (V,), in place."""
     if constraints.must_continue(row.tokens):
         log_probs.copy_(_only(log_probs, constraints, inside=True))
     log_probs[list(constraints.forbidden_tokens(row.tokens, last=row.last))] = -math.inf
 
 
 def _only(log_probs: Tensor, constraints: LexicalConstraints, *, inside: bool) -> Tensor:
-    """The log-probabilities (V,) of tokens that go on with a word alone, or of all others alone."""
+    """The log-probabilities (V,) of word-continuation tokens only, or of all others only."""
     going_on = torch.zeros_like(log_probs, dtype=torch.bool)
     going_on[list(constraints.boundaries.continuation_tokens)] = True
     return log_probs.masked_fill(going_on != inside, -math.inf)
@@ -93,7 +93,7 @@ def _with_wanted(
     written: Phrase,
     end: int | None,
 ) -> Continuations:
-    """A way on that may also take what is wanted, and may end only where nothing is missing."""
+    """Add required tokens to the continuations; allow the end only if nothing is missing."""
     wanted = constraints.required_tokens(written)
     if constraints.needs_boundary(written):
         others = _only(log_probs, constraints, inside=False)
@@ -107,10 +107,10 @@ def _with_wanted(
 
 
 def top_values(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(rows, count) the largest values of each row (rows, V), best first, and where they stand.
+    """(rows, count) top-k values of each row (rows, V), best first, and their indices.
 
-    The largest of all stand in the blocks whose own largest are the largest: a long row is passed
-    over once for those, which is twice as fast as torch's topk.
+    Blockwise: the largest values lie in the blocks with the largest maxima, so a long row is
+    scanned only once for those; twice as fast as torch's topk.
     """
     rows, size = values.shape
     whole = size - size % TOP_K_BLOCK

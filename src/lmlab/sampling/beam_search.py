@@ -1,6 +1,6 @@
-"""Beam search on `Step`: the most probable sequences, as far as a beam sees.
+"""Beam search on `Step`: approximately the most probable sequences, with length penalty.
 
-Written once for every system that steps; for a batch of sources (a translator) as for none.
+One implementation for every system with `Step`, given a batch of sources or none.
 """
 
 from __future__ import annotations
@@ -39,39 +39,39 @@ from lmlab.sampling.lexical_constraints import (
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis(GeneratedSequence):
-    """A sequence that the search found; `log_prob` is the system's own, `score` what ranked it."""
+    """A decoded sequence; `log_prob` is the system's own, `score` ranks it."""
 
     score: float = 0.0
-    """log_prob / length^penalty, the length counted from the prefix with the end symbol."""
+    """log_prob / length^penalty, the length counted after the prefix, end token included."""
     missing: tuple[Phrase, ...] = ()
-    """What was required and is not there; of a finished sequence nothing."""
+    """Required phrases that are missing; none in a finished sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeamConfig:
-    """How a search goes.
+    """Settings of beam search.
 
-    Hypotheses are ranked by log p(y) / |y|^length_penalty, |y| the tokens after the prefix with
-    the end symbol: 0 ranks by probability, 1 by the mean log-probability of a token.
+    Hypotheses are ranked by log p(y) / |y|^length_penalty, |y| the tokens after the prefix with the
+    end token: 0 ranks by probability, 1 by mean log-probability per token.
     """
 
     width: int = 4
-    """Open hypotheses that are kept at each step. One that ends takes no place among them."""
+    """Beam width: open hypotheses per step. Finished ones do not count."""
     best: int = 1
-    """How many sequences are given back, best first; the first is the same whatever this is."""
+    """Number of sequences returned, best first; the first does not depend on it."""
     length_penalty: float = 0.0
-    """0 or more; the greater, the longer the sequences."""
+    """Length penalty, 0 or more; larger values prefer longer sequences."""
     max_length: int = 100
-    """Most tokens after the prefix, the end symbol included."""
+    """Maximum tokens after the prefix, end token included."""
     ahead: int | None = None
-    """How many more tokens an open hypothesis is believed to gain by, where length counts.
+    """Look-ahead of the stopping criterion: further tokens assumed in an open hypothesis' bound.
 
-    None for all up to `max_length`: nothing is lost, and with a length penalty most searches go on
-    for long after the best was found. Translations hardly gain beyond the next few.
+    None for all up to `max_length`: exact, but with a length penalty most searches continue long
+    after the best was found. Translations hardly gain beyond the next few tokens.
     """
     within: float = math.inf
-    """Open hypotheses that fall so many nats behind the best one are dropped (Freitag and
-    Al-Onaizan 2017), unless something is required of them: those may be far behind for it."""
+    """Relative pruning: drop open hypotheses this many nats behind the best (Freitag and Al-Onaizan
+    2017), except under required phrases, which may cost that much."""
 
     def __post_init__(self) -> None:
         for what, value in (
@@ -93,19 +93,19 @@ class BeamConfig:
                 f"a length penalty must be 0 or more, and {self.length_penalty:g} came."
             )
 
-    def score(self, log_prob: float, length: int) -> float:
-        """What a sequence is ranked by."""
+    def apply_length_penalty(self, log_prob: float, length: int) -> float:
+        """The ranking score of a sequence, log p(y) / |y|^length_penalty."""
         return log_prob / length**self.length_penalty
 
     def optimistic_score(self, log_prob: float, length: int) -> float:
-        """The most that is believed of an open hypothesis that has `length` tokens.
+        """Upper bound of the score of an open hypothesis of `length` tokens; assumed, with `ahead`.
 
-        Its log-probability only falls, so at best it stays and is divided by the greatest length.
+        Its log-probability can only fall: at best it stays and is divided by the greatest length.
         """
         longest = self.max_length
         if self.ahead is not None:
             longest = min(longest, length + 1 + self.ahead)
-        return self.score(log_prob, longest)
+        return self.apply_length_penalty(log_prob, longest)
 
 
 def beam_search(
@@ -119,21 +119,19 @@ def beam_search(
     constraints: LexicalConstraints | None = None,
     max_lengths: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best sequences for each source (row of the condition), best first.
+    """The best sequences of each source (row of the condition), best first.
 
-    `encoded` are sources that are already encoded, in place of a condition.
+    `encoded` are already encoded sources, instead of a condition.
 
-    Those that keep to the constraints, where there are any: what they forbid is not tried, and
-    log-probabilities stay the system's own. What they say of the beginning counts as found, where
-    a `prefix` is given and counts nowhere. `max_lengths` are the greatest lengths after both, one
-    for each source, where they differ.
+    Constraints forbid tokens but do not renormalise: log-probabilities stay the system's own. The
+    constraints' prefix counts as generated, with its log-probability; `prefix` is given and does
+    not count. `max_lengths` are the maximum lengths after both, one per source, if they differ.
 
-    At each step every open hypothesis is also tried as ended, and the `width` best ways to go on
-    stay open. The search for a source stops when no open hypothesis can still come before the
-    worst of the `best` that are kept, so a beam as wide as the space is exhaustive search, if
-    neither `ahead` nor `within` cuts it short.
-    Sequences still open at their greatest length are given only where too few ended, after those
-    that did, with `finished` false. Cost: at most max_length steps of sources × width rows.
+    At each step every open hypothesis is also tried as finished, and the `width` best continuations
+    stay open. A source's search stops when no open hypothesis can still precede the worst of the
+    `best` retained, so a beam as wide as the space is exhaustive search unless `ahead` or `within`
+    prunes it. Sequences still open at the maximum length are returned only if too few finished,
+    after those, with `finished` false. Cost: at most max_length steps of sources × width rows.
     """
     require(system, Step, "beam search")
     vocabulary: Vocabulary = system.vocabulary
@@ -172,7 +170,7 @@ def beam_search(
 
 
 def _begun(system: Any, state: Any, sources: int, beginning: Phrase) -> tuple[Any, list[float]]:
-    """The state of each source after a beginning, and the beginning's own log-probability."""
+    """The state of each source after the constraints' prefix, and the prefix's log-probability."""
     totals = torch.zeros(sources, dtype=torch.float64)
     for token in beginning:
         values = system.peek(state).log_probs[:, token]
@@ -182,7 +180,7 @@ def _begun(system: Any, state: Any, sources: int, beginning: Phrase) -> tuple[An
 
 
 class _Open(NamedTuple):
-    """A hypothesis that goes on: what follows the prefix, and its log-probability."""
+    """An open hypothesis: the tokens after the prefix, and their log-probability."""
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -191,7 +189,7 @@ class _Open(NamedTuple):
 def _extend_all(
     searches: Sequence[_Search], log_probs: Tensor, length: int, vocabulary: Vocabulary
 ) -> tuple[list[int], list[int]]:
-    """One step of every search; the rows that go on, and the token each goes on with."""
+    """One step of every search; the rows that continue and the token of each."""
     ways = _ways_on(log_probs, searches, length, vocabulary.end)
     rows: list[int] = []
     tokens: list[int] = []
@@ -208,7 +206,7 @@ def _extend_all(
 def _ways_on(
     log_probs: Tensor, searches: Sequence[_Search], length: int, end: int | None
 ) -> list[Continuations]:
-    """The ways on of every row (rows, V), all rows at once."""
+    """The continuations of every row (rows, V), all rows at once."""
     width, constraints = searches[0].beam.width, searches[0].constraints
     if not (constraints.banned or constraints.required):
         return top_continuations(log_probs, width, end)
@@ -222,21 +220,21 @@ def _ways_on(
 
 @dataclass
 class _Search:
-    """The search for one source."""
+    """The beam search of one source."""
 
     beam: BeamConfig
     prefix: tuple[int, ...]
     constraints: LexicalConstraints
     open: list[_Open]
     kept: list[Hypothesis] = field(default_factory=list)
-    """The best that ended, best first, at most as many as are asked for."""
+    """Finished hypotheses, best first, at most `best` of them."""
     settled: int = 0
-    """How many of the kept nothing will come before, the first ones."""
+    """How many of `kept`, from the first, no open hypothesis can precede any more."""
     cut_off: list[_Open] = field(default_factory=list)
-    """Those that were open at the greatest length."""
+    """Hypotheses still open at the maximum length."""
 
     def extend(self, ways: Sequence[Continuations], length: int) -> list[tuple[int, int]]:
-        """Try each open hypothesis (row) as ended; keep the best ways on, as (row, token)."""
+        """Try each open hypothesis (row) as finished; the best continuations, as (row, token)."""
         if not self.open:
             return []
         for hypothesis, way in zip(self.open, ways, strict=True):
@@ -251,7 +249,7 @@ class _Search:
         return [(row, token) for row, token, _ in chosen] if self.open else []
 
     def _chosen(self, ways: Sequence[Continuations]) -> list[tuple[int, int, float]]:
-        """The ways on that stay open, as (row, token, log-probability), best first."""
+        """The continuations that stay open, as (row, token, log-probability), best first."""
         required = self.constraints.required
         reached = [each.log_prob for each in self.open]
         least = -sys.float_info.max
@@ -275,24 +273,24 @@ class _Search:
         )
 
     def _keep(self, tokens: tuple[int, ...], log_prob: float, length: int) -> None:
-        """Keep what ended, if it comes among the best and before nothing that is settled.
+        """Retain a finished hypothesis if it ranks among the best and after the settled ones.
 
-        What comes too late to be first is not told as second: the first of N best are the best of
-        a search for fewer.
+        One that comes too late to be first is not ranked second either: the first of the N best are
+        the result of a search for fewer.
         """
-        score = self.beam.score(log_prob, length)
+        score = self.beam.apply_length_penalty(log_prob, length)
         full = len(self.kept) == self.beam.best
         if log_prob == -math.inf or (full and score <= self.kept[-1].score):
             return
         if self.settled and score > self.kept[self.settled - 1].score:
             return
         found = self._hypothesis(tokens, log_prob, length, finished=True)
-        # After its equals: what was found first stays first, however many are asked for.
+        # After its ties: the earlier one stays first for any number of sequences.
         bisect.insort_right(self.kept, found, key=lambda each: -each.score)
         del self.kept[self.beam.best :]
 
     def _settle(self, length: int) -> None:
-        """Count those of the kept that nothing open, of so many tokens, is believed to precede."""
+        """Count the retained ones that no open hypothesis of `length` tokens can precede."""
         best = max((each.log_prob for each in self.open), default=-math.inf)
         most = self.beam.optimistic_score(best, length)
         while self.settled < len(self.kept) and most <= self.kept[self.settled].score:
@@ -314,6 +312,6 @@ class _Search:
             log_prob=log_prob,
             finished=finished,
             given=len(self.prefix),
-            score=self.beam.score(log_prob, length),
+            score=self.beam.apply_length_penalty(log_prob, length),
             missing=self.constraints.missing(written),
         )

@@ -126,7 +126,7 @@ def greedy_search(
 
 
 def _require_step(system: object) -> None:
-    """A UserError where a system can't be decoded; it names the chains where those would do."""
+    """A UserError if a system can't be decoded; it suggests MCMC where that applies."""
     if not isinstance(system, Step) and isinstance(system, (Fill, Energy)):
         raise UserError(
             "this system does not write token by token; Markov chains draw its texts: give "
@@ -170,9 +170,9 @@ def decode_rows(
 def max_new_tokens(
     system: Any, prefix: Sequence[int], asked: int, *, condition: int | None = None
 ) -> int:
-    """How many tokens can be written after a prefix: as many as asked, or as the system takes.
+    """The number of tokens that can be generated after a prefix: `asked`, limited by the window.
 
-    `condition` is the tokens of what a text is given, where it is given something.
+    `condition` is the number of tokens of the condition, if there is one.
     """
     window: int | None = getattr(system, "window", None)
     if condition is not None and hasattr(system, "max_generation_length"):
@@ -195,9 +195,9 @@ def state_after_prefix(system: Any, state: Any, rows: int, prefix: Sequence[int]
 
 
 def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The prefix as ids that can stand inside a sequence, or a UserError.
+    """The prefix as ids allowed inside a sequence, or a UserError.
 
-    An end symbol in it is an end of line, which contiguous text has inside.
+    An end token in it is a line end, which contiguous text contains.
     """
     given = tuple(prefix or ())
     for token in given:
@@ -214,7 +214,7 @@ def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[
 
 
 def _lengths(rows: int, max_length: MaxLengths) -> list[int]:
-    """The greatest length of each row."""
+    """The maximum length of each row."""
     if rows < 1:
         raise UserError(f"at least one sequence must be asked for, and {rows} came.")
     lengths = [max_length] * rows if isinstance(max_length, int) else list(max_length)
@@ -232,7 +232,7 @@ def _sample_whole(
     generator: torch.Generator | None,
     condition: Batch | None,
 ) -> list[GeneratedSequence]:
-    """Sequences from a system that draws them whole, each with its own log-probability."""
+    """Sequences from a system that samples them whole, each with its log-probability."""
     if shaped:
         raise UserError(
             "this system draws whole sequences, so it can't follow a prefix, a temperature, top-k "
@@ -257,7 +257,7 @@ def _sample_whole(
 def _log_probs_of(
     system: Any, sequences: list[list[int]], condition: Batch | None
 ) -> list[float | None]:
-    """The system's own log-probability of each complete sequence, where it has one."""
+    """The system's log-probability of each complete sequence, if it has one."""
     if condition is not None or not isinstance(system, LogProb):
         return [None] * len(sequences)
     vocabulary: Vocabulary = system.vocabulary  # type: ignore[attr-defined]

@@ -1,10 +1,10 @@
-"""Search for what stands in blanks of unknown length.
+"""Infilling search: the most probable texts for blanks of unknown length.
 
-A beam compares texts of one length, and with blanks such texts stand at different places: one that
-stays in a blank goes on with whatever is likely, and pushes out one that has left it and pays for
-what must come there, the end of the blank (GLM, T5) or the words around it (BART). So here only
-texts at the same place compete: those with as many tokens in a blank, and those that have just come
-to the end of it.
+Plain beam search compares texts of equal length, but with blanks these are at different positions:
+one that stays in a blank continues with likely tokens and displaces one that has left it and pays
+for the fixed tokens there, the end of the blank (GLM, T5) or the words around it (BART). So here
+only texts at the same position compete: those with equally many tokens in a blank, and those that
+have just reached its end.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lmlab.core.protocols import InfillDecoder
 from lmlab.inference.decoding import GeneratedSequence, next_distribution
 
 FREE_TOKEN = -1
-"""Stands for an answer, where it is asked what is written around answers."""
+"""Placeholder for an answer in a linearised text, to find the fixed tokens around answers."""
 
 
 class PartialText(NamedTuple):
-    """What was written so far, and its log-probability."""
+    """The tokens generated so far, and their log-probability."""
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -33,7 +33,7 @@ class PartialText(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """Texts of one length side by side, and the state after them."""
+    """A batch of texts of equal length, and the state after them."""
 
     texts: list[PartialText]
     state: Any
@@ -48,14 +48,14 @@ class Frontier:
 
 @dataclass(kw_only=True)
 class BestTexts:
-    """The likeliest texts that came to a place, no two alike, at most `count` of them."""
+    """The most probable distinct texts that reached a position, at most `count`."""
 
     count: int
     kept: list[tuple[PartialText, Frontier, int]] = field(default_factory=list)
-    """Best first, each with where its state is."""
+    """Best first, each with the location of its state."""
 
     def wants(self, log_prob: float) -> bool:
-        """Whether a text of that log-probability, or of less, may still come among them."""
+        """Whether a text of at most that log-probability may still rank among them."""
         full = len(self.kept) == self.count
         return log_prob > (self.kept[-1][0].log_prob if full else -math.inf)
 
@@ -67,7 +67,7 @@ class BestTexts:
         del self.kept[self.count :]
 
     def fronts(self) -> list[Frontier]:
-        """The kept texts, those of one length together."""
+        """The retained texts, grouped by length."""
         rows: dict[int, list[int]] = {}
         fronts = {id(front): front for _, front, _ in self.kept}
         for _, front, row in self.kept:
@@ -77,25 +77,25 @@ class BestTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class InfillSearch:
-    """The likeliest texts with any tokens in the blanks of one text, the first row of `writer`.
+    """Infilling search: the most probable fillings of one text's blanks, the decoder's first row.
 
-    For each number of tokens in a blank, and at its end, the `width` likeliest are kept, and at the
-    end of the text the `best`. A text is given up there, or where it can no longer be among those
-    at the end of its blank, since log-probabilities only fall: so with a `width` as large as the
-    number of answers it is exhaustive search. Cost: for each number of tokens in a blank a step,
-    and one for each word from there to the next blank, of at most `width` rows.
+    For each number of tokens in a blank, and at its end, the `width` most probable are retained,
+    and at the end of the text the `best`. A text is pruned there, or when it can no longer rank at
+    the end of its blank, since log-probabilities only fall: with a `width` as large as the number
+    of answers this is exhaustive search. Cost: per number of tokens in a blank one step, and one
+    per word from there to the next blank, of at most `width` rows.
     """
 
     decoder: InfillDecoder
     blanks: int
-    """How many the text has."""
+    """Number of blanks in the text."""
     width: int
     best: int
     max_tokens: int
-    """Tokens in all blanks together."""
+    """Maximum tokens in all blanks together."""
 
     def __call__(self) -> list[GeneratedSequence]:
-        """Best first; the end is part of each log-probability."""
+        """The best texts, best first; log-probabilities include the end."""
         end = self.decoder.vocabulary.end
         assert end is not None, "what writes blanks ends"
         first, *others = self.fixed_segments()
@@ -116,7 +116,7 @@ class InfillSearch:
         ]
 
     def fixed_segments(self) -> list[tuple[int, ...]]:
-        """What is written before the first answer, between answers, and behind the last."""
+        """The fixed tokens before the first answer, between answers, and after the last."""
         found: list[tuple[int, ...]] = [()]
         for token in self.decoder.linearise_fillings(0, [(FREE_TOKEN,)] * self.blanks):
             if token == FREE_TOKEN:
@@ -126,7 +126,7 @@ class InfillSearch:
         return found
 
     def _fill(self, front: Frontier, stretch: Sequence[int], room: int, found: BestTexts) -> None:
-        """Put 0, 1, … `room` tokens into a blank, and after each number the stretch behind it."""
+        """Put 0, 1, … `room` tokens into a blank, each followed by the segment after it."""
         for tokens in range(room + 1):
             front = self._hopeful(front, found)
             if not front.texts:
@@ -136,12 +136,12 @@ class InfillSearch:
                 front = self._longer(front)
 
     def _hopeful(self, front: Frontier, found: BestTexts) -> Frontier:
-        """Those that may still be among the best at the end of the blank."""
+        """The texts that may still rank among the best at the end of the blank."""
         rows = [row for row, log_prob in enumerate(front.log_probs) if found.wants(log_prob)]
         return front if len(rows) == len(front.texts) else front.select(self._tensor(rows))
 
     def _longer(self, front: Frontier) -> Frontier:
-        """The `width` likeliest texts with one token more in the blank."""
+        """The `width` most probable texts with one more token in the blank."""
         log_probs = next_distribution(self.decoder, front.state).log_probs
         inside = log_probs.masked_fill(~self.decoder.answer_tokens, -math.inf).double()
         totals = inside + inside.new_tensor(front.log_probs)[:, None]
@@ -151,7 +151,7 @@ class InfillSearch:
         return self._advanced(front, ways // size, ways % size, best.values[kept])
 
     def _follow(self, front: Frontier, stretch: Sequence[int], found: BestTexts) -> Frontier:
-        """The texts with what must come next, but for those that `found` wants no more."""
+        """The texts followed by the fixed segment, without those that `found` can't rank."""
         for token in stretch:
             values = next_distribution(self.decoder, front.state).log_probs[:, token].double()
             values = values + values.new_tensor(front.log_probs)
@@ -165,13 +165,13 @@ class InfillSearch:
     def _advanced(
         self, front: Frontier, rows: Tensor, tokens: Tensor, log_probs: Tensor
     ) -> Frontier:
-        """The texts at `rows` with a token each and the log-probabilities that they have then."""
+        """The texts at `rows`, each with one more token and its new log-probability."""
         before, numbers = front.select(rows), zip(tokens.tolist(), log_probs.tolist(), strict=True)
         texts = [
             PartialText((*text.tokens, token), log_prob)
             for text, (token, log_prob) in zip(before.texts, numbers, strict=True)
         ]
-        # Nothing follows the end, and not every writer could go on.
+        # Nothing follows the end, and not every decoder can continue there.
         ended = bool(len(tokens)) and int(tokens[0]) == self.decoder.vocabulary.end
         return Frontier(
             texts, before.state if ended else self.decoder.advance(before.state, tokens)

@@ -1,4 +1,4 @@
-"""Tokens for all gaps of a text together: by a system's own joint, or by the chain rule."""
+"""Joint mask filling: tokens for all masks of a text, by a joint distribution or the chain rule."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lmlab.core.score_kind import ScoreKind
 from lmlab.data.collation import pad_rows
 
 FillTokens = tuple[tuple[int, ...], float]
-"""A token for each gap, and their log-probability together."""
+"""One token per mask, and their joint log-probability."""
 MaskedQuery = Callable[[Sequence[Sequence[int]], Sequence[int]], Tensor]
-"""(rows, places, V) log-probabilities at places of rows, all of them hidden."""
+"""(rows, positions, V) log-probabilities at positions of rows, all of them masked."""
 PSEUDO_LIKELIHOOD_NOTE = (
     "Their nats are no log-probability of the filling: each token's given the others, added up, "
     "since all fillings together are too many to sum."
@@ -31,23 +31,23 @@ PSEUDO_LIKELIHOOD_NOTE = (
 JOINT_ORDER = "all gaps at once, by the system's own distribution of them"
 CHAIN_RULE_ORDER = "gap by gap from left to right, each given the text and the gaps before it"
 MAX_ROUNDS = 100
-"""Of draws, for a system that draws hardly anything but symbols."""
+"""Maximum rounds of rejection sampling, for systems that sample mostly special tokens."""
 
 
 @dataclass(frozen=True)
 class JointFillResult:
-    """Answers best first, or as they were drawn."""
+    """Joint fillings, best first or in sampling order."""
 
     answers: list[FillTokens]
     kind: ScoreKind
-    """What their log-probabilities are."""
+    """Kind of their log-probabilities."""
     order: str
-    """In which order the gaps were asked."""
+    """Factorisation order of the masks."""
     note: str | None = None
 
 
 def without_special_tokens(log_probs: Tensor, symbols: frozenset[int]) -> Tensor:
-    """(…, V) with nothing for symbols, which no text has; the others are as they were."""
+    """(…, V) with -inf for special tokens; the others are not renormalised."""
     ids = [id for id in symbols if id < log_probs.shape[-1]]
     return log_probs.index_fill(-1, torch.tensor(ids, dtype=torch.long), -math.inf)
 
@@ -55,7 +55,7 @@ def without_special_tokens(log_probs: Tensor, symbols: frozenset[int]) -> Tensor
 def top_without_special_tokens(
     ranked: Callable[..., JointFillResult], symbols: frozenset[int], count: int
 ) -> JointFillResult:
-    """The best `count` that have no symbol: more are asked for until there are enough."""
+    """The best `count` fillings without special tokens: request more until there are enough."""
     asked = count
     while True:
         found = ranked(count=asked)
@@ -68,7 +68,7 @@ def top_without_special_tokens(
 def samples_without_special_tokens(
     drawn: Callable[..., JointFillResult], symbols: frozenset[int], count: int
 ) -> JointFillResult:
-    """`count` draws that have no symbol: p(a) / Σ_b p(b), b over all fillings without one."""
+    """Rejection sampling of `count` fillings without special tokens: p(a) / Σ_b p(b) over those."""
     kept: list[FillTokens] = []
     for _ in range(MAX_ROUNDS):
         found = drawn(count=count)
@@ -86,7 +86,7 @@ def fill_by_joint_distribution(
     count: int,
     generator: torch.Generator | None = None,
 ) -> JointFillResult:
-    """By the system's own distribution of all gaps: its likeliest, or draws."""
+    """Fill by the system's own joint distribution: its most probable fillings, or samples."""
     batch = pad_rows([row] * (1 if generator is None else count), system)
     masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
     masked[:, list(places)] = True
@@ -112,7 +112,7 @@ def fill_by_joint_distribution(
 
 
 def _doubts(ranked: Sequence[RankedFilling]) -> str | None:
-    """What a ranking does not promise."""
+    """Caveats of a ranking that is not exact."""
     notes = [] if all(each.proven for each in ranked) else [SEARCH_NOT_PROVEN]
     if any(each.kind == "pseudo" for each in ranked):
         notes.append(PSEUDO_LIKELIHOOD_NOTE)
@@ -120,7 +120,7 @@ def _doubts(ranked: Sequence[RankedFilling]) -> str | None:
 
 
 def chain_rule_kind(system: Any, gaps: int) -> ScoreKind:
-    """What the chain rule over so many gaps gives; one alone has nothing to agree with."""
+    """Score kind of the chain rule over `gaps` masks; a single mask is always consistent."""
     kind: ScoreKind = getattr(system, "fill_score_kind", "pseudo")
     return "exact" if gaps == 1 else kind
 
@@ -135,9 +135,9 @@ def fill_by_chain_rule(
     beam: int,
     count: int,
 ) -> JointFillResult:
-    """log p(a) = Σ_i log p(a_i | text, a_<i) by beam search from left to right, a pass a gap.
+    """Chain rule by beam search: log p(a) = Σ_i log p(a_i | text, a_<i), one pass per mask.
 
-    No a_i is one of the symbols.
+    From left to right; no a_i is a special token.
     """
     found: list[FillTokens] = [((), 0.0)]
     for number in range(len(places)):
@@ -156,7 +156,7 @@ def sample_by_chain_rule(
     count: int,
     generator: torch.Generator,
 ) -> JointFillResult:
-    """`count` draws by the same conditionals, gap by gap."""
+    """`count` ancestral samples by the same conditionals, mask by mask."""
     found: list[FillTokens] = [((), 0.0)] * count
     for number in range(len(places)):
         rows = [_with(row, places, answers) for answers, _ in found]
@@ -170,7 +170,7 @@ def sample_by_chain_rule(
 
 
 def _with(row: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> list[int]:
-    """The row with answers at the first of the places."""
+    """The row with answers at the first positions."""
     filled = list(row)
     for place, answer in zip(places, answers, strict=False):
         filled[place] = answer
@@ -178,7 +178,7 @@ def _with(row: Sequence[int], places: Sequence[int], answers: Sequence[int]) -> 
 
 
 def _extended(found: Sequence[FillTokens], log_probs: Tensor, most: int) -> list[FillTokens]:
-    """The best ways to go on from some answers, given (answers, V) for the next gap."""
+    """The best extensions of partial fillings, given (fillings, V) for the next mask."""
     totals = torch.tensor([total for _, total in found], dtype=torch.float64)[:, None] + log_probs
     values, places = totals.flatten().topk(min(most, totals.numel()))
     size = totals.shape[1]

@@ -1,4 +1,4 @@
-"""What a search may not write, and what it must."""
+"""Lexical constraints of beam search: banned words, required words, a forced prefix."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lmlab.data.tokenizers import CJK_CHARACTER
 from lmlab.objectives.masking.whole_word_masking import WORD_RULES
 
 Phrase = tuple[int, ...]
-"""The tokens of a word or of several, in their order."""
+"""The tokens of one or several words, in order."""
 Spellings = tuple[Phrase, ...]
-"""The ways in which a tokeniser spells the same words, as what stands before them asks for."""
+"""Alternative tokenisations of the same words, depending on the context before them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordBoundaries:
-    """Where words begin and end, by the tokens alone; each token is a word unless told otherwise.
+    """Word boundaries by token ids; by default each token is a word.
 
-    Between two tokens there is a border unless the second goes on with the word of the first.
+    There is a boundary between two tokens unless the second continues the word of the first.
     """
 
     continuation_tokens: frozenset[int] = frozenset()
-    """Tokens that go on with the word before them."""
+    """Tokens that continue the word before them."""
     word_end_tokens: frozenset[int] = frozenset()
-    """Tokens that nothing goes on with."""
+    """Tokens that nothing can continue."""
 
     def is_boundary(self, before: int, after: int) -> bool:
-        """Whether a word ends with `before` where `after` follows it."""
+        """Whether a word ends with `before` if `after` follows it."""
         return after not in self.continuation_tokens or before in self.word_end_tokens
 
     def continues_word(self, token: int) -> bool:
@@ -41,21 +41,20 @@ class WordBoundaries:
 
 @dataclass(frozen=True, kw_only=True)
 class LexicalConstraints:
-    """Words that no sequence holds, words that every one holds, and how every one begins.
+    """Banned words, required words and a forced prefix of every sequence.
 
-    Words are whole: a phrase counts where it begins at a word's beginning and ends at a word's
-    end. They are known by their tokens, so that a word which the model spells otherwise than the
-    tokeniser would (`r ##un` for `run`) is another word.
+    Only whole words count: a phrase must start and end at word boundaries. Words are compared as
+    tokens, so another tokenisation of a word (`r ##un` for `run`) is another word.
 
-    A search divides its places among hypotheses by how much of what is required they hold (Post
-    and Vilar 2018), so that those which pay for it early are not pushed out by those that do not.
+    Beam search allocates its slots by the number of required tokens generated (dynamic beam
+    allocation, Post and Vilar 2018), so that hypotheses which pay for them early survive.
     """
 
     banned: tuple[Phrase, ...] = ()
     required: tuple[Spellings, ...] = ()
-    """Of each one spelling is enough."""
+    """One spelling of each is enough."""
     prefix: Phrase = ()
-    """What every sequence begins with; it counts as written, with the system's probability."""
+    """Prefix of every sequence; counts as generated, with the system's probability."""
     boundaries: WordBoundaries = field(default_factory=WordBoundaries)
 
     def __post_init__(self) -> None:
@@ -77,11 +76,11 @@ class LexicalConstraints:
         }
 
     def must_continue(self, written: Phrase) -> bool:
-        """Whether a banned phrase stands at the end, so that its last word may not end there."""
+        """Whether the text ends in a banned phrase, so that its last word must continue."""
         return any(self._at_end(written, phrase) for phrase in self.banned)
 
     def required_tokens(self, written: Phrase) -> set[int]:
-        """Tokens that go on with a required phrase which is not there yet, or begin it."""
+        """Tokens that start or continue a required phrase that is still missing."""
         lacking = (each for each in self.required if not self._holds_any(written, each))
         found = set()
         for phrase in (phrase for spellings in lacking for phrase in spellings):
@@ -92,7 +91,7 @@ class LexicalConstraints:
         return found
 
     def needs_boundary(self, written: Phrase) -> bool:
-        """Whether a required phrase stands at the end, and only there, its last word still open."""
+        """Whether a required phrase occurs only at the end, its last word still open."""
         return any(
             any(self._at_end(written, phrase) for phrase in spellings)
             and not any(self._holds(written, phrase, ended=False) for phrase in spellings)
@@ -100,7 +99,7 @@ class LexicalConstraints:
         )
 
     def satisfied(self, written: Phrase) -> int:
-        """How many required tokens are there: of whole phrases, and of one begun at the end."""
+        """Number of required tokens generated: of whole phrases, and of one begun at the end."""
         return sum(
             max(
                 len(phrase) if self._holds(written, phrase) else self._begun(written, phrase)
@@ -110,20 +109,20 @@ class LexicalConstraints:
         )
 
     def missing(self, written: Phrase) -> tuple[Phrase, ...]:
-        """The first spelling of all that is required and not there, if the text ends so."""
+        """The first spelling of each missing required phrase, if the text ends here."""
         return tuple(
             spellings[0] for spellings in self.required if not self._holds_any(written, spellings)
         )
 
     def violates(self, written: Phrase) -> bool:
-        """Whether something banned is there, if the text ends so."""
+        """Whether the text contains a banned phrase, if it ends here."""
         return any(self._holds(written, phrase) for phrase in self.banned)
 
     def _holds_any(self, written: Phrase, spellings: Spellings) -> bool:
         return any(self._holds(written, phrase) for phrase in spellings)
 
     def _holds(self, written: Phrase, phrase: Phrase, *, ended: bool = True) -> bool:
-        """Whether a phrase stands there as words; `ended`: the text's end is a word's end too."""
+        """Whether a phrase occurs as whole words; `ended`: the text's end is a boundary too."""
         for place in _places(written, phrase):
             after = place + len(phrase)
             closed = ended if after == len(written) else self._border(written, after)
@@ -134,7 +133,7 @@ class LexicalConstraints:
         return False
 
     def _at_end(self, written: Phrase, phrase: Phrase) -> bool:
-        """Whether a phrase stands at the end as words, the last of which may still go on."""
+        """Whether the text ends in a phrase as whole words, the last of which may continue."""
         place = len(written) - len(phrase)
         return (
             written[-len(phrase) :] == phrase
@@ -143,14 +142,14 @@ class LexicalConstraints:
         )
 
     def _begun(self, written: Phrase, phrase: Phrase) -> int:
-        """How many tokens of a phrase stand at the end of what was written; fewer than all."""
+        """How many tokens of a phrase, fewer than all, the text ends in."""
         for size in range(min(len(phrase) - 1, len(written)), 0, -1):
             if written[-size:] == phrase[:size] and self._border(written, len(written) - size):
                 return size
         return 0
 
     def _goes_on(self, written: Phrase, phrase: Phrase) -> bool:
-        """Whether a phrase would be complete with one more token."""
+        """Whether one more token would complete a phrase."""
         if len(phrase) == 1:
             return self._begins_word(written, phrase[0])
         place = len(written) + 1 - len(phrase)
@@ -160,12 +159,12 @@ class LexicalConstraints:
         return not written or self.boundaries.is_boundary(written[-1], token)
 
     def _border(self, written: Phrase, place: int) -> bool:
-        """Whether a word begins at a place."""
+        """Whether a word begins at a position."""
         return place == 0 or self.boundaries.is_boundary(written[place - 1], written[place])
 
 
 def _places(written: Phrase, phrase: Phrase) -> Iterator[int]:
-    """Where the tokens of a phrase stand one after another."""
+    """The positions where a phrase's tokens occur."""
     size = len(phrase)
     for place in range(len(written) - size + 1):
         if written[place : place + size] == phrase:
@@ -175,9 +174,10 @@ def _places(written: Phrase, phrase: Phrase) -> Iterator[int]:
 def allocate_beam(
     possible: list[tuple[int, int, float, int]], width: int
 ) -> list[tuple[int, int, float]]:
-    """The `width` ways on that are kept, of (row, token, log-probability, required tokens held).
+    """Dynamic beam allocation: `width` of (row, token, log-probability, required tokens held).
 
-    Those that hold as much stand in one bank, best first; banks take turns, the fullest first.
+    Continuations with equally many required tokens form a bank, best first; banks take turns, the
+    fullest first (Post and Vilar 2018).
     """
     banks: dict[int, list[tuple[int, int, float]]] = {}
     for row, token, log_prob, held in sorted(possible, key=lambda way: -way[2]):
@@ -193,16 +193,16 @@ def allocate_beam(
 
 
 CONTEXTS = ("", "a ", "(")
-"""What may stand before a word, as far as its spelling depends on it: nothing, a word, a sign."""
+"""Contexts that a word's tokenisation may depend on: none, a word, a punctuation mark."""
 REPLACEMENT_CHARACTER = "\ufffd"
-"""What a piece of a character is decoded to."""
+"""What an incomplete UTF-8 sequence is decoded to."""
 
 
 def word_boundaries(tokenizer: Any) -> WordBoundaries:
-    """Where the words of a tokeniser begin and end.
+    """The word boundaries of a tokeniser.
 
-    As for hiding whole words (WordPiece's ## goes on, Ġ and ▁ begin), but that signs are no part
-    of a word: `dog.` is a word and a sign, by whatever tokens.
+    As in whole-word masking (## continues, Ġ and ▁ begin a word), except that punctuation is no
+    part of a word: `dog.` is a word and a mark, however tokenised.
     """
     size = tokenizer.vocabulary.size
     rule = WORD_RULES.get(tokenizer.kind, WORD_RULES["word"])
@@ -219,22 +219,22 @@ def word_boundaries(tokenizer: Any) -> WordBoundaries:
 
 
 def _in_words(character: str) -> bool:
-    """Whether it is a letter, digit or accent of words that are more than itself."""
+    """Whether it is a letter, digit or accent; not a CJK character, which is a word by itself."""
     if character in ("", REPLACEMENT_CHARACTER):
         return character == REPLACEMENT_CHARACTER
     return unicodedata.category(character)[0] in "LMN" and not CJK_CHARACTER.match(character)
 
 
 def token_spellings(text: str, tokenizer: Any, what: str) -> Spellings:
-    """How the tokeniser spells words that a text may hold: at its beginning, after a word, a sign.
+    """The tokenisations of words at the start of a text, after a word, after punctuation.
 
-    A UserError where they hold what the model never writes; `what` they are is for its sentence.
+    A UserError if they contain unknown tokens; `what` names them in its message.
     """
     encode_known_words(text, tokenizer, what)
     found = []
     for before in CONTEXTS:
         ids = tokenizer.encode(before + text)
-        # Most tokenisers count a space to the word after it, those of characters do not.
+        # Most tokenisers attach a space to the word after it; character-level ones do not.
         for given in map(tokenizer.encode, (before, before.strip())):
             if ids[: len(given)] == given and tokenizer.vocabulary.unknown not in ids:
                 found.append(tuple(ids[len(given) :]))
@@ -243,7 +243,7 @@ def token_spellings(text: str, tokenizer: Any, what: str) -> Spellings:
 
 
 def encode_known_words(text: str, tokenizer: Any, what: str) -> tuple[int, ...]:
-    """The tokens of what a translation must or must not hold, all of which it could write."""
+    """The tokens of required or banned words; a UserError if any is unknown."""
     tokens = tuple(tokenizer.encode(text))
     if tokenizer.vocabulary.unknown in tokens:
         raise UserError(

@@ -1,9 +1,9 @@
-"""Filling in: what stands where a text has gaps, by whichever protocol a system has for it.
+"""Mask filling: predictions at the masks of a text, through the fill protocols of a system.
 
-`Fill` gives the distribution of a token at each gap, the other gaps unknown; by the chain rule it
-also gives them together, and `JointFill` gives that by itself; MASS has the latter alone. `Infill`
-writes blanks of unknown length: drawn as any other text is, and searched for place by place
-(`blank_search.py`).
+`Fill` gives the distribution of a token at each mask, the other masks unknown, and by the chain
+rule all masks jointly; `JointFill` gives the joint distribution directly (MASS has only this).
+`Infill` generates blanks of unknown length, by sampling or by a search aligned on positions
+(`infill_search.py`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ from lmlab.sampling.masked_text import (
 )
 
 BEAM_FACTOR = 8
-"""By how much wider than the beam blanks are searched: what comes behind a blank decides on what
-stands in it."""
+"""Factor by which infilling widens the beam: the text after a blank decides what fits in it."""
 UNFINISHED_NOTE = (
     "No answer came to its end; allow more by --max-length, or search by a wider --beam."
 )
@@ -61,65 +60,65 @@ UNFINISHED_NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class FillOption:
-    """What may stand in one gap."""
+    """One prediction for a mask."""
 
     text: str
     pieces: tuple[str, ...]
-    """Its tokens as the vocabulary spells them: what begins a word is told from what goes on
-    with one (Ġm and m, m and ##m)."""
+    """Its tokens as the vocabulary spells them, which distinguishes word-initial from continuation
+    tokens (Ġm and m, m and ##m)."""
     log_prob: float
-    """The system's own log-probability, in nats. The end and other symbols stand in no gap: they
-    are left out, and their share is theirs still, so that the options need not sum to one."""
+    """The system's log-probability in nats. Special tokens are excluded without renormalising, so
+    options need not sum to one."""
     probability: float
     """exp(log_prob)."""
     share: float | None = None
-    """Where candidates were given: its probability divided by the sum of all candidates'."""
+    """With given candidates: its probability normalised over all candidates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedPosition:
-    """One gap of a text by itself, the others unknown."""
+    """The predictions for one mask, the other masks unknown."""
 
     start: int
     end: int
-    """Its characters are [start, end)."""
+    """Characters [start, end) of the mask."""
     options: tuple[FillOption, ...]
     """Best first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FillCandidate:
-    """Something for every gap of a text, together."""
+    """A joint prediction for all masks of a text."""
 
     answers: tuple[str, ...]
     pieces: tuple[tuple[str, ...], ...]
     """The tokens of each answer, as the vocabulary spells them."""
     text: str
-    """The text with the answers in its gaps; one that goes on with a word has no space before."""
+    """The text with the answers filled in; continuation tokens are joined without a space."""
     log_prob: float
-    """The system's own log-probability, in nats, of all that was written for them."""
+    """The system's log-probability in nats of all that was generated."""
     tokens: int
-    """Of all answers together."""
+    """Number of tokens of all answers."""
     finished: bool = True
-    """Whether the system ended the last answer; if not, the greatest length cut it off."""
+    """Whether the end was generated; if not, the maximum length truncated the last answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilledText:
-    """A text with gaps and what a system puts there: gap by gap, or all together."""
+    """A masked text with its predictions, per mask or joint."""
 
     text: str
     masks: tuple[MaskedPosition, ...] = ()
-    """Where each gap was asked by itself."""
+    """Independent predictions per mask."""
     candidates: tuple[FillCandidate, ...] = ()
-    """Where they were asked together: best first, or as they were drawn."""
+    """Joint predictions, best first or in sampling order."""
     kind: ScoreKind | None = None
-    """What the log-probabilities of fillings by tokens are: exact, or pseudo where they are a chain
-    of conditionals that need not come from one distribution. None of blanks and single gaps."""
+    """Kind of the joint log-probabilities: exact, or pseudo if the chained conditionals need not
+    belong to one distribution. None for blanks and single masks."""
     order: str | None = None
-    """In which order those gaps were asked: by a pseudo log-probability another gives others."""
+    """Factorisation order of the masks; pseudo log-probabilities depend on it."""
     note: str | None = None
-    """Sentences for the user: on words that the system does not know, on answers cut off."""
+    """Notes for the user: unknown words, truncated answers."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -127,17 +126,17 @@ class FilledText:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskFiller:
-    """Fills in texts with one system; texts go through one by one, in constant memory."""
+    """Fills masks with one system; texts are streamed one by one, in constant memory."""
 
     system: Any
     tokenizer: Any
     layout: Any
     top: int = 5
-    """How many options of a gap, or fillings of a text, are given."""
+    """Number of options per mask, or of fillings per text."""
     beam: int = 8
-    """Hypotheses that a search keeps, where gaps are filled together; at least `top`."""
+    """Beam width for joint filling; at least `top`."""
     max_length: int = 20
-    """Most tokens in all blanks of a text, where their length is unknown."""
+    """Maximum tokens in all blanks of a text, if their lengths are unknown."""
 
     def __post_init__(self) -> None:
         for what, value in (
@@ -152,9 +151,9 @@ class MaskFiller:
         check_limit("length", self.max_length, called="the greatest length")
 
     def tokens(self, texts: Iterable[str], *, among: Sequence[str] = ()) -> Iterator[FilledText]:
-        """The best tokens of each gap, given the text and not the other gaps; one pass a text.
+        """The most probable tokens of each mask independently; one pass per text.
 
-        `among` are the candidates, where others are of no interest.
+        `among` restricts them to these candidates.
         """
         require(self.system, Fill, "filling in tokens")
         candidates = {text: self._one_token(text) for text in among}
@@ -167,12 +166,12 @@ class MaskFiller:
     def fill_jointly(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
     ) -> Iterator[FilledText]:
-        """Tokens for all gaps together: the likeliest, or drawn (generator).
+        """Joint filling of all masks: the most probable tokens, or samples (with a generator).
 
-        By the system's own distribution of them where it has `JointFill`; else by the chain rule,
-        log p(a) = Σ_i log p(a_i | text, a_<i) from left to right, a pass for each gap. Where what
-        the system fills in comes from one distribution (an HMM), so do these; a masked model's
-        need not, and the record says pseudo.
+        Uses the system's joint distribution if it has `JointFill`; else the chain rule log p(a) =
+        Σ_i log p(a_i | text, a_<i) from left to right, one pass per mask. This is exact if the
+        conditionals belong to one distribution (an HMM); a masked model's need not, so the kind is
+        pseudo.
         """
         if not isinstance(self.system, JointFill):
             require(self.system, Fill, "filling in tokens")
@@ -223,7 +222,7 @@ class MaskFiller:
     def infill(
         self, texts: Iterable[str], *, generator: torch.Generator | None = None
     ) -> Iterator[FilledText]:
-        """What may stand in the gaps, each of any length: the best found, or drawn (generator)."""
+        """Fill blanks of any length: the best of a search, or samples (with a generator)."""
         require(self.system, Infill, "filling in blanks of unknown length")
         for text in texts:
             read = parse_masked_text(text, self.tokenizer)
@@ -235,9 +234,9 @@ class MaskFiller:
             yield FilledText(text=text, candidates=tuple(fillings), note=" ".join(notes) or None)
 
     def rank_infills(self, texts: Iterable[str], among: Sequence[str]) -> Iterator[FilledText]:
-        """Which of some candidates, of any length, stands in the one gap of each text: a cloze.
+        """Cloze ranking: candidates of any length for the one blank of each text.
 
-        Classification by words for the classes (Du et al. 2022; Schick and Schütze 2021).
+        Classification by verbalisers (Du et al. 2022; Schick and Schütze 2021).
         """
         require(self.system, Infill, "filling in blanks of unknown length")
         candidates = [tuple(self.tokenizer.encode(text)) for text in among]
@@ -263,16 +262,16 @@ class MaskFiller:
         among: Sequence[str] = (),
         generator: torch.Generator | None = None,
     ) -> Iterator[FilledText]:
-        """By whichever way is asked for; tokens where the system has them, else blanks.
+        """Fill by the requested method; by default tokens if the system predicts them, else blanks.
 
-        `generator` draws blanks, or tokens jointly, instead of searching for the best.
+        `generator` samples blanks, or tokens jointly, instead of searching for the best.
         """
         check_can_fill(self.system)
         if among and not isinstance(self.system, (Fill, Infill)):
             raise UserError(
                 "--among does not apply to a system that generates all masks together; remove it."
             )
-        # What has no distribution of a single mask, nor blanks of any length (MASS).
+        # Systems with neither single-mask distributions nor blanks of any length (MASS).
         joint = joint or not isinstance(self.system, (Fill, Infill))
         drawn = generator is not None and not joint
         blanks = blanks or drawn or not isinstance(self.system, (Fill, JointFill))
@@ -291,12 +290,12 @@ class MaskFiller:
     # Tokens --------------------------------------------------------------------------------------
 
     def _at_gaps(self, rows: Sequence[Sequence[int]], places: Sequence[int]) -> Tensor:
-        """(rows, places, V) log-probabilities at these places of rows of one length, all hidden."""
+        """(rows, positions, V) log-probabilities at masked positions of rows of equal length."""
         batch = pad_rows(rows, self.system)
         masked = torch.zeros_like(batch.tokens, dtype=torch.bool)
         masked[:, list(places)] = True
         with evaluation_mode(self.system):
-            # One seed, one result: systems whose fillings are estimates draw from this.
+            # Fixed seed: systems with Monte Carlo estimates sample from this.
             found = self.system.fill(batch, masked, generator=torch.Generator().manual_seed(0))
         log_probs: Tensor = found.log_probs.double().cpu()
         if log_probs.isnan().any():
@@ -337,10 +336,10 @@ class MaskFiller:
     # Blanks --------------------------------------------------------------------------------------
 
     def _written(self, read: MaskedText, generator: torch.Generator | None) -> list[FillCandidate]:
-        """The best, no two alike, or as many as are asked for as they are drawn."""
+        """The best distinct fillings, or samples in their order."""
         rows = 1 if generator is None else self.top
         writer = self._writer(read, rows)
-        # What is written beside the answers, and the end.
+        # Tokens generated besides the answers, and the end token.
         beside = len(writer.linearise_fillings(0, [()] * len(read.spans))) + 1
         most = beside + self.max_length
         if self.system.window is not None:
@@ -360,13 +359,13 @@ class MaskFiller:
     def _answered(
         self, read: MaskedText, writer: InfillDecoder, written: GeneratedSequence
     ) -> FillCandidate:
-        # All rows are the same text, so that the first one's blanks are those of any.
+        # All rows hold the same text, so the first one's blanks apply to all.
         answers = writer.answers(0, written.tokens)
         assert written.log_prob is not None, "what is written token by token has a log_prob"
         return self._filling(read, answers, written.log_prob, finished=written.finished)
 
     def _writer(self, read: MaskedText, rows: int) -> InfillDecoder:
-        """What writes the blanks of a text, `rows` times side by side."""
+        """The decoder of a text's blanks, for `rows` parallel rows."""
         writer: InfillDecoder = self.system.infill_decoder(
             pad_rows([self._row(read)] * rows, self.system)
         )
@@ -375,10 +374,10 @@ class MaskFiller:
     # Texts ---------------------------------------------------------------------------------------
 
     def _row(self, read: MaskedText) -> list[int]:
-        """A text as the system reads it, the mask symbol at its gaps."""
+        """The input row of a text, with the mask token at its masks."""
         vocabulary = self.system.vocabulary
         gap = mask_token_id(self.tokenizer)
-        # A system with `Fill` alone does not look at what stands there, so that any token will do.
+        # A system with `Fill` alone ignores the tokens at masks, so any token will do.
         in_gap = vocabulary.pad if gap is None else gap
         contiguous = self.layout.kind == "contiguous"
         first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
@@ -388,7 +387,7 @@ class MaskFiller:
         return row
 
     def _places(self, read: MaskedText) -> list[int]:
-        """The gaps' places in the row."""
+        """The positions of the masks in the row."""
         return [place for place, id in enumerate(read.ids, 1) if id is None]
 
     def _filling(
@@ -409,7 +408,7 @@ class MaskFiller:
         )
 
     def _filled(self, read: MaskedText, answers: Sequence[Sequence[int]]) -> str:
-        """The text with the answers; a piece that goes on with a word stands right behind it."""
+        """The text with the answers; continuation tokens are joined to the word before them."""
         written: list[str] = []
         joined: list[bool] = []
         before: list[int] = []
@@ -420,7 +419,7 @@ class MaskFiller:
                 continue
             answer = next(following)
             whole, first = (self.tokenizer.decode(ids) for ids in ([*before, *answer], before))
-            # Among characters a space is a token like any other.
+            # In character-level tokenisers a space is a token like any other.
             close = self.tokenizer.kind != "char" and bool(before) and bool(answer)
             close = close and whole.startswith(first) and not whole[len(first) :][:1].isspace()
             written.append(whole[len(first) :] if close else self._spelled(answer))
@@ -432,13 +431,13 @@ class MaskFiller:
         return tuple(self.tokenizer.token(id) for id in ids)
 
     def _spelled(self, ids: Sequence[int]) -> str:
-        """Tokens as they are read; a symbol that stands alone by its name."""
+        """Decoded tokens; a lone special token by its name."""
         text: str = self.tokenizer.decode(ids)
         return text or " ".join(self.tokenizer.token(id) for id in ids)
 
 
 def check_can_fill(system: Any) -> None:
-    """A UserError where a system fills in nothing: what it does instead, and who fills in."""
+    """A UserError if a system fills no masks: what it does instead, and which systems do."""
     if isinstance(system, (Fill, JointFill, Infill)):
         return
     instead = ""
@@ -454,7 +453,7 @@ def check_can_fill(system: Any) -> None:
 
 
 def generated_log_probs(writer: InfillDecoder, rows: Sequence[Sequence[int]]) -> list[float]:
-    """The log-probability of each row if the writer writes it, its end included, in nats."""
+    """The decoder's log-probability of each row, end included, in nats."""
     end = writer.vocabulary.end
     assert end is not None, "what writes blanks ends"
     rows = [[*row, end] for row in rows]
@@ -484,7 +483,7 @@ def _gap_by_gap(read: MaskedText, options: Sequence[tuple[FillOption, ...]]) -> 
 def _ranked(
     texts: Sequence[str], pieces: Sequence[tuple[str, ...]], log_probs: Sequence[float]
 ) -> tuple[FillOption, ...]:
-    """Candidates best first, each with its share of all candidates' probability."""
+    """Candidates best first, each with its normalised probability."""
     shares = torch.softmax(torch.tensor(log_probs, dtype=torch.float64), 0).tolist()
     options = [
         FillOption(
@@ -500,7 +499,7 @@ def _ranked(
 
 
 def _unlike(fillings: Sequence[FillCandidate]) -> list[FillCandidate]:
-    """The first of those with the same answers."""
+    """The fillings without duplicate answers, first occurrences retained."""
     found: dict[tuple[str, ...], FillCandidate] = {}
     for each in fillings:
         found.setdefault(each.answers, each)

@@ -1,4 +1,4 @@
-"""Texts with gaps: where `<mask>` or `[MASK]` stands, and the ids around it."""
+"""Masked texts: parsing `<mask>` or `[MASK]` in a text, and the ids around the masks."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from lmlab.core.vocabulary import MASK
 from lmlab.sampling.prompt_encoding import encode_prefix
 
 MASK_SPELLINGS = (MASK, "[MASK]")
-"""Ways to write a gap that every model understands, whatever its tokeniser calls it."""
+"""Spellings of a mask that every model accepts, whatever its tokeniser's own."""
 SENTINEL = "<extra_id_{}>"
-"""What T5's tokenisers call the gaps of a text, counted from 0; the first stands for a mask symbol
-where there is none."""
+"""T5's sentinel tokens, numbered from 0; the first serves as mask token if there is none."""
 PLACEHOLDER = "\ufffc"
-"""Unicode's sign for an object that is not text: no merge of byte pairs reaches across it."""
+"""Unicode's object replacement character, which no BPE merge crosses."""
 BRACKETED = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*\]|<\s?mask|mask\s?>|_{2,}")
-"""What may be meant as a gap."""
+"""Strings that may be meant as a mask."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedText:
-    """A text and its gaps."""
+    """A text and its masks."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
-    """The characters [start, end) of each gap."""
+    """Characters [start, end) of each mask."""
     ids: tuple[int | None, ...]
-    """The tokens of the text, None at each gap."""
+    """The tokens of the text, None at each mask."""
     unknown: tuple[str, ...] = ()
-    """Words of it that the model sees as <unk>."""
+    """Words that are <unk> to the model."""
 
     @property
     def note(self) -> str | None:
-        """A sentence for the user where some words are unknown."""
+        """A note for the user if some words are unknown."""
         if not self.unknown:
             return None
         listed = ", ".join(repr(word) for word in self.unknown)
         return f"the model does not know {listed} and sees <unk> in their place."
 
     def with_mask(self, token: int) -> list[int]:
-        """The ids with this one at each gap."""
+        """The ids with this token at each mask."""
         return [token if id is None else id for id in self.ids]
 
     def filled(self, answers: Sequence[str], joined: Sequence[bool] | None = None) -> str:
-        """The text with an answer in each gap; one that is `joined` has no space before it."""
+        """The text with an answer at each mask; a `joined` one has no space before it."""
         pieces, last = [], 0
         joined = [False] * len(answers) if joined is None else joined
         for (start, end), answer, close in zip(self.spans, answers, joined, strict=True):
@@ -59,7 +58,7 @@ class MaskedText:
 
 
 def parse_masked_text(text: str, tokenizer: Any) -> MaskedText:
-    """A text as a user writes it; a UserError where it has no gap, or something like one."""
+    """Parse a user's masked text; a UserError if it has no mask, or something like one."""
     names = mask_spellings(tokenizer)
     pattern = re.compile("|".join(re.escape(name) for name in names))
     spans = [match.span() for match in pattern.finditer(text)]
@@ -69,15 +68,15 @@ def parse_masked_text(text: str, tokenizer: Any) -> MaskedText:
 
 
 def mask_token_id(tokenizer: Any) -> int | None:
-    """The id that stands for a gap: the mask symbol's, or a sentinel's where there is none."""
+    """The id of the mask token, or of the first sentinel if there is none."""
     mask: int | None = tokenizer.vocabulary.mask
     return tokenizer.id(SENTINEL.format(0)) if mask is None else mask
 
 
 def mask_spellings(tokenizer: Any) -> tuple[str, ...]:
-    """What a gap may be written as: the customary ways and the tokeniser's own, longest first.
+    """The accepted spellings of a mask: the usual ones and the tokeniser's own, longest first.
 
-    Of sentinels any may stand at any gap: a text's gaps are counted from left to right.
+    Any sentinel may be used at any mask: masks are numbered from left to right.
     """
     mask = mask_token_id(tokenizer)
     own = () if mask is None else (tokenizer.token(mask),)
@@ -111,15 +110,16 @@ def _shown(text: str) -> str:
 def _encode(
     text: str, spans: list[tuple[int, int]], tokenizer: Any
 ) -> tuple[list[int | None], list[str]]:
-    """The ids with None at the gaps, and the unknown words."""
+    """The ids with None at the masks, and the unknown words."""
     mask = mask_token_id(tokenizer)
     if mask is not None:
-        # Tokenisers from elsewhere often read their own symbol, and the space around it as trained.
+        # Pretrained tokenisers often parse their own mask token, with the spacing of their
+        # training.
         found, unknown = _read(_replaced(text, spans, tokenizer.token(mask)), tokenizer)
         if found.count(mask) == len(spans):
             return [None if id == mask else id for id in found], unknown
     if tokenizer.kind == "bpe":
-        # All white space before a gap is part of it, as of a published <mask>.
+        # White space before a mask belongs to it, as in RoBERTa's <mask>.
         around = re.sub(
             rf"\s+{PLACEHOLDER}", f" {PLACEHOLDER}", _replaced(text, spans, PLACEHOLDER)
         )
@@ -129,7 +129,7 @@ def _encode(
     begin = 0
     for start, end in [*spans, (len(text), len(text))]:
         piece = text[begin:start]
-        # A gap stands for a word with the space around it, but for one of many characters.
+        # A mask stands for a word with its space, except in character-level tokenisers.
         found, unknown = _read(piece if tokenizer.kind == "char" else piece.strip(), tokenizer)
         ids += found if end == start else [*found, None]
         missing += unknown
@@ -148,7 +148,7 @@ def _replaced(text: str, spans: list[tuple[int, int]], symbol: str) -> str:
 
 
 def _encode_around(text: str, tokenizer: Any) -> tuple[list[int | None], list[str]]:
-    """The ids of a text with stand-ins: whatever tokens one is spelled by are one gap."""
+    """The ids of a text with placeholders: all tokens that spell one are one mask."""
     ids, spans = tokenizer.encode_with_offsets(text)
     places = [place for place, character in enumerate(text) if character == PLACEHOLDER]
     found: list[int | None] = []

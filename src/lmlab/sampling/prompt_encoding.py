@@ -1,4 +1,4 @@
-"""A prefix as text: its ids, and which of its words the model does not know; and a source."""
+"""Prompt encoding: the ids of a prefix, with a note on unknown words, and a source batch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lmlab.data.corpus_encoding import special_tokens_around
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedPrefix:
-    """What a system is given to go on from."""
+    """The tokens of a prompt's prefix."""
 
     ids: tuple[int, ...]
     unknown: tuple[str, ...] = ()
-    """Words of it that the model sees as <unk>."""
+    """Words that are <unk> to the model."""
 
     @property
     def note(self) -> str | None:
-        """A sentence for the user where some words are unknown."""
+        """A note for the user if some words are unknown."""
         if not self.unknown:
             return None
         listed = ", ".join(repr(word) for word in self.unknown)
@@ -29,7 +29,7 @@ class EncodedPrefix:
 
 
 def encode_prefix(text: str, tokenizer: Any) -> EncodedPrefix:
-    """The ids that a prefix is fed as, after the token that the system itself starts from."""
+    """The ids of a prefix, without the start token, which the system adds itself."""
     ids, spans = tokenizer.encode_with_offsets(text)
     vocabulary = tokenizer.vocabulary
     missing = [text[a:b] for id, (a, b) in zip(ids, spans, strict=True) if id == vocabulary.unknown]
@@ -37,9 +37,9 @@ def encode_prefix(text: str, tokenizer: Any) -> EncodedPrefix:
 
 
 def encode_source(text: str, tokenizer: Any, system: Any) -> Batch:
-    """What a text is given, between its symbols as in training, as a batch of one row.
+    """A source with special tokens as in training, as a batch of one row.
 
-    A UserError where it is longer than the system takes.
+    A UserError if it exceeds the system's maximum length.
     """
     head, tail = special_tokens_around(tokenizer.vocabulary, Layout())
     ids = [*head, *tokenizer.encode(text), *tail]

@@ -43,18 +43,18 @@ QUESTION_TOKENS_PER_BATCH = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class AnsweredQuestion:
-    """A question and its answers, the likeliest first."""
+    """A question and its answers, the most probable first."""
 
     question: str
     answers: tuple[Answer, ...]
 
     @property
     def text(self) -> str:
-        """The likeliest answer."""
+        """The most probable answer."""
         return self.answers[0].text if self.answers else ""
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON, with the probability of each answer beside its logarithm."""
+        """For JSON, with the probability of each answer and its logarithm."""
         return {
             "question": self.question,
             "answers": [
@@ -64,29 +64,29 @@ class AnsweredQuestion:
 
 
 def answer_probability(answer: Answer) -> float | None:
-    """p(answer | question); None where the system can't tell."""
+    """p(answer | question); None if the system does not give it."""
     return None if answer.log_prob is None else math.exp(answer.log_prob)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnswerer:
-    """Asks one system.
+    """Question answering with one system.
 
-    A system that writes its answers (both RAG) is searched: `method` is one of its own decodings,
-    the first unless given. Any other answers by itself.
+    A system that generates answers (RAG) is searched: `method` is one of its decoding methods, by
+    default the first. Any other system answers by its `ask`.
     """
 
     system: Any
     tokenizer: Any
     answers: int = 1
-    """How many each question gets at most."""
+    """Maximum number of answers per question."""
     method: str | None = None
     beam: int | None = None
-    """Width of a search."""
+    """Beam width."""
     max_length: int | None = None
-    """Most tokens of an answer that is written."""
+    """Maximum tokens of a generated answer."""
     seed: int = 0
-    """Decides answers that are drawn."""
+    """Seed of sampled answers."""
 
     def __post_init__(self) -> None:
         require(self.system, Ask, "asking")
@@ -122,7 +122,7 @@ class QuestionAnswerer:
         return isinstance(self.system, GeneratesFromDocuments)
 
     def ask(self, chunks: Iterable[Sequence[str]]) -> Iterator[AnsweredQuestion]:
-        """Answers to questions that come some at a time, in their order."""
+        """Answers to questions that arrive in chunks, in input order."""
         number = 0
         for questions in chunks:
             for question in questions:
@@ -202,10 +202,10 @@ def with_documents(
     vectors: Tensor | None = None,
     index: DenseIndex | None = None,
 ) -> Any:
-    """The system, looking things up in other documents; a UserError where it can't.
+    """The system with another document store; a UserError if it has none.
 
-    `vectors` (N, width) are those that the system itself made of them before, if it did, and
-    `index` what these are searched by, where that is not each of them.
+    `vectors` (N, width) are the documents' embeddings by this system, if already computed, and
+    `index` an approximate index over them.
     """
     if not isinstance(system, WithDocuments):
         raise UserError(
@@ -218,7 +218,7 @@ def with_documents(
 def with_facts(
     system: Any, knowledge: str | Path | None, edits: Sequence[tuple[str, str, str]]
 ) -> Any:
-    """The system, with other facts in its memory; a UserError where it has none."""
+    """The system with other facts in its memory; a UserError if it has none."""
     if not isinstance(system, WithFacts):
         raise UserError(
             "only a system with a memory of facts (fae) can be told other ones; leave --knowledge "

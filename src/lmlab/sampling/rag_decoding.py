@@ -25,15 +25,15 @@ from lmlab.sampling.beam_search import (
 from lmlab.sampling.decoding import EncodedSources
 
 CANDIDATES_PER_BATCH = 64
-"""Candidates that are scored in one batch, each with all documents of its question."""
+"""Candidates scored in one batch, each with all documents of its question."""
 
 
 @runtime_checkable
 class GeneratesFromDocuments(Retrieve, Protocol):
     """Retrieval-augmented generation: texts given a question and each retrieved document.
 
-    Its `writer` is the generator given one source. Its states have `retrieved`, the documents,
-    and `inner` and `sources`, the generator's states and sources.
+    Its `generator` is conditioned on one source. Its states have `retrieved`, the documents, and
+    `inner` and `sources`, the generator's states and sources.
     """
 
     decoding_methods: Any
@@ -57,19 +57,19 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PerDocumentBeamSearch:
-    """A beam search given each document z; then the texts of all of them, ranked by Σ_z.
+    """RAG-Sequence decoding: one beam search per document z, candidates ranked by Σ_z.
 
     Thorough: log Σ_z p(z | x) p(y | x, z), every text y scored given every document. Fast: a text
     has probability 0 given documents whose beam does not contain it, which needs no more passes;
-    its log-probabilities are then lower bounds. With a beam as wide as the space thorough is
-    exhaustive search. Cost: a search of K · width rows for each question, and for thorough up to
-    K · width texts given K documents.
+    log-probabilities are then lower bounds. With a beam as wide as the space, thorough is
+    exhaustive search. Cost: a search of K · width rows per question, and for thorough up to K ·
+    width texts given K documents.
     """
 
     thorough: bool = True
     beam: BeamConfig = field(default_factory=lambda: BeamConfig(width=5))
     documents: int = 1
-    """K, as far as the size of batches goes."""
+    """K, the documents per question, for the batch size."""
 
     @property
     def rows(self) -> int:
@@ -78,7 +78,7 @@ class PerDocumentBeamSearch:
     def decode(
         self, system: Any, sources: EncodedSources, max_lengths: Sequence[int], seed: int
     ) -> list[list[Hypothesis]]:
-        """For each question the best texts, best first."""
+        """The best texts of each question, best first."""
         beam = replace(self.beam, best=max(self.beam.best, self.beam.width))
         state, retrieved = sources.state, sources.state.retrieved
         count = retrieved.numbers.shape[1]
@@ -107,14 +107,16 @@ class PerDocumentBeamSearch:
             tokens=text.tokens,
             log_prob=log_prob,
             finished=text.finished,
-            score=self.beam.score(log_prob, max(1, len(text.tokens) + text.finished)),
+            score=self.beam.apply_length_penalty(
+                log_prob, max(1, len(text.tokens) + text.finished)
+            ),
         )
 
 
 def marginal_log_probs(
     system: Any, texts: Sequence[_Text], question: Batch, found: RetrievedDocuments
 ) -> list[float]:
-    """log Σ_z p(z | x) p(y | x, z) of each text y for one question x, z among those retrieved."""
+    """Marginal log Σ_z p(z | x) p(y | x, z) of each text y, given one question x."""
     vocabulary = system.vocabulary
     totals: list[float] = []
     with evaluation_mode(system):

@@ -1,4 +1,4 @@
-"""Translating: texts written beside sources, in batches of like length, in the order they came."""
+"""Translation: texts decoded from sources in batches of similar length, in input order."""
 
 from __future__ import annotations
 
@@ -33,38 +33,37 @@ from lmlab.sampling.lexical_constraints import (
 )
 
 SOURCE_TOKENS_PER_BATCH = 8192
-"""Tokens of sources that are read together, times how many texts are written beside each."""
+"""Source tokens per batch, times the hypotheses per source."""
 MAX_TRANSLATION_TOKENS = 10_000
-"""Tokens beyond which nobody writes."""
+"""Upper limit of the tokens of a translation."""
 LENGTH_FACTOR, LENGTH_EXTRA = 2, 10
-"""A translation has at most so many times the tokens of its source, and so many more."""
+"""Default maximum length of a translation: factor × source tokens + extra."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationCandidate:
-    """One text written for a source."""
+    """One translation of a source."""
 
     text: str
     log_prob: float
-    """The model's own log p(text | source), in nats, of all of it: a prefix that was asked for is
-    in it, and the end where it came."""
+    """The model's log p(text | source) in nats, a given prefix and a generated end included."""
     score: float
-    """What ranked it: log_prob over length^penalty, or a mean utility."""
+    """Ranking score: log_prob / length^penalty, or expected utility."""
     tokens: int
     finished: bool
-    """Whether the model ended it; if not, the greatest length cut it off."""
+    """Whether the end was generated; if not, the maximum length truncated it."""
     missing: tuple[str, ...] = ()
-    """Words that were required and are not there."""
+    """Required words that are missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translation:
-    """A source and what was written for it, best first."""
+    """A source and its translations, best first."""
 
     source: str
     candidates: tuple[TranslationCandidate, ...]
     truncated_tokens: int = 0
-    """Tokens at the end of the source that were left out, because the model takes no more."""
+    """Tokens truncated from the end of the source, beyond the model's maximum length."""
 
     @property
     def text(self) -> str:
@@ -72,7 +71,7 @@ class Translation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each thing that is not as was asked for."""
+        """One sentence per problem: a truncated source, no translation, missing words."""
         found = []
         if self.truncated_tokens:
             found.append(
@@ -90,13 +89,13 @@ class Translation:
 
 
 class Utility(Protocol):
-    """How good a text is where another one is right."""
+    """Utility of a text given a reference."""
 
     def __call__(self, text: str, reference: str) -> float: ...
 
 
 class _Source(NamedTuple):
-    """A text to translate: its ids between its symbols, none of an empty one."""
+    """A source text and its ids with special tokens; no ids if it is empty."""
 
     number: int
     text: str
@@ -106,13 +105,12 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Translator:
-    """Translates texts with one system that writes beside a source.
+    """Translates texts with a conditional system (one that decodes given a source).
 
-    Texts are read ahead, gathered by length and given back in their order, each as it would be
-    alone; one that is empty gets an empty translation, so that lines stay beside each other, and
-    one that is longer than the system takes is cut, which its translation says. With a `utility`
-    the texts that the way finds are ranked by what they are worth on average where each of the
-    others is right (minimum Bayes risk, Kumar and Byrne 2004).
+    Texts are batched by length and returned in input order, each as it would be alone. An empty
+    source has an empty translation, so lines stay aligned; one beyond the maximum length is
+    truncated, which `truncated_tokens` reports. With a `utility`, candidates are ranked by their
+    expected utility over all candidates (minimum Bayes risk, Kumar and Byrne 2004).
     """
 
     system: Any
@@ -120,10 +118,9 @@ class Translator:
     source_tokenizer: Any
     strategy: DecodingStrategy
     best: int = 1
-    """How many texts are given for each source, best first."""
+    """Number of translations per source, best first."""
     max_length: int | None = None
-    """Most tokens of a translation, after the prefix; twice its source's and ten more where none.
-    """
+    """Maximum tokens of a translation after the prefix [default: twice the source's, plus 10]."""
     utility: Utility | None = None
     seed: int = 0
 
@@ -136,8 +133,8 @@ class Translator:
             raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {self.seed} came.")
 
     def translate(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
-        """Translations of texts that come some at a time, in their order."""
-        retain_freed_memory()  # A step frees what the next one asks for again.
+        """Translations of texts that arrive in chunks, in input order."""
+        retain_freed_memory()  # A step frees memory that the next one allocates again.
         number = 0
         for texts in chunks:
             sources = [self._source(text, number + place) for place, text in enumerate(texts, 1)]
@@ -145,12 +142,12 @@ class Translator:
             yield from self._chunk(sources)
 
     def _source(self, text: str, number: int) -> _Source:
-        """A text as the system takes it: cut where it is too long."""
+        """A source as the system takes it, truncated if too long."""
         inner = self.source_tokenizer.encode(text)
         if not inner:
             return _Source(number, text, [], 0)
         vocabulary = self.source_tokenizer.vocabulary
-        # As in training: where there is no start symbol the end stands in its place.
+        # As in training: without a start token, the end token takes its position.
         first, last = vocabulary.bos, [] if vocabulary.end is None else [vocabulary.end]
         most = self._most_tokens(1 + len(inner) + len(last)) - 1 - len(last)
         if most < 1:
@@ -158,7 +155,7 @@ class Translator:
         return _Source(number, text, [first, *inner[:most], *last], max(0, len(inner) - most))
 
     def _most_tokens(self, tokens: int) -> int:
-        """How many of so many tokens the system takes in a source."""
+        """The longest source length up to `tokens` that the system takes."""
 
         def refuses(count: int) -> bool:
             try:
@@ -217,15 +214,15 @@ TRANSLATION_METHODS: dict[str, tuple[str, ...]] = {
     "sample": ("temperature", "top_k", "top_p"),
     "mbr": ("temperature", "top_k", "top_p", "samples", "utility"),
 }
-"""The ways to translate, and which options each has a use for."""
+"""Decoding methods, and the options that apply to each."""
 BEAM_WIDTH, MBR_SAMPLES = 5, 16
 LENGTH_PENALTY = 1.0
-"""Of a search for a translation: by log p alone short ones win that leave most of a source out."""
+"""Default length penalty: log p alone prefers short translations that omit much of the source."""
 
 DEFAULT_AHEAD = 2
-"""Tokens that a longer translation is believed to gain by: see `BeamConfig.ahead`."""
+"""Default look-ahead in tokens of the stopping criterion: see `BeamConfig.ahead`."""
 DEFAULT_WITHIN = 4.0
-"""Nats behind the best open hypothesis at which others are dropped: see `BeamConfig.within`."""
+"""Default relative pruning threshold in nats: see `BeamConfig.within`."""
 
 
 def make_translator(
@@ -239,7 +236,7 @@ def make_translator(
     seed: int = 0,
     **options: Any,
 ) -> Translator:
-    """A translator by the name of its method; options that are None count as not given."""
+    """The translator of a named method; options that are None count as not given."""
     if method not in TRANSLATION_METHODS:
         raise unknown_name("method", method, TRANSLATION_METHODS)
     if method == "greedy" and best > 1:
@@ -290,7 +287,7 @@ def _way(method: str, best: int, given: dict[str, Any], tokenizer: Any) -> Decod
 
 
 def _constraints(given: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
-    """What was asked of the words of a translation, as tokens."""
+    """The lexical constraints of the options, as tokens."""
     banned, required = (
         tuple(token_spellings(text, tokenizer, f"{name} word") for text in given.get(name, ()))
         for name in ("banned", "required")
@@ -306,9 +303,9 @@ def _constraints(given: dict[str, Any], tokenizer: Any) -> LexicalConstraints:
 def rank_by_expected_utility(
     written: Sequence[TranslationCandidate], utility: Utility
 ) -> list[TranslationCandidate]:
-    """Texts with what each is worth on average where each of all was right, the best first.
+    """Minimum Bayes risk ranking: texts by their expected utility, best first.
 
-    argmax_y (1/n) Σ_i u(y, y_i): y_i drawn from p(· | source). Equal texts are told once.
+    argmax_y (1/n) Σ_i u(y, y_i), y_i ~ p(· | source). Duplicates are returned once.
     """
     counts: dict[str, int] = {}
     for each in written:

@@ -1,4 +1,4 @@
-"""Translators judged on a corpus of pairs: each translates the sources, sacreBLEU compares."""
+"""Translation evaluation: sacreBLEU metrics and significance tests on a parallel corpus."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from lmlab.scoring.translation_metrics import (
 )
 
 TRANSLATIONS_PER_CHUNK = 512
-"""Texts that are translated together, gathered by length."""
+"""Texts translated together, batched by length."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationEvaluation:
-    """What came of it: figures, and the translations themselves."""
+    """Metrics of the translators, and their translations."""
 
     corpus: str
     split: str
@@ -36,9 +36,9 @@ class TranslationEvaluation:
     translations: dict[str, tuple[str, ...]]
     """By system, in the order of the split."""
     cut: dict[str, tuple[int, ...]]
-    """By system, the numbers of texts that were longer than it takes, so that it read less."""
+    """By system, the numbers of texts that were truncated to its maximum length."""
     skipped: int = 0
-    """Pairs of the split that were left out: an empty side, or not to be parsed."""
+    """Pairs of the split that were skipped: an empty side, or malformed."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -55,10 +55,10 @@ def evaluate_translators(
     progress: Callable[[str, int], None] = lambda name, done: None,
     **options: Any,
 ) -> TranslationEvaluation:
-    """Translate a split with every model (as `make_translator` is told) and judge them alike.
+    """Translate a split with every model (settings as for `make_translator`) and compare metrics.
 
-    The first model is the one that the others are tested against. What can be refused is refused
-    before anything is translated.
+    The first model is the baseline of the significance tests. Inputs are checked before anything is
+    translated.
     """
     check_metrics(metrics, tokenize)
     if corpus.layout.kind != "pairs":
@@ -102,7 +102,7 @@ def unique_model_names(models: Sequence[Any]) -> dict[str, Any]:
 
 
 class ValidationBleu:
-    """BLEU of greedy translations of a corpus's validation split, for choosing weights by."""
+    """Validation metric: BLEU of greedy translations, to select the best weights by."""
 
     name = "bleu"
 

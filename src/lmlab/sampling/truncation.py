@@ -1,7 +1,7 @@
-"""Truncation: small filters that reshape the distribution of the next token before a draw.
+"""Truncation sampling: temperature, top-k and nucleus filters on the next-token distribution.
 
 Each filter is a function from `Categorical` to `Categorical`, so they compose in any order; the
-result is normalised again. They change what is drawn, never the log-probability that is reported.
+result is renormalised. They change what is sampled, never the reported log-probability.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lmlab.core.errors import UserError
 
 
 class DistributionFilter(Protocol):
-    """A change of the next token's distribution, row by row."""
+    """A filter of the next token's distribution, row by row."""
 
     def __call__(self, distribution: Categorical) -> Categorical: ...
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """p_i^(1/t) / Σ_j p_j^(1/t): below 1 sharper, above 1 flatter, at 1 the same."""
+    """Temperature p_i^(1/t) / Σ_j p_j^(1/t): below 1 sharper, above 1 flatter, at 1 the same."""
 
     value: float
 
@@ -37,14 +37,14 @@ class Temperature:
 
     def __call__(self, distribution: Categorical) -> Categorical:
         log_probs = distribution.log_probs.double()
-        # The best token is put at 0 first, so that even a tiny temperature leaves it finite.
+        # Shift the maximum to 0 first, so that even a tiny temperature leaves it finite.
         above = log_probs - log_probs.amax(-1, keepdim=True)
         return Categorical(torch.log_softmax(above / self.value, -1))
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Only the k most probable tokens can come (Fan et al. 2018); of equals the first ids stay."""
+    """Top-k sampling: only the k most probable tokens (Fan et al. 2018); ties by lower id."""
 
     count: int
 
@@ -61,7 +61,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class TopP:
-    """Only the nucleus can come: the fewest most probable tokens whose mass reaches p.
+    """Nucleus (top-p) sampling: the fewest most probable tokens whose mass reaches p.
 
     Holtzman et al. 2020, The Curious Case of Neural Text Degeneration.
     """
@@ -90,7 +90,7 @@ class TopP:
 def make_filters(
     *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> tuple[DistributionFilter, ...]:
-    """The filters asked for, in the usual order: temperature, then top-k, then top-p."""
+    """The given filters, in the usual order: temperature, then top-k, then top-p."""
     chosen: list[DistributionFilter] = []
     if temperature != 1.0:
         chosen.append(Temperature(temperature))
@@ -102,7 +102,7 @@ def make_filters(
 
 
 def apply_filters(steps: Sequence[DistributionFilter], distribution: Categorical) -> Categorical:
-    """One filter after the other."""
+    """Apply the filters in order."""
     for step in steps:
         distribution = step(distribution)
     return distribution

@@ -1,7 +1,7 @@
-"""Paired bootstrap: how sure a difference between two models is, given that many sentences.
+"""Paired bootstrap: confidence interval and p-value of the difference between two models.
 
-Koehn 2004, Statistical Significance Tests for Machine Translation Evaluation: sentences are drawn
-with replacement, the same ones for both models, and the difference is taken anew each time.
+Koehn 2004, Statistical Significance Tests for Machine Translation Evaluation: sentences are
+resampled with replacement, the same ones for both models, and the difference is recomputed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_BLOCKS = 50_000
-"""Of more sentences than this, neighbours are drawn together, which bounds the work."""
+"""Above this many sentences, neighbours are resampled in blocks, which bounds the work."""
 CHUNK_NUMBERS = 4_000_000
 
 
@@ -33,10 +33,10 @@ def paired_bootstrap(
     seed: int = 0,
     resamples: int = 2000,
 ) -> NDArray[np.float64]:
-    """(R, M) ratios Σ totals / Σ counts of M models over R resamples of the same N sentences.
+    """Bootstrap replicates (R, M): Σ totals / Σ counts of M models over R resamples of N sentences.
 
     totals: (N, M) nats of each sentence by each model; counts: (N, M) its tokens or characters.
-    Sums are divided once, so that long sentences weigh by their length. Cost: O(R N M).
+    Sums are divided once, so that sentences weigh by their length. Cost: O(R N M).
     """
     totals, counts = _in_blocks(totals), _in_blocks(counts)
     sentences = len(totals)
@@ -57,11 +57,11 @@ def paired_bootstrap(
 def interval(
     ratios: NDArray[np.float64], value: float, first: int, second: int
 ) -> DifferenceInterval:
-    """The difference of two models (columns of `ratios`): `value`, and how it varies.
+    """Bootstrap interval of the difference of two models (columns of `ratios`) around `value`.
 
     The interval holds the middle 95 % of the resampled differences; the p-value is twice the share
-    of them on the other side of zero, one added to numerator and denominator (Davison and Hinkley
-    1997), so it is never 0.
+    of them on the other side of zero, with one added to numerator and denominator (Davison and
+    Hinkley 1997), so it is never 0.
     """
     differences = ratios[:, first] - ratios[:, second]
     low, high = np.quantile(differences, [0.025, 0.975])

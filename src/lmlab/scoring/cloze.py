@@ -1,4 +1,4 @@
-"""Cloze: a token of each text is hidden, and asked for."""
+"""Cloze accuracy: one token of each text is masked and predicted."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ METHOD_DESCRIPTIONS = {
     "infill": "the first token of a blank of unknown length, all others seen",
     "left": "the next token, only what stands before it seen",
 }
-"""What a system is asked for, by what it can do; the three do not compare without saying so."""
+"""What each method predicts; figures of different methods are not comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClozeResult:
-    """How often the likeliest token is the hidden one, and how likely the hidden one is."""
+    """Accuracy of the most probable token, and the mean surprisal of the masked token."""
 
     method: str
     """fill, infill or left: see `METHOD_DESCRIPTIONS`."""
     texts: int
     skipped: int
-    """Texts of which no known token could be hidden, or too long for the system."""
+    """Texts without a known token to mask, or too long for the system."""
     accuracy: float
     standard_error: float
     nats: float
-    """Mean of -log p of the hidden token."""
+    """Mean of -log p of the masked token."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,11 +58,11 @@ def cloze_accuracy(
     seed: int = 0,
     progress: Callable[[int], None] = lambda texts: None,
 ) -> ClozeResult:
-    """Hide one known token of each text, drawn evenly, and ask for it.
+    """Mask one known token of each text, chosen uniformly, and predict it.
 
-    By `Fill` where the system has it, else by the first token of a blank (`Infill`), else as the
-    next token after what stands before it (`Step`). The same seed hides the same tokens for all
-    systems with the same tokeniser.
+    By `Fill` where the system has it, else as the first token of an infilled blank (`Infill`), else
+    as the next token given the prefix (`Step`). The same seed masks the same tokens for all systems
+    with the same tokeniser.
     """
     how = "fill" if isinstance(system, Fill) else "infill" if isinstance(system, Infill) else "left"
     if how == "left":
@@ -95,14 +95,14 @@ def cloze_accuracy(
 def _hidden(
     system: Any, tokenizer: Tokenizer, texts: Iterable[str], seed: int
 ) -> tuple[list[list[int]], list[int], int]:
-    """The sequences, the place that is hidden in each, and how many texts were left out."""
+    """The sequences, the masked position of each, and the number of texts skipped."""
     vocabulary, generator = system.vocabulary, np.random.default_rng(seed)
     longest = math.inf if system.window is None else system.window + 1
     rows, places, skipped = [], [], 0
     for text in texts:
         ids = tokenizer.encode(text)
         known = [place for place, token in enumerate(ids, 1) if token != vocabulary.unknown]
-        drawn = generator.random()  # drawn for every text, so that all systems hide the same
+        drawn = generator.random()  # sampled for every text, so that all systems mask the same
         end = [] if vocabulary.end is None else [vocabulary.end]
         if not known or len(ids) + 1 + len(end) > longest:
             skipped += 1
@@ -125,7 +125,7 @@ def _written(system: Any, batch: Batch, at: Tensor) -> Tensor:
     tokens[rows, at] = system.vocabulary.mask
     writer = system.infill_decoder(Batch(tokens=tokens, lengths=batch.lengths, rows=batch.rows))
     answers = batch.tokens[rows, at].tolist()
-    # What is written before the answer (a sentinel, the text before it) is where two answers part.
+    # Tokens generated before the answer (a sentinel, the prefix) end where two answers differ.
     texts = [writer.linearise_fillings(row, [[answer]]) for row, answer in enumerate(answers)]
     others = [
         writer.linearise_fillings(row, [[_another(answer, system)]])
@@ -142,7 +142,7 @@ def _continued(system: Any, batch: Batch, at: Tensor) -> Tensor:
 
 
 def _along(writer: Any, texts: Sequence[Sequence[int]], before: Sequence[int]) -> Tensor:
-    """(rows, V) the distribution of the next token after `before` tokens of each text."""
+    """Next-token distributions (rows, V) after the first `before` tokens of each text."""
     state, found = writer.start(len(texts)), [torch.empty(0)] * len(texts)
     device = writer.peek(state).log_probs.device
     for step in range(max(before) + 1):
@@ -152,14 +152,14 @@ def _along(writer: Any, texts: Sequence[Sequence[int]], before: Sequence[int]) -
             for row in here:
                 found[row] = log_probs[row]
         if step < max(before):
-            # A row that is done goes on with anything that its text still has.
+            # A finished row is stepped on with any remaining token of its text.
             fed = [text[min(step, len(text) - 1)] for text in texts]
             state = writer.advance(state, torch.tensor(fed, device=device))
     return torch.stack(found)
 
 
 def _another(token: int, system: Any) -> int:
-    """Some other token that can be predicted."""
+    """Any other token that can be predicted."""
     never = {*system.vocabulary.unpredictable, system.vocabulary.end, token}
     return next(i for i in range(system.vocabulary.size) if i not in never)
 

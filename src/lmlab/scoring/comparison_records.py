@@ -1,4 +1,4 @@
-"""Records of a comparison: a row for each model, differences, the floor, and what to beware of."""
+"""Records of a model comparison: rows, differences, the entropy floor and notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Unit = Literal["token", "character"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRow:
-    """One model on one split; runs that differ only in their seed are one model."""
+    """One model on one split; runs that differ only in their seed are one row."""
 
     name: str
     runs: tuple[str, ...]
@@ -27,37 +27,37 @@ class ComparisonRow:
     kind: ScoreKind
     convention: Convention
     tokenization: str
-    """What decides the tokens; rows with the same one have the same tokens."""
+    """Identifies the tokenisation; rows with the same value have the same tokens."""
     parameters: int
     nats_per_token: float
-    """Of several seeds the mean."""
+    """The mean over seeds, if there are several."""
     seed_std: float | None
     """Standard deviation over seeds (n - 1); None for a single run."""
     perplexity: float | None
-    """exp(nats_per_token); None where the kind is no distribution over sequences."""
+    """exp(nats_per_token); None where the score is not a distribution over sequences."""
     bits_per_character: float | None
-    """None where it would mean nothing: see `Summary.bits_per_character`."""
+    """None where it is undefined: see `Summary.bits_per_character`."""
     tokens: int
-    """Predicted tokens of the split, ends included where the convention counts them."""
+    """Predicted tokens of the split, end tokens included where the convention counts them."""
     characters: int
     unknown: int
     """Unknown tokens among them."""
     sequences: int
     floor: float | None = None
-    """The truth's own nats per token on this split, in these tokens; None where it is not known."""
+    """Nats per token of the true distribution on this split and tokenisation; None if unknown."""
     regret: float | None = None
-    """nats_per_token - floor: what there is still to learn, but for chance in the split."""
+    """nats_per_token - floor: the excess loss, up to sampling error of the split."""
     train_seconds: float | None = None
-    """Of several seeds the mean; None where it is not recorded."""
+    """The mean over seeds; None where it is not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """first - second in nats per token (per character where their tokens differ).
+    """Difference first - second in nats per token (per character where their tokens differ).
 
-    Below zero the first is better. 95 % interval and p-value by a paired bootstrap over sentences;
-    p-values are not corrected for the number of comparisons, and of seeds the mean is compared, so
-    that the spread over seeds is not in them.
+    Negative means the first is better. 95 % interval and p-value by a paired bootstrap over
+    sentences; p-values are not corrected for multiple comparisons. Seeds are averaged first, so the
+    variance over seeds is not included.
     """
 
     first: str
@@ -76,50 +76,50 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyFloor:
-    """What the true distribution itself gives, below which no model can stay for long."""
+    """Entropy floor: the loss of the true distribution, the lower bound in expectation."""
 
     nats_per_text: float
     """On this split: - Σ log p_true / texts."""
     bits_per_character: float
     entropy: float
-    """Exact: nats per text, over all texts and not only this split."""
+    """Exact entropy in nats per text, over all texts and not only this split."""
     entropy_per_token: float | None
-    """The exact entropy over the expected number of tokens, in the language's own tokens."""
+    """The exact entropy over the expected number of tokens, in the language's own tokenisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedSentence:
-    """A text of the split with each row's log-probabilities by token, for a picture."""
+    """A text of the split with each row's per-token log-probabilities, for a figure."""
 
     text: str
     tokens: Mapping[str, tuple[TokenScore, ...]]
-    """By row name; at most some hundred tokens."""
+    """By row name; at most a few hundred tokens."""
     source: str | None = None
-    """What the text is given, in a corpus of pairs."""
+    """The source text, in a parallel corpus."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Models side by side on one split of one corpus."""
+    """Comparison of several models on one split of one corpus."""
 
     corpus: str
     split: str
     rows: tuple[ComparisonRow, ...]
-    """In the order of the table: see `tables.groups`."""
+    """In the order of the table: see `comparison_tables.row_groups`."""
     differences: tuple[Difference, ...]
     floor: EntropyFloor | None
     notes: tuple[str, ...]
-    """What a reader must know to compare the rows."""
+    """Caveats a reader needs to compare the rows."""
     sentences: tuple[ComparedSentence, ...] = ()
     totals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False)
-    """By row name: log-probability of each sentence of the split, the mean over seeds."""
+    """Log-probability of each sentence of the split by row name, the mean over seeds."""
 
     def row(self, name: str) -> ComparisonRow:
         """The row of that name."""
         return next(row for row in self.rows if row.name == name)
 
     def as_dict(self) -> dict[str, object]:
-        """All but the totals of single sentences, as JSON can hold it."""
+        """A JSON-serialisable dict, without the per-sentence totals."""
         return {
             "corpus": self.corpus,
             "split": self.split,

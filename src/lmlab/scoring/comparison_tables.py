@@ -1,7 +1,7 @@
-"""A comparison as a table: for the terminal, Markdown, LaTeX and JSON.
+"""Comparison tables for the terminal, Markdown, LaTeX and JSON.
 
-Rows are ranked only where they compare: within one kind of score and one set of tokens. Where there
-are several, each stands in a group of its own under its name.
+Rows are ranked only where they are comparable: within one kind of score and one tokenisation. Where
+there are several, each is a group with a heading.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MISSING_CELL = "–"
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column: its heading, what it shows of a row, and whether it is a number."""
+    """A table column: heading, cell text of a row, and whether it is numeric."""
 
     heading: str
     show: Callable[[ComparisonRow], str]
@@ -37,19 +37,19 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows that compare with each other, best first."""
+    """Comparable rows, best first."""
 
     title: str
     rows: tuple[ComparisonRow, ...]
 
 
 def _by_nats(row: ComparisonRow) -> float:
-    """Best first, and what is not a number last."""
+    """Sort key: best first, NaN last."""
     return math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
 
 
 def row_groups(comparison: Comparison) -> tuple[RowGroup, ...]:
-    """The rows by kind and tokens; each group is in the order of its nats per token."""
+    """The rows grouped by score kind and tokenisation; each group is sorted by nats per token."""
     found: dict[tuple[str, str], list[ComparisonRow]] = {}
     for row in comparison.rows:
         found.setdefault((row.kind, row.tokenization), []).append(row)
@@ -63,7 +63,7 @@ def row_groups(comparison: Comparison) -> tuple[RowGroup, ...]:
 
 
 def table_columns(comparison: Comparison) -> tuple[TableColumn, ...]:
-    """The columns that have something to tell in this comparison."""
+    """The columns that have a value in this comparison."""
     rows = comparison.rows
     chosen = [TableColumn("model", lambda row: row.name, number=False)]
     if any(row.system != row.name for row in rows):
@@ -90,7 +90,7 @@ def table_columns(comparison: Comparison) -> tuple[TableColumn, ...]:
 
 
 def caption(comparison: Comparison) -> str:
-    """One sentence: corpus, split, how much text, by which conventions, and the floor."""
+    """Table caption: corpus, split, amount of text, conventions, and the entropy floor."""
     row = comparison.rows[0]
     end = "ends counted" if row.convention.end else "ends not counted"
     carried = ", state carried over lines" if row.convention.state_carried else ""
@@ -111,7 +111,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def terminal_cell(text: str) -> str:
-    """A text for a table in a terminal: no markup is read in it, no control character gets out."""
+    """Escape a text for a terminal table: neither markup nor control characters."""
     from rich.markup import escape
 
     return escape(escape_control_characters(text))
@@ -152,7 +152,7 @@ def rich_differences(comparison: Comparison) -> Table:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The table, differences and notes as Markdown."""
+    """The table, differences and notes in Markdown."""
     shown = table_columns(comparison)
     lines = [markdown_escape(caption(comparison)), ""]
     parts = row_groups(comparison)
@@ -174,7 +174,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def latex(comparison: Comparison) -> str:
-    """A `table` for LaTeX with the package booktabs; notes stand in the caption."""
+    """A LaTeX `table` with the package booktabs; notes go into the caption."""
     shown = table_columns(comparison)
     align = "".join("r" if column.number else "l" for column in shown)
     lines = [
@@ -207,7 +207,7 @@ def latex(comparison: Comparison) -> str:
 
 
 def comparison_json(comparison: Comparison) -> dict[str, object]:
-    """The comparison as JSON can hold it: numbers that are not finite become null."""
+    """The comparison as JSON: non-finite numbers become null."""
     found = _finite(comparison.as_dict())
     assert isinstance(found, dict)
     return found
@@ -253,14 +253,14 @@ def _difference(each: Difference) -> tuple[str, str, str]:
 def markdown_rows(
     headings: Sequence[str], numbers: Sequence[bool], rows: Iterable[Sequence[str]]
 ) -> list[str]:
-    """The lines of a Markdown table; columns of numbers stand to the right."""
+    """The lines of a Markdown table; numeric columns are right-aligned."""
     rule = ["---:" if number else "---" for number in numbers]
     lines = [headings, rule, *([markdown_escape(cell) for cell in row] for row in rows)]
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
 def markdown_escape(text: str) -> str:
-    """A text that Markdown shows as it is."""
+    """Escape a text for Markdown."""
     return re.sub(r"([\\|*_`<>\[\]])", r"\\\1", text)
 
 
@@ -285,5 +285,5 @@ _LATEX = {
 
 
 def latex_escape(text: str) -> str:
-    """A text that LaTeX shows as it is."""
+    """Escape a text for LaTeX."""
     return "".join(_LATEX.get(character, character) for character in text)

@@ -1,4 +1,4 @@
-"""Conditional scores: the log-probability of a continuation given what stands before it."""
+"""Conditional scores: the log-probability of a continuation given a prefix."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from lmlab.scoring.masked_text_scoring import score_masked_texts
 from lmlab.scoring.scorer import Scorer
 
 PAIRS_PER_CHUNK = 256
-"""Pairs whose masked places are read together."""
+"""Pairs whose masked positions are scored together."""
 WHOLE_TEXT = "whole text"
-"""The method of a conditional score where only whole texts have one."""
+"""The method of a conditional score where the system scores only whole texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionalScore:
-    """log p(continuation | prefix) in nats, or what a system has instead: see its kind."""
+    """Conditional score: log p(continuation | prefix) in nats, or a substitute (see `kind`)."""
 
     prefix: str
     continuation: str
     total: float
     tokens: int
     characters: int
-    """Of the continuation."""
+    """Characters of the continuation."""
     kind: ScoreKind
     convention: Convention
     per_token: tuple[TokenScore, ...]
-    """Their places are those in prefix + continuation; none where only whole texts have a score."""
+    """Positions are those in prefix + continuation; empty where only whole texts have a score."""
     token_crosses_boundary: bool
-    """Whether a token stands across the boundary; it is counted to the continuation as a whole."""
+    """Whether a token spans the boundary; it counts entirely towards the continuation."""
     unknown: int = 0
 
     @property
     def mean(self) -> float:
-        """The total for each scored token."""
+        """The total divided by the number of scored tokens."""
         return self.total / max(self.tokens, 1)
 
     def as_dict(self) -> dict[str, object]:
@@ -52,24 +52,23 @@ class ConditionalScore:
 def conditional_scores(
     scorer: Scorer, pairs: Iterable[tuple[str, str]], *, end: bool = False
 ) -> Iterator[ConditionalScore]:
-    """log p(continuation | prefix), or what comes nearest to it, for every system.
+    """Conditional log-probability log p(continuation | prefix), or the nearest substitute.
 
-    The two are joined as they are and tokenised together, as the model would read them, so a space
-    between them must be in one of them. A token belongs to the continuation if it ends inside it.
-    `end` counts the end of the sequence too: the continuation is then all that follows; refused
-    where ends are not predicted. Memory is bounded for any number of pairs. By what the system has,
-    unless the scorer's method says more:
+    The two are concatenated as they are and tokenised together, so a space between them must be in
+    one of them. A token belongs to the continuation if it ends inside it. `end` also scores the end
+    token, so that the continuation is all that follows; refused where ends are not predicted.
+    Memory is bounded for any number of pairs. By capability, unless the scorer's method says more:
 
     - `Step`: Σ log p(token | all before it) over the continuation's tokens, of the system's kind.
-    - no `Step`, but exact scores by token from left to right (a grammar's ratios of prefix
-      probabilities): the same sum, exact.
+    - no `Step`, but exact left-to-right token scores (ratios of a grammar's prefix probabilities):
+      the same sum, exact.
     - `Fill` and no `Energy`: Σ log p(token | all others) over the continuation's tokens alone, a
-      pseudo score: each of them is told the rest of the continuation.
-    - a score by place that is none of these (an autoencoder's): its share of the continuation.
-    - a score of whole texts alone (an energy, an ELBO): that of prefix + continuation, its end
-      counted. It differs from log p(continuation, end | prefix) by log p(prefix …) ≤ 0, which is
-      unknown but the same for all continuations of a prefix: unnormalised, where the score is
-      exact or an energy (of energies only those of one length compare); a bound remains one.
+      pseudo-log-likelihood: each token is conditioned on the rest of the continuation.
+    - another score per position (an autoencoder's): the sum over the continuation.
+    - a score of whole texts alone (an energy, an ELBO): that of prefix + continuation, end
+      included. It differs from log p(continuation, end | prefix) by log p(prefix …) ≤ 0, which is
+      unknown but the same for all continuations of a prefix: unnormalised, where the score is exact
+      or an energy (energies compare only at equal length); a bound remains one.
     """
     fresh = scorer.with_method()
     if end and not fresh.convention.end:
@@ -89,13 +88,13 @@ def conditional_scores(
 
 
 def with_separator(prefix: str, continuation: str, separator: str) -> str:
-    """The continuation with a separator before it, where none of the two has a space there."""
+    """Prepend a separator to the continuation, unless there is a space at the boundary already."""
     apart = prefix[-1:].isspace() or continuation[:1].isspace()
     return continuation if apart or not prefix or not continuation else separator + continuation
 
 
 def _masked(scorer: Scorer, pairs: Iterable[tuple[str, str]]) -> Iterator[ConditionalScore]:
-    """The continuation's places alone are hidden and scored, those of many pairs together."""
+    """Mask and score the continuation's positions only, those of many pairs together."""
     waiting = iter(pairs)
     while chunk := list(islice(waiting, PAIRS_PER_CHUNK)):
         texts = [prefix + continuation for prefix, continuation in chunk]
@@ -110,7 +109,7 @@ def _paired(
     pairs: Iterable[tuple[str, str]],
     record: Callable[[str, str, Score], ConditionalScore],
 ) -> Iterator[ConditionalScore]:
-    """Each pair scored as one text, and what a record makes of it."""
+    """Score each pair as one text, and convert the score to a record."""
     waiting: deque[tuple[str, str]] = deque()
 
     def texts() -> Iterator[str]:
@@ -123,7 +122,7 @@ def _paired(
 
 
 def _continuation(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
-    """The share of the tokens that end inside the continuation."""
+    """The score of the tokens that end inside the continuation."""
     inside = tuple(token for token in score.per_token if token.end > len(prefix))
     closing = [t for t in score.per_token if t.start == t.end == len(score.text)]
     kept = tuple(t for t in inside if t not in closing) + (tuple(closing) if end else ())
@@ -132,7 +131,7 @@ def _continuation(prefix: str, continuation: str, score: Score, *, end: bool) ->
 
 
 def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -> ConditionalScore:
-    """The continuation's share, or the whole score where it has none of its own."""
+    """The continuation's score, or the whole text's where tokens have none."""
     if score.kind == "reconstruction" or _by_chain_rule(score):
         return _continuation(prefix, continuation, score, end=end)
     whole = _record(prefix, continuation, score, score.per_token, score.total)
@@ -142,14 +141,14 @@ def _part_or_whole(prefix: str, continuation: str, score: Score, *, end: bool) -
 
 
 def _by_chain_rule(score: Score) -> bool:
-    """Whether the scores of tokens are exact log p(token | all before it)."""
+    """Whether the token scores are exact log p(token | all before it)."""
     return (
         score.kind == "exact" and score.convention.order == LEFT_TO_RIGHT and score.has_token_scores
     )
 
 
 def whole_texts_only(card: Card) -> bool:
-    """Whether a system that is given no source has no conditional score but a whole text's."""
+    """Whether the only conditional score of a system without sources is that of whole texts."""
     if card.conditional:
         return False
     by_token = "Step" in card.protocols or card.kind in ("exact", "reconstruction")

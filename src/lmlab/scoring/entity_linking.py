@@ -1,4 +1,4 @@
-"""Which entities the words of a text name, by a system that links mentions."""
+"""Entity linking: the mentions of a text and the entities they refer to."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from lmlab.data.collation import pad_rows
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedMention:
-    """Words of a text and the entity that they are taken for."""
+    """A mention and the entity it is linked to."""
 
     start: int
     end: int
     """Its characters are [start, end)."""
     words: str
     entity: str | None
-    """The entity's name in the run's knowledge; None where it is taken for none."""
+    """The entity's name in the run's knowledge; None for NIL."""
     title: str
     description: str
     probability: float
-    """Of that entity among those that the words might name."""
+    """Probability of that entity among the mention's candidates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class LinkedText:
 def link_entities(
     system: Any, tokenizer: Any, layout: Any, texts: Iterable[str]
 ) -> Iterator[LinkedText]:
-    """The mentions of each text, one text after another, in constant memory."""
+    """Link the mentions of each text, in order and in constant memory."""
     require(system, Link, "link")
     for text in texts:
         ids, offsets = tokenizer.encode_with_offsets(text)
@@ -62,7 +62,7 @@ def link_entities(
 def _mention(
     text: str, offsets: list[tuple[int, int]], linked: MentionLink, knowledge: Any
 ) -> LinkedMention:
-    # Place 0 is the start symbol.
+    # Position 0 is the start token.
     start, end = offsets[linked.first - 1][0], offsets[linked.last - 1][1]
     entity = None if linked.entity == NO_ENTITY else knowledge.entities[linked.entity]
     return LinkedMention(

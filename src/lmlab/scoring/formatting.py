@@ -1,4 +1,4 @@
-"""Figures in words: what a kind means, and by which conventions a figure was taken."""
+"""Formatting of scores: descriptions of score kinds, conventions and summaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KIND_DESCRIPTIONS: dict[ScoreKind, str] = {
 
 
 def describe_convention(convention: Convention) -> str:
-    """The choices behind a figure, in one line."""
+    """The convention behind a score, in one line."""
     parts = [
         f"{convention.tokenizer} in the vocabulary",
         "start symbol given" if convention.start else "no start symbol",
@@ -58,7 +58,7 @@ def format_count(count: int, what: str) -> str:
 
 
 def describe_summary(summary: Summary) -> str:
-    """Many scores in one line: perplexity where there may be one, kind and conventions."""
+    """A summary of scores in one line: perplexity where it is defined, kind and conventions."""
     texts = "text" if summary.sequences == 1 else "texts"
     unknown = f" ({summary.unknown:,} unknown)" if summary.unknown else ""
     perplexity = (

@@ -1,4 +1,4 @@
-"""Texts as rows of ids between their special tokens, with the characters of each token."""
+"""Texts as rows of ids with special tokens, and the character span of each token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FramedText:
-    """A text as the model reads it: start token, tokens, end token (where there is one)."""
+    """A text as the model's input: start token, tokens, end token (where there is one)."""
 
     text: str
     ids: list[int]
@@ -26,7 +26,7 @@ class FramedText:
     text_positions: range
     """The positions of the text's own tokens."""
     truncated: bool
-    """Whether tokens beyond the model's longest input were dropped."""
+    """Whether tokens beyond the model's maximum length were dropped."""
 
 
 def frame_text(tokenizer: Any, layout: Layout, text: str, longest: int | None) -> FramedText:
@@ -36,7 +36,7 @@ def frame_text(tokenizer: Any, layout: Layout, text: str, longest: int | None) -
     truncated = longest is not None and len(ids) > longest - MIN_TOKENS
     if longest is not None:
         ids, spans = ids[: longest - MIN_TOKENS], spans[: longest - MIN_TOKENS]
-    # Contiguous text has no start token: what stands before a text is the end of the last one.
+    # Contiguous text has no start token: a text is preceded by the end token of the last one.
     follows = layout.kind == "contiguous" and vocabulary.end is not None
     first = vocabulary.end if follows else vocabulary.bos
     tail = [] if vocabulary.end is None else [vocabulary.end]
@@ -53,7 +53,7 @@ def frame_text(tokenizer: Any, layout: Layout, text: str, longest: int | None) -
 def framed_batches(
     rows: Sequence[FramedText], tokens_per_batch: int, system: Any, pad: int
 ) -> Iterator[tuple[list[int], Batch]]:
-    """The rows in batches of like length, each with the numbers of its rows."""
+    """The rows in batches of similar length, each with its row indices."""
     for group in group_by_length([len(row.ids) for row in rows], tokens_per_batch):
         batch = Batch.collate([rows[index].ids for index in group], pad)
         yield group, batch.to(device_of(system))

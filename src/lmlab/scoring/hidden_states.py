@@ -1,7 +1,7 @@
 """Hidden states of one layer of a system: 0 is the embeddings, n the output of the n-th layer.
 
-The numbering is that of transformers' `output_hidden_states`: layer i is what layer i + 1 reads,
-and the last one is what the network gives (after a final norm, where there is one).
+The numbering is that of transformers' `output_hidden_states`: layer i is the input of layer i + 1,
+and the last one is the network's output (after a final norm, where there is one).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lmlab.models.initial_state_mixture import (
 
 @runtime_checkable
 class EncodeLayers(Protocol):
-    """A system that gives all its layers by itself (ELMo)."""
+    """A system that returns all its layers by itself (ELMo)."""
 
     def encode_layers(self, batch: Batch) -> list[Tensor]:
         """(B, T, W) of the embeddings and of each layer."""
@@ -48,17 +48,17 @@ class EncodeLayers(Protocol):
 
 
 def has_token_states(system: System) -> bool:
-    """Whether a system has one hidden vector for each position."""
+    """Whether a system has one hidden state per position."""
     if isinstance(system, EncodeTokens):
         return True
     if not isinstance(system, AutoregressiveLM) or system.backbone.output_kind != "vectors":
         return False
-    # A mixture of initial states has one hidden state for each of them, and none of its own.
+    # A mixture of initial states has one hidden state per component, and no single one.
     return not isinstance(system, StateMixtureLM) or _learned_start(system)
 
 
 def token_states(system: System, batch: Batch) -> Tensor:
-    """(B, T, W) the hidden state at each position of a batch."""
+    """Hidden states (B, T, W) at each position of a batch."""
     if isinstance(system, EncodeTokens):
         return system.encode_tokens(batch)
     assert isinstance(system, AutoregressiveLM) and has_token_states(system)
@@ -71,18 +71,18 @@ def token_states(system: System, batch: Batch) -> Tensor:
 
 
 def _learned_start(system: StateMixtureLM) -> bool:
-    """Whether there is but one initial state, so that nothing is mixed."""
+    """Whether there is a single initial state, so that nothing is mixed."""
     return isinstance(system, InitialStateMixtureLM) and system.count == 1
 
 
 class LayerStates:
-    """Reads one layer's hidden states; a UserError where the system has no such layer."""
+    """Hidden states of one layer; a UserError where the system has no such layer."""
 
     def __init__(self, system: System, name: str, layer: int) -> None:
         self.system = system
         self.modules = _layer_modules(system)
         self.depth = self._count()
-        """Layers above the embeddings."""
+        """Number of layers above the embeddings."""
         if not self.depth:
             raise UserError(f"--layer does not apply to {name}: it has no layers; remove it.")
         if not -self.depth - 1 <= layer <= self.depth:
@@ -93,7 +93,7 @@ class LayerStates:
         self.layer = layer % (self.depth + 1)
 
     def __call__(self, batch: Batch) -> Tensor:
-        """(B, T, W) the hidden states of the layer."""
+        """Hidden states (B, T, W) of the layer."""
         if isinstance(self.system, EncodeLayers):
             return self.system.encode_layers(batch)[self.layer]
         if self.layer == self.depth:
@@ -101,9 +101,9 @@ class LayerStates:
         with _recording(self.modules) as inputs:
             token_states(self.system, batch)
         assert len(inputs) % self.depth == 0, "every layer is called as often"
-        # A text may be read in several segments, each of which passes all layers.
+        # A text may be encoded in several segments, each of which passes through all layers.
         values = torch.cat(inputs[self.layer :: self.depth], 1)
-        # Zeros at a start token that the encoder is not shown (T5), as in `encode_tokens`.
+        # Zeros at a start token that is no encoder input (T5), as in `encode_tokens`.
         return F.pad(values, (0, 0, batch.tokens.shape[1] - values.shape[1], 0))
 
     def _count(self) -> int:
@@ -118,9 +118,9 @@ class LayerStates:
 
 
 def _layer_modules(system: System) -> list[nn.Module]:
-    """The modules that are layers; one that serves several times (ALBERT) stands here once.
+    """The modules that are layers; one with shared weights (ALBERT) is listed once.
 
-    Blocks elsewhere (in a memory between the layers) are no layers of the network.
+    Blocks elsewhere (in a memory between the layers) are not layers of the network.
     """
     backbone = getattr(system, "backbone", None)
     if isinstance(backbone, Recurrent):
@@ -136,7 +136,7 @@ def _layer_modules(system: System) -> list[nn.Module]:
 
 @contextmanager
 def _recording(modules: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """The inputs (B, T, W) of the modules, call after call."""
+    """Record the inputs (B, T, W) of the modules, call by call."""
     inputs: list[Tensor] = []
 
     def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:

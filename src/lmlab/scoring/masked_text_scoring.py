@@ -1,4 +1,4 @@
-"""Texts scored by the methods for masked models: all places of many texts read together."""
+"""Pseudo-log-likelihood scoring of texts: masked positions of many texts in joint batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmlab.data.collation import pad_rows
 from lmlab.scoring.score_accumulator import ScoreAccumulator
 
 POSITIONS_PER_BATCH = 131_072
-"""Places of windows that are laid out together: small strides have many times a text's tokens."""
+"""Window positions batched together: small strides have many times a text's tokens."""
 
 if TYPE_CHECKING:
     from lmlab.scoring.scorer import (
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 def score_masked_texts(
     scorer: Scorer, texts: Sequence[str], *, per_token: bool, after: Sequence[int] | None = None
 ) -> Iterator[Score]:
-    """The scores of some texts, in their order, by a scorer's method.
+    """Score texts by a masked-LM method, in their order.
 
-    A text that is longer than the window is read in overlapping windows, each of which counts its
-    middle, and each of the text's tokens has one score, in the window that counts it. With `after`
-    only the tokens of a text that end behind that many characters have one. Of all windows no more
-    than `POSITIONS_PER_BATCH` places are laid out together.
+    A text longer than the window is scored in overlapping windows, each of which counts the tokens
+    in its middle, so that each token has one score. With `after` only the tokens that end after
+    that many characters are scored. At most `POSITIONS_PER_BATCH` window positions are batched
+    together.
     """
     assert scorer.method is not None
     tallies = [ScoreAccumulator(text, scorer.vocabulary, per_token=per_token) for text in texts]
@@ -61,7 +61,7 @@ def score_masked_texts(
 
 
 def _in_bounds(rows: Sequence[ScoringRow]) -> Iterator[list[ScoringRow]]:
-    """The rows in lists that have at most `POSITIONS_PER_BATCH` places each, padding counted."""
+    """The rows in lists of at most `POSITIONS_PER_BATCH` positions each, padding included."""
     some: list[ScoringRow] = []
     longest = 0
     for row in rows:
@@ -80,7 +80,7 @@ def _score_rows(
     begins: dict[ScoreAccumulator, int],
     words: dict[ScoreAccumulator, list[int]],
 ) -> Iterator[tuple[ScoringRow, list[float], list[bool]]]:
-    """Each row with the scores of the tokens that its window adds, and which of them count."""
+    """Each row with the scores of the tokens its window adds, and which of them count."""
     assert scorer.method is not None
     batch = pad_rows([row.tokens for row in rows], scorer.system)
     scored = scorer.method.scored_positions(batch, scorer.system) & _counted(batch, rows, begins)
@@ -97,7 +97,7 @@ def _score_rows(
 def _check_positions(method: ScoringMethod, text: str, ends: Sequence[int], after: int) -> None:
     """A UserError where a text has no token at a position, or all positions are in its prefix.
 
-    `ends` are the characters where the tokens end, `after` where the prefix does.
+    `ends` are the character offsets where the tokens end, `after` where the prefix does.
     """
     count, last = len(ends), max(method.positions, default=0)
     if last > count:
@@ -116,7 +116,7 @@ def _check_positions(method: ScoringMethod, text: str, ends: Sequence[int], afte
 def _counted(
     batch: Batch, rows: Sequence[ScoringRow], begins: dict[ScoreAccumulator, int]
 ) -> Tensor:
-    """(B, T) the places of each row that count: those that its window adds, behind its `after`."""
+    """Mask (B, T) of the positions that count: those a row's window adds, after its `after`."""
     counted = torch.zeros(batch.tokens.shape, dtype=torch.bool)
     for index, row in enumerate(rows):
         counted[index, row.counted] = True
@@ -132,7 +132,7 @@ def _counted(
 def _words(
     scorer: Scorer, tallies: Sequence[ScoreAccumulator]
 ) -> dict[ScoreAccumulator, list[int]]:
-    """The number of the word that each token of a text is part of."""
+    """The index of the word that each token of a text belongs to."""
     if not hasattr(scorer.tokenizer, "words"):
         raise UserError(
             "within-word needs a tokeniser that tells which tokens make a word, and this model's "
@@ -144,7 +144,7 @@ def _words(
 def _numbered(
     batch: Batch, rows: Sequence[ScoringRow], words: dict[ScoreAccumulator, list[int]]
 ) -> Tensor:
-    """(B, T) the number of the word that each place is part of; symbols are words of their own."""
+    """Word indices (B, T) of the positions; each special token is a word of its own."""
     numbers = torch.full(batch.tokens.shape, -1)
     for index, row in enumerate(rows):
         first = max(row.begin, 1)

@@ -1,8 +1,8 @@
-"""Minimal pairs: does a system find the good sentence more probable than the bad one?
+"""Minimal pairs: does a model give the good sentence a higher probability than the bad one?
 
-Warstadt et al. 2020, BLiMP: The Benchmark of Linguistic Minimal Pairs for English. Every system
-that scores can be asked, an unnormalised one too: within a pair its constant falls out wherever it
-is the same for both sentences.
+Warstadt et al. 2020, BLiMP: The Benchmark of Linguistic Minimal Pairs for English. Any scoring
+model can be evaluated, also an unnormalised one: its constant cancels within a pair where it is the
+same for both sentences.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from lmlab.scoring.scorer import Scorer
 
 UNLABELLED = "(no phenomenon)"
 TIE = 1e-5
-"""Nats; scores that are closer are a tie. The same tokens in another batch may differ so much."""
+"""Tolerance in nats below which scores are a tie: batching changes scores by about as much."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinimalPair:
-    """Two sentences that differ little, one good and one bad, and what the difference is about."""
+    """Minimal pair: an acceptable and an unacceptable sentence, with phenomenon and paradigm."""
 
     good: str
     bad: str
@@ -46,18 +46,18 @@ class MinimalPair:
 
 @dataclass(frozen=True, kw_only=True)
 class PairAccuracy:
-    """How often the good sentence came out more probable, among some pairs."""
+    """Minimal-pair accuracy: how often the good sentence is more probable."""
 
     name: str
     pairs: int
     right: int
-    """Pairs whose good sentence has the greater log-probability; a tie counts as wrong."""
+    """Pairs whose good sentence has the higher log-probability; a tie counts as wrong."""
     right_per_token: int
-    """The same by log-probability per token, which doesn't favour the shorter sentence."""
+    """The same by log-probability per token, which does not favour the shorter sentence."""
     ties: int
-    """Pairs whose two log-probabilities are equal, as where unknown words hide the difference."""
+    """Pairs of equal log-probability, as where unknown tokens replace the difference."""
     with_unknown: int
-    """Pairs with an unknown word in either sentence, on which less can be expected."""
+    """Pairs with an unknown token in either sentence, on which less can be expected."""
 
     @property
     def accuracy(self) -> float:
@@ -69,7 +69,7 @@ class PairAccuracy:
 
     @property
     def accuracy_ties_half(self) -> float:
-        """Accuracy where a tie counts one half, so that a model that can't tell has 0.5."""
+        """Accuracy with ties counted one half, so that an indifferent model has 0.5."""
         return (self.right + self.ties / 2) / max(self.pairs, 1)
 
     @property
@@ -98,7 +98,7 @@ class MinimalPairsReport:
     kind: ScoreKind
     convention: Convention
     credits: tuple[float, ...] = ()
-    """Of each pair in order: 1 right, 0.5 a tie, 0 wrong."""
+    """Per pair in order: 1 right, 0.5 a tie, 0 wrong."""
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -113,12 +113,12 @@ class MinimalPairsReport:
 
 
 def read_minimal_pairs(paths: Iterable[Path | str]) -> Iterator[MinimalPair]:
-    """The pairs of JSON-lines files in BLiMP's format, one at a time; empty lines are skipped.
+    """Read minimal pairs from JSON-lines files in BLiMP's format, lazily; skips empty lines.
 
-    A folder stands for all its .jsonl files, by name.
+    A folder stands for all its .jsonl files, sorted by name.
 
     Each row needs `sentence_good` and `sentence_bad`; `linguistics_term` or `phenomenon`, and
-    `UID`, group them. A row that is not so is an error that names its file and line.
+    `UID`, group them. An invalid row is an error that names its file and line.
     """
     for path in (file for each in map(Path, paths) for file in _files(each)):
         if not path.is_file():
@@ -166,7 +166,7 @@ def _read_row(text: str, file: str, line: int) -> MinimalPair:
 
 
 def score_minimal_pairs(scorer: Scorer, pairs: Iterable[MinimalPair]) -> MinimalPairsReport:
-    """Score both sentences of every pair, each by itself, and count; memory is bounded."""
+    """Score both sentences of every pair independently, and count; memory is bounded."""
     waiting: deque[MinimalPair] = deque()
 
     def texts() -> Iterator[str]:
@@ -207,7 +207,7 @@ def score_minimal_pair_files(scorer: Scorer, paths: Sequence[Path | str]) -> Min
 
 
 class _Count:
-    """Pairs of one group, as they are counted."""
+    """Counts of one group of pairs."""
 
     def __init__(self) -> None:
         self.pairs = self.right = self.right_per_token = self.ties = self.with_unknown = 0
@@ -222,7 +222,7 @@ class _Count:
 
 
 def _credit(good: Score, bad: Score) -> float:
-    """1 where the good sentence is more probable, 0.5 of a tie, 0 where it is less probable."""
+    """1 if the good sentence is more probable, 0.5 for a tie, 0 otherwise."""
     if good.total == bad.total or abs(good.total - bad.total) <= TIE:
         return 0.5
     return float(good.total > bad.total)
@@ -233,12 +233,12 @@ def _accuracies(counts: dict[str, _Count]) -> tuple[PairAccuracy, ...]:
 
 
 PAIR_GROUPS = ("file", "phenomenon", "paradigm")
-"""What accuracies are told by, beside all pairs together."""
+"""Groupings by which accuracies are reported, besides the overall one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinimalPairsDifference:
-    """Accuracy of one model minus that of another on the same pairs, a tie counting one half."""
+    """Accuracy difference of two models on the same pairs, with ties counted one half."""
 
     first: str
     second: str
@@ -248,7 +248,7 @@ class MinimalPairsDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class MinimalPairsComparison:
-    """The reports of several models on the same minimal pairs, by the models' names."""
+    """Minimal-pair reports of several models on the same pairs, by model name."""
 
     reports: dict[str, MinimalPairsReport]
     differences: tuple[MinimalPairsDifference, ...]
@@ -258,10 +258,10 @@ class MinimalPairsComparison:
         return {"models": models, "differences": [asdict(each) for each in self.differences]}
 
     def write_csv(self, file: IO[str], *, raw: bool = False) -> None:
-        """A row for each model and group: model, by, name, and the figures of `PairAccuracy`.
+        """Write a CSV row per model and group: model, by, name, and the fields of `PairAccuracy`.
 
-        Unless `raw`, names that a spreadsheet would take for a formula have an apostrophe before
-        them, and control characters are written as escapes.
+        Unless `raw`, names that a spreadsheet would take for a formula are prefixed by an
+        apostrophe, and control characters are escaped.
         """
         cell = str if raw else escape_csv_cell
         rows = [
@@ -275,7 +275,7 @@ class MinimalPairsComparison:
 
 
 def accuracies_by_group(report: MinimalPairsReport) -> Iterator[tuple[str, PairAccuracy]]:
-    """The accuracy of all pairs, then by file, by phenomenon and by paradigm, each with its by."""
+    """The overall accuracy, then by file, phenomenon and paradigm, each with its grouping."""
     yield "all", report.overall
     for by, some in zip(
         PAIR_GROUPS, (report.files, report.phenomena, report.paradigms), strict=True
@@ -286,7 +286,7 @@ def accuracies_by_group(report: MinimalPairsReport) -> Iterator[tuple[str, PairA
 def compare_minimal_pairs(
     reports: dict[str, MinimalPairsReport], *, seed: int = 0
 ) -> MinimalPairsComparison:
-    """Reports on the same pairs with the differences of every two models."""
+    """Compare the reports on the same pairs, with the difference of every two models."""
     names = list(reports)
     credits = np.array([reports[name].credits for name in names], dtype=np.float64).T
     differences = []
@@ -302,7 +302,7 @@ def compare_minimal_pairs(
 
 
 def unique_model_names(paths: Sequence[Path]) -> list[str]:
-    """The names of the models' folders; whole paths where two are called alike."""
+    """The folder names of the models; full paths where names collide."""
     names = [path.resolve().name for path in paths]  # "." has no name of its own
     return [
         name if names.count(name) == 1 else str(path)

@@ -1,4 +1,4 @@
-"""Compare models on a split: one table whose rows say what kind of number each is."""
+"""Model comparison on a split: one table whose rows state the kind of each score."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from lmlab.scoring.split_evaluation import (
 )
 
 FEW_TEXTS = 30
-"""Below so many texts a bootstrap over them is not to be trusted."""
+"""Fewer texts than this make a bootstrap over them unreliable."""
 
 
 def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) -> Iterator[str]:
-    """A sentence for each thing that could mislead; none where all is alike."""
+    """A sentence for each caveat; none where all rows are comparable."""
     yield from _mixed(rows)
     for row in rows:
         yield from _about(row)
@@ -104,7 +104,7 @@ def _about(row: ComparisonRow) -> Iterator[str]:
 
 MAX_SENTENCES = 5
 MAX_SENTENCE_CHARACTERS = 500
-"""How many sentences are kept by token, for a picture, and how long they may be."""
+"""Number and maximum length of the sentences kept with token scores, for a figure."""
 
 
 def compare_models(
@@ -116,11 +116,11 @@ def compare_models(
     resamples: int = 2000,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Score every model on the split, group those that differ only in seed, and test differences.
+    """Score every model on the split, group runs by seed, and test differences.
 
-    Each model reads the texts in the layout it was trained in (from a start symbol or carried on,
-    with or without an end), cut where the corpus cuts. Cost: a pass over the split a model, and
-    `resamples` sums over its sentences; memory: some numbers a sentence.
+    Each model reads the texts in its training layout (from a start token or with carried state,
+    with or without an end token), truncated where the corpus truncates. Cost: one pass over the
+    split per model, and `resamples` sums over its sentences; memory: a few numbers per sentence.
     """
     check_seed(seed)
     _check(models, corpus)
@@ -151,7 +151,7 @@ def compare_models(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Entry:
-    """A row with what its differences are made from."""
+    """A row with the data its differences are computed from."""
 
     row: ComparisonRow
     first: SplitEvaluation
@@ -173,7 +173,7 @@ def _check(models: Sequence[ScorableModel], corpus: Corpus) -> None:
 
 
 def _check_sides(model: ScorableModel, corpus: Corpus) -> None:
-    """A UserError where a model has no use for sources that are there, or needs some."""
+    """A UserError where a model can't use the corpus's sources, or needs some."""
     if corpus.layout.kind == "pairs" and not model.card.conditional:
         raise UserError(
             f"{corpus.name} holds pairs, and {model.path.name} ({model.card.name}) scores texts "
@@ -187,7 +187,7 @@ def _check_sides(model: ScorableModel, corpus: Corpus) -> None:
 
 
 def _names(groups: Sequence[Sequence[SplitEvaluation]]) -> list[str]:
-    """The system's name; where rows share it, what their folders' names have in common."""
+    """The system's name; where rows share it, the common part of their folder names."""
     systems = [group[0].model.card.name for group in groups]
     folders = [_common_name([each.model.path.name for each in group]) for group in groups]
     names = [
@@ -203,7 +203,7 @@ def _names(groups: Sequence[Sequence[SplitEvaluation]]) -> list[str]:
 def _common_name(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
-    # The first and last in order differ soonest, so what these two share all of them do.
+    # The first and last in sorted order differ earliest, so their common prefix is that of all.
     first, last = min(names), max(names)
     shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     common = first[: sum(1 for _ in shared)]
@@ -238,14 +238,14 @@ def _row(group: Sequence[SplitEvaluation], name: str, true: _True | None) -> Com
         unknown=first.unknown,
         sequences=first.sequences,
         floor=floor,
-        # What is no probability may lie below the entropy, and tells nothing beside it.
+        # A score that is no log-probability may lie below the entropy: no regret.
         regret=None if floor is None or first.kind not in NORMALISED_KINDS else mean - floor,
         train_seconds=float(np.mean(seconds)) if seconds else None,
     )
 
 
 def _mean_bits(group: Sequence[SplitEvaluation]) -> float | None:
-    """Bits per character, the mean over seeds; None where they would mean nothing."""
+    """Bits per character, the mean over seeds; None where they are undefined."""
     found = [each.summary.bits_per_character for each in group]
     known = [bits for bits in found if bits is not None]
     return float(np.mean(known)) if known else None
@@ -258,13 +258,13 @@ def _perplexity(nats: float) -> float | None:
 
 
 def _whole_texts(convention: Convention) -> bool:
-    """Whether whole texts with their ends are scored, as the truth scores them."""
+    """Whether whole texts with end tokens are scored, as by the true distribution."""
     return convention.end and convention.max_length is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _True:
-    """The truth's own figures on the split."""
+    """Scores of the true distribution on the split."""
 
     nats: float
     texts: int
@@ -272,7 +272,7 @@ class _True:
 
 
 def _true_nats(corpus: Corpus, split: str) -> _True | None:
-    """- Σ log p_true over the split's texts; None where the truth is not known or excludes one."""
+    """Compute - Σ log p_true over the split's texts; None where it is unknown or infinite."""
     if corpus.truth is None:
         return None
     values, characters = [], 0
@@ -301,14 +301,14 @@ def _floor(corpus: Corpus, true: _True | None) -> EntropyFloor | None:
 
 
 def _order(row: ComparisonRow) -> tuple[int, str, float, str]:
-    """By kind (exact first), then tokens, then nats per token, then name."""
+    """Sort key: kind (exact first), tokenisation, nats per token, name."""
     nats = math.inf if math.isnan(row.nats_per_token) else row.nats_per_token
     return SCORE_KINDS.index(row.kind), row.tokenization, nats, row.name
 
 
 def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterator[Difference]:
-    """All pairs of rows of the same kind, the better first; by character where tokens differ,
-    and none there where a character's share would mean nothing."""
+    """All pairs of rows of the same kind, the better first; per character where tokens differ, and
+    omitted where that is undefined."""
     able = [entry for entry in entries if np.isfinite(entry.totals).all()]
     if len(able) < 2:
         return
@@ -342,7 +342,7 @@ def _differences(entries: Sequence[_Entry], seed: int, resamples: int) -> Iterat
 
 
 def _shown(entries: Sequence[_Entry], corpus: Corpus, split: str) -> tuple[ComparedSentence, ...]:
-    """The first few different texts of the split that are not too long, by token."""
+    """The first few distinct short texts of the split, with token scores."""
     short: dict[str, Example] = {}
     for example in corpus.split(split).first(4 * MAX_SENTENCES):
         if len(example.text) <= MAX_SENTENCE_CHARACTERS:

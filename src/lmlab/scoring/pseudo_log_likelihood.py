@@ -1,13 +1,13 @@
-"""Scores of texts by masked models, in every way that people have taken them.
+"""Pseudo-log-likelihood and its variants: scores of texts by masked language models.
 
-| method | hidden for token t | its score |
+| method | masked for token t | its score |
 |---|---|---|
-| `simple` | nothing | inner product |
-| `raw` | t | inner product (Goyal et al. 2022) |
+| `simple` | nothing | logit |
+| `raw` | t | logit (Goyal et al. 2022) |
 | `norm` | t | log-softmax (Salazar et al. 2020) |
 | `within-word` | t and the later tokens of its word | log-softmax (Kauf and Ivanova 2023) |
-| `k-mask` | all places of `masked` at once | log-softmax |
-| `raw-k-mask` | all places of `masked` at once | inner product |
+| `k-mask` | all positions of `masked` at once | log-softmax |
+| `raw-k-mask` | all positions of `masked` at once | logit |
 
 `norm` is the pseudo-log-likelihood, also called `pll`; `within-word` is PLL-word-l2r, also called
 `pll-within-word`.
@@ -40,14 +40,14 @@ from lmlab.objectives.masking.pseudo_likelihood import (
 MaskedMethod = Literal["simple", "raw", "norm", "within-word", "k-mask", "raw-k-mask"]
 MASKED_METHODS: tuple[MaskedMethod, ...] = get_args(MaskedMethod)
 METHOD_ALIASES: dict[str, MaskedMethod] = {"pll": "norm", "pll-within-word": "within-word"}
-"""The literature's names of methods: PLL (Salazar et al. 2020) and PLL-word-l2r (Kauf and Ivanova
+"""Method names of the literature: PLL (Salazar et al. 2020), PLL-word-l2r (Kauf and Ivanova
 2023)."""
 UNNORMALISED: frozenset[str] = frozenset({"simple", "raw", "raw-k-mask"})
-"""Methods whose scores are inner products, right only up to an unknown constant."""
+"""Methods whose scores are logits, known only up to an unknown constant."""
 
 
 def masked_score_kind(method: str) -> ScoreKind:
-    """What a score by that method is: never a log-probability of the whole text."""
+    """The score kind of a method: never a log-probability of the whole text."""
     return "unnormalised" if method in UNNORMALISED else "pseudo"
 
 
@@ -62,17 +62,17 @@ def masked_token_scores(
     words: Tensor | None = None,
     tokens_at_once: int = MAX_TOKENS_AT_ONCE,
 ) -> Tensor:
-    """(B, T) the score of each token at its place, 0 where none is taken.
+    """Masked-LM scores (B, T) of the tokens, 0 at positions that are not scored.
 
-    `scored` (B, T) are the places that have one, all tokens but place 0 and the end symbol unless
-    given. `masked` (B, T) are those hidden by the k-mask methods, the scored ones unless given;
-    a scored place that is not among them is seen. `words` (B, T) numbers the words for within-word.
-    `head` none takes the inner product of the last hidden state with the token's embedding instead
-    of the model's own scores, and its log-softmax where the method is normalised.
+    `scored` (B, T) selects the positions to score; default: all but position 0 and the end token.
+    `masked` (B, T) are those masked by the k-mask methods, default `scored`; a scored position not
+    among them is visible. `words` (B, T) are word indices for within-word. `head` none takes the
+    inner product of the last hidden state with the token's embedding instead of the model's own
+    logits, and its log-softmax where the method is normalised.
 
-    `norm`, `within-word` and `k-mask` need `Fill`, all else `Logits`. No pass reads more than
-    `tokens_at_once` tokens (or one text), padding counted. Cost: a pass over the text for each
-    scored place; one in all for simple and the k-mask methods. No gradients.
+    `norm`, `within-word` and `k-mask` need `Fill`, all else `Logits`. No pass has more than
+    `tokens_at_once` tokens (or one text), padding included. Cost: a forward pass per scored
+    position; one in all for simple and the k-mask methods. No gradients.
     """
     method = METHOD_ALIASES.get(method, method)
     if method not in MASKED_METHODS:
@@ -102,7 +102,7 @@ def _copies(method: str, scored: Tensor, masked: Tensor, words: Tensor | None) -
 
 
 def _asking(system: Any, method: str, head: LMHead, *, seen: bool) -> ScoreMasked:
-    """What answers a question; `seen` where places are asked that are not hidden."""
+    """The scoring function of a method; `seen` where unmasked positions are scored."""
     verb = f"the method {method}" + (" without a head" if head == "none" else "")
     if method in UNNORMALISED:
         require(system, Logits, verb)
@@ -119,7 +119,7 @@ def _with_head(ask: Callable[..., Tensor], system: Any, head: LMHead) -> ScoreMa
 
 
 def log_prob_at(system: Any, batch: Batch, hidden: Tensor, asked: Tensor) -> Tensor:
-    """(N,) log-probabilities of the tokens at `asked` (B, T), which are among the `hidden`."""
+    """Log-probabilities (N,) of the tokens at `asked` (B, T), a subset of the masked `hidden`."""
     if isinstance(system, MaskedLM):
         return system.log_prob_at(batch, hidden, asked)
     log_probs: Tensor = system.fill(batch, hidden).log_probs[asked[hidden]]
@@ -129,7 +129,7 @@ def log_prob_at(system: Any, batch: Batch, hidden: Tensor, asked: Tensor) -> Ten
 def logit_at(
     system: Any, batch: Batch, hidden: Tensor, asked: Tensor, *, head: LMHead = "own"
 ) -> Tensor:
-    """(N,) scores before normalising of the tokens at `asked` (B, T), with `hidden` hidden."""
+    """Logits (N,) of the tokens at `asked` (B, T), with the positions `hidden` masked."""
     if isinstance(system, MaskedLM):
         return system.logit_at(batch, hidden, asked, head=head)
     return _chosen(system.logits(batch, hidden, asked, head=head), batch.tokens[asked])
@@ -143,5 +143,5 @@ def _normalised_logit_at(
 
 
 def _chosen(values: Tensor, tokens: Tensor) -> Tensor:
-    """(N,) the entry of one token (N,) in each row (N, V)."""
+    """Gather (N,): the entry of one token (N,) in each row of (N, V)."""
     return values.gather(-1, tokens[:, None]).squeeze(-1)

@@ -18,10 +18,10 @@ from lmlab.scoring.scorer import chunk_texts
 
 @dataclass(frozen=True, kw_only=True)
 class DetectedToken:
-    """A token and how likely it is not the one that was written."""
+    """A token and the probability that it was replaced."""
 
     token: str
-    """As the vocabulary spells it."""
+    """As spelled in the vocabulary."""
     start: int
     end: int
     """Its characters are [start, end)."""
@@ -52,7 +52,7 @@ def detect_texts(
     *,
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> Iterator[DetectedText]:
-    """Each text's tokens with their probabilities, in order and in bounded memory."""
+    """Detect replaced tokens of each text, in order and in bounded memory."""
     require(system, Detect, "detect")
     budget, pad = preferred_tokens_per_batch(system), tokenizer.vocabulary.pad
     for chunk in chunk_texts(texts, size=len):
@@ -69,7 +69,7 @@ def detect_texts(
 
 
 def _detected(tokenizer: Any, row: FramedText, probabilities: Tensor) -> DetectedText:
-    """The text's own tokens; whether a special token was replaced is not a question."""
+    """The probabilities of the text's own tokens, without special tokens."""
     values: Sequence[float] = probabilities.tolist()
     tokens = tuple(
         DetectedToken(

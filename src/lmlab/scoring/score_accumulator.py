@@ -1,4 +1,4 @@
-"""A text while it is being scored: tokens still waiting, and the sum of those that are done."""
+"""Score accumulator of one text: pending tokens, and the running sum of scored ones."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from lmlab.scoring.token_chunks import TokenChunk
 
 
 class ScoreAccumulator:
-    """Collects the log-probabilities of one text's tokens as they come, in order.
+    """Collects the log-probabilities of one text's tokens in order, as they arrive.
 
-    Without `per_token` nothing is kept of a token once it is added, so that a text of any length
-    costs little memory.
+    Without `per_token` nothing is stored of a scored token, so memory does not grow with the text.
     """
 
     def __init__(self, text: str, vocabulary: Vocabulary, *, per_token: bool) -> None:
         self.text = text
         self.pending: list[int] = []
-        """Ids whose log-probability has not come yet."""
+        """Ids whose log-probability has not arrived yet."""
         self._ending: list[bool] = []
-        """Of each waiting id, whether it is the end token behind the text."""
+        """For each pending id, whether it is the end token after the text."""
         self.closed = False
-        """Whether all of the text's tokens have been handed in."""
+        """Whether all of the text's tokens have been added."""
         self.characters = len(text)
         self._vocabulary = vocabulary
         self.spans: list[tuple[int, int]] = []
-        """The characters [start, end) of each of them, where they are asked for."""
+        """Character spans [start, end) of the pending ids, where they are needed."""
         self._kept: list[TokenScore] | None = [] if per_token else None
         self._total, self._tokens, self._unknown = 0.0, 0, 0
         self.kind: ScoreKind = "exact"
         self._per_sequence = 0.0
         self._end: float | None = None
-        """What the end symbol has, once the text's last token is one."""
+        """Score of the end token, once the text's last token is one."""
         self._low: float | None = None
         self._high: float | None = None
 
@@ -45,7 +44,7 @@ class ScoreAccumulator:
         return self.closed and not self.pending
 
     def add_tokens(self, pieces: Iterable[TokenChunk]) -> None:
-        """More of the text's tokens, to be scored."""
+        """Add more of the text's tokens, to be scored."""
         for piece in pieces:
             self.pending += piece.ids
             self.spans += piece.spans
@@ -54,14 +53,14 @@ class ScoreAccumulator:
     def add_selected(
         self, scores: Sequence[float], scored: Sequence[bool], kind: ScoreKind
     ) -> None:
-        """Scores of all waiting tokens, of which only those that are `scored` count."""
+        """Add scores of all pending tokens, of which only those in `scored` count."""
         self.pending = list(compress(self.pending, scored))
         self.spans = list(compress(self.spans, scored))
         self._ending = list(compress(self._ending, scored))
         self.add(list(compress(scores, scored)), kind)
 
     def add(self, log_probs: Sequence[float], kind: ScoreKind) -> Sequence[float]:
-        """Log-probabilities of the waiting tokens, from the first; gives back what is too many."""
+        """Add log-probabilities of the pending tokens in order; returns the surplus."""
         count = min(len(log_probs), len(self.pending))
         unknown = self._unknowns(count)
         if self._kept is not None:
@@ -79,15 +78,15 @@ class ScoreAccumulator:
         return log_probs[count:]
 
     def _unknowns(self, count: int) -> list[bool]:
-        """Whether each of the first waiting tokens is an unknown word.
+        """Whether each of the first `count` pending tokens is unknown.
 
-        GPT-2's end of text is its unknown token too: as the end behind a text it is no word.
+        GPT-2's end of text is its unknown token too: as the end token of a text it is no word.
         """
         unknown, ids = self._vocabulary.unknown, self.pending[:count]
         return [id == unknown and not end for id, end in zip(ids, self._ending, strict=False)]
 
     def add_sequence_score(self, found: LogProbs, row: int) -> None:
-        """What a row of a batch says of the text as a whole: a term of its own, an interval."""
+        """Add the sequence-level part of a row's score: a term of its own, an interval."""
         self.kind = found.kind
         if found.whole_text_only:
             self._kept = None
@@ -99,10 +98,10 @@ class ScoreAccumulator:
             self._high = float(found.high[row])
 
     def score(self, convention: Convention) -> Score:
-        """The record of the finished text.
+        """The score of the finished text.
 
-        Where the end is not predicted it is no token, and its share (of an energy, say) is the
-        text's own.
+        Where the end is not predicted it is not a token, and its share (of an energy, say) counts
+        towards the text.
         """
         assert not self.pending, "a text is scored when all its tokens are"
         closing = None if convention.end else self._end

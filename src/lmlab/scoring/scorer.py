@@ -45,30 +45,30 @@ from lmlab.scoring.token_streams import (
 
 CHUNK_TEXTS = 1024
 MAX_CHUNK_CHARACTERS = 131_072
-"""How much is read ahead to gather texts of like length; a longer text is scored by itself."""
+"""Characters read ahead to batch texts by length; a longer text is scored by itself."""
 
 ProgressStep = Callable[[int], None]
-"""Told after each batch how many tokens it has scored."""
+"""Called after each batch with the number of tokens scored."""
 
 
 class Scorer:
-    """Scores texts with one system: log p(text) in nats, by token, with the conventions stated.
+    """Text scorer of one system: log p(text) in nats, per token, with the convention stated.
 
-    Texts are read ahead in bounded chunks, gathered by length, and given back in their order. A
-    text that doesn't fit in a batch is scored exactly by carrying the state from block to block;
-    where the system has none but a greatest input (`window`), by rolling windows of that length.
-    With a contiguous layout all texts are one stream: each is followed by the end symbol, and the
-    state goes on from one to the next.
+    Texts are read ahead in bounded chunks, batched by length, and returned in their order. A text
+    that does not fit in a batch is scored exactly by carrying the state from block to block; where
+    the system has no state but a maximum input (`window`), by a sliding window of that length. With
+    a contiguous layout all texts are one stream: each is followed by the end token, and the state
+    is carried from one to the next.
 
-    Texts are not cut unless `cut` is given, even where the layout has a cut for training. With
-    `carry` false each text of a contiguous layout starts by itself, after an end symbol.
+    Texts are not truncated unless `cut` is given, even where the layout truncates in training. With
+    `carry` false each text of a contiguous layout starts by itself, after an end token.
 
-    The score is the one that the system defines, or by another `method`
-    (`scoring/scoring_methods.py`): one for masked models, with its `head` and the `positions` that
-    are hidden together, or one that must be of a kind. Masked models score each text by itself, in
-    windows where it is too long, each of which counts the `stride` tokens in its middle, so that a
-    token sees context on both sides; what stands beyond its window is not seen. `mean` says that
-    the figure wanted is the mean over all tokens.
+    The score is the one the system defines, or that of another `method`
+    (`scoring/scoring_methods.py`): one for masked models, with its `head` and the `positions`
+    masked together, or one that requires a score kind. Masked models score each text by itself,
+    long ones in windows, each of which counts the `stride` tokens in its middle, so that a token
+    has context on both sides; tokens outside its window are not seen. `mean` says that the wanted
+    figure is the mean over all tokens.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Scorer:
         self.layout = layout
         self.window, self.stride = _check_window(window, stride, getattr(system, "window", None))
         self.right_context = 0
-        """Tokens of a window behind those that it counts; none from left to right."""
+        """Tokens of a window after those it counts; 0 for left-to-right models."""
         if self.window is not None and self.stride is not None and is_masked(system, self.method):
             self.right_context = right_context(self.window, self.stride)
         self.cut = cut
@@ -122,16 +122,16 @@ class Scorer:
         self.seed = seed
         self.progress = progress or (lambda tokens: None)
         self.convention = self._make_convention()
-        """The choices behind every score that this gives."""
+        """The convention of all scores returned."""
 
     def score(self, texts: Iterable[str], per_token: bool = True) -> Iterator[Score]:
-        """The score of each text, in their order; `per_token=False` leaves the tokens out.
+        """Score each text, in order; `per_token=False` leaves the tokens out.
 
-        Memory is bounded whatever the number of texts; and without `per_token` whatever the length
-        of one, since then nothing is kept of a token but its share of the sum.
+        Memory is bounded for any number of texts, and without `per_token` for any length of one,
+        since only the running sum is kept.
         """
-        retain_freed_memory()  # A batch frees what the next one asks for again.
-        # One seed, one result: systems whose scores are estimates draw from this.
+        retain_freed_memory()  # a batch frees the memory the next one needs
+        # Fixed seed for reproducibility: systems with estimated scores sample from this generator.
         generator = torch.Generator().manual_seed(self.seed)
         by_token = per_token and (self.method is None or self.method.name != "energy")
         for score in self._score(texts, by_token, generator):
@@ -154,15 +154,15 @@ class Scorer:
     def score_examples(
         self, examples: Iterable[Example], per_token: bool = True
     ) -> Iterator[Score]:
-        """The same of the texts of a corpus."""
+        """Score the texts of a corpus."""
         return self.score((example.text for example in examples), per_token)
 
     def score_one(self, text: str) -> Score:
-        """The score of a single text, by token."""
+        """The score of a single text, per token."""
         return next(self.score([text]))
 
     def with_method(self, method: str | None = None) -> Scorer:
-        """The same scorer with nothing carried from one text to the next, or by another method."""
+        """The same scorer without state carried between texts, or with another method."""
         return Scorer(
             self.system,
             self.tokenizer,
@@ -204,7 +204,7 @@ class Scorer:
     def _score_chunk(
         self, chunk: Sequence[str], per_token: bool, generator: torch.Generator
     ) -> Iterator[Score]:
-        """Scores of some texts, each from its own start, in their order."""
+        """Score texts independently, in their order."""
         scores: dict[int, Score] = {}
         tallies: dict[int, ScoreAccumulator] = {}
         for place, text in enumerate(chunk):
@@ -227,7 +227,7 @@ class Scorer:
         return self.window is None and len(tally.pending) > self.tokens_per_batch
 
     def predicted(self, tally: ScoreAccumulator, per_token: bool) -> Iterator[TokenChunk]:
-        """The tokens of a text that are predicted, its end among them, piece by piece."""
+        """The predicted tokens of a text, its end token included, chunk by chunk."""
         text, left, count = tally.text, self.cut and self.cut - 1, 0
         for piece in token_chunks(self.tokenizer, text, offsets=per_token or left is not None):
             count += len(piece.ids)
@@ -247,7 +247,7 @@ class Scorer:
             )
 
     def rows(self, tally: ScoreAccumulator) -> list[ScoringRow]:
-        """The sequence of a text as one row, or as rolling windows where it is too long."""
+        """The sequence of a text as one row, or as sliding windows where it is too long."""
         sequence = [self._first, *tally.pending]
         window = self.window or len(sequence)
         found = rolling_windows(len(sequence), window, self.stride or window, self.right_context)
@@ -259,9 +259,9 @@ class Scorer:
         return [ScoringRow(tally, sequence, *window) for window in found]
 
     def score_rows(self, rows: Sequence[ScoringRow], generator: torch.Generator) -> None:
-        """Score rows in batches of like length, then hand each text its own in order.
+        """Score rows in batches of similar length, then add the results to their texts in order.
 
-        Either all of them have a source or none has.
+        Either all rows have a source or none has.
         """
         values: list[list[float]] = [[] for _ in rows]
         for group in group_by_length([row.positions for row in rows], self.tokens_per_batch):
@@ -272,7 +272,7 @@ class Scorer:
             per_token = found.per_token.double().cpu().numpy()
             for place, index in enumerate(group):
                 row = rows[index]
-                # The first place of a row has no log-probability.
+                # The first position of a row has no log-probability.
                 first = row.counted.start - 1
                 values[index] = per_token[place, first : first + row.scored].tolist()
                 row.accumulator.add_sequence_score(found, place)
@@ -290,7 +290,7 @@ class Scorer:
         try:
             return next(self._score_stream([text], per_token, generator))
         except StateNotCarried:
-            # Neither a state nor a window: the whole at once is the only score there is.
+            # Neither a state nor a window: the text is scored in one piece.
             tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
             tally.add_tokens(self.predicted(tally, per_token))
             self.score_rows(self.rows(tally), generator)
@@ -310,7 +310,7 @@ class Scorer:
     def _score_stream(
         self, texts: Iterable[str], per_token: bool, generator: torch.Generator
     ) -> Iterator[Score]:
-        """Scores of texts that are one stream, each when the last of its tokens is scored."""
+        """Score texts as one stream, each when its last token is scored."""
         stream = self._stream(generator)
         under_way: deque[ScoreAccumulator] = deque()
         for block, last in self._blocks(texts, stream, under_way, per_token):
@@ -326,7 +326,7 @@ class Scorer:
 
     def _stream(self, generator: torch.Generator) -> TokenStream:
         if self.window is None:
-            # Whole stretches, so that a text is cut where it would be if it were read at once.
+            # Whole segments, so that a text is divided as if it were scored at once.
             stretch = getattr(self.system, "segment_length", None) or 1
             block = max(stretch, self.tokens_per_batch // stretch * stretch)
             return CarriedState(self.system, self._first, block=block, generator=generator)
@@ -348,7 +348,7 @@ class Scorer:
         under_way: deque[ScoreAccumulator],
         per_token: bool,
     ) -> Iterator[tuple[list[int], bool]]:
-        """The tokens of all texts in blocks as the stream wants them, and which is the last."""
+        """The tokens of all texts in blocks of the wanted size, each flagged if it is the last."""
         buffer: list[int] = []
         for text in texts:
             tally = ScoreAccumulator(text, self.vocabulary, per_token=per_token)
@@ -356,7 +356,7 @@ class Scorer:
             for piece in self.predicted(tally, per_token):
                 tally.add_tokens([piece])
                 buffer += piece.ids
-                # A full block is kept back until more comes, as it may be the last.
+                # A full block is held back until more tokens arrive, as it may be the last.
                 while len(buffer) > stream.wants:
                     block, buffer = buffer[: stream.wants], buffer[stream.wants :]
                     yield block, False
@@ -370,16 +370,16 @@ class ScoringRow(NamedTuple):
 
     accumulator: ScoreAccumulator
     sequence: list[int]
-    """The tokens of the whole text, the symbol before them first."""
+    """The tokens of the whole text, preceded by the start token."""
     begin: int
-    """Where the row begins in the sequence."""
+    """Start of the row in the sequence."""
     end: int
     scored: int
-    """How many of its tokens are counted."""
+    """Number of its tokens that count."""
     right_context: int = 0
-    """How many stand behind those that are."""
+    """Number of tokens after those."""
     source: Sequence[int] = ()
-    """What the text is given, symbols included; nothing for most."""
+    """The source tokens, special tokens included; empty for most systems."""
 
     @property
     def tokens(self) -> list[int]:
@@ -387,13 +387,13 @@ class ScoringRow(NamedTuple):
 
     @property
     def counted(self) -> slice:
-        """The places of the row that are counted."""
+        """The positions of the row that count."""
         last = self.end - self.begin - self.right_context
         return slice(last - self.scored, last)
 
     @property
     def positions(self) -> int:
-        """How long it is, or its source where that is longer."""
+        """Length of the row, or of its source where that is longer."""
         return max(self.end - self.begin, len(self.source))
 
 
@@ -401,7 +401,7 @@ Text = TypeVar("Text")
 
 
 def chunk_texts(texts: Iterable[Text], size: Callable[[Text], int]) -> Iterator[list[Text]]:
-    """Texts in lists of bounded size in characters; one beyond the bound comes alone."""
+    """Texts in lists of bounded total characters; one beyond the bound comes alone."""
     chunk: list[Text] = []
     characters = 0
     for text in texts:
@@ -418,7 +418,7 @@ def chunk_texts(texts: Iterable[Text], size: Callable[[Text], int]) -> Iterator[
 def _check_window(
     window: int | None, stride: int | None, longest: int | None
 ) -> tuple[int | None, int | None]:
-    """Window and stride to score by; the system's own window and half of it unless told."""
+    """Window and stride of scoring; default: the system's own window and half of it."""
     if window is None:
         window = longest
     if window is None:

@@ -1,4 +1,4 @@
-"""By which method a text is scored: the system's own, one for masked models, or one of a kind."""
+"""Scoring methods: the system's own score, a masked-LM method, or a required score kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lmlab.scoring.pseudo_log_likelihood import (
 )
 
 KIND_METHODS: dict[str, ScoreKind] = {"exact": "exact", "bound": "bound", "energy": "unnormalised"}
-"""Methods that are the system's own score, and what kind it must then be."""
+"""Methods that use the system's own score, and the kind they require."""
 METHOD_NAMES = (*MASKED, *METHOD_ALIASES, *KIND_METHODS)
 
 METHOD_ORDERS = {
@@ -52,16 +52,16 @@ METHOD_ORDERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringMethod:
-    """A way to score a text."""
+    """A scoring method with its options."""
 
     name: str
     """One of `METHOD_NAMES`; `pll` becomes `norm` and `pll-within-word` becomes `within-word`."""
     head: LMHead = "own"
-    """own: scores as the model takes them; none: inner products with token embeddings."""
+    """own: the model's LM head; none: inner products with token embeddings."""
     positions: tuple[int, ...] = ()
-    """For k-mask: places of the tokens that are hidden together; the first token is 1."""
+    """For k-mask: positions of the tokens masked together; the first token is 1."""
     mean: bool = False
-    """Whether all tokens have a score, hidden or not, and the figure is their mean."""
+    """Whether all tokens are scored, masked or not, and the figure is their mean."""
 
     def __post_init__(self) -> None:
         if self.name not in METHOD_NAMES:
@@ -83,21 +83,21 @@ class ScoringMethod:
 
     @property
     def masked(self) -> bool:
-        """Whether it is one for masked models."""
+        """Whether it is a method for masked models."""
         return self.name in MASKED
 
     @property
     def needs_whole_text(self) -> bool:
-        """Whether a text must be seen whole: windows of it would be something else."""
+        """Whether a text must be scored whole: windows would change the score."""
         return bool(self.positions) or self.name == "energy"
 
     @property
     def kind(self) -> ScoreKind:
-        """What its scores are."""
+        """The kind of its scores."""
         return masked_score_kind(self.name) if self.masked else KIND_METHODS[self.name]
 
     def check(self, system: Any) -> None:
-        """A UserError where a system can't be scored so; the error names those that can."""
+        """A UserError where the method does not apply to a system; it names those that do."""
         needed: type = Energy
         if self.masked:
             needed = Logits if self.name in UNNORMALISED or self.head == "none" else Fill
@@ -105,7 +105,7 @@ class ScoringMethod:
             require(system, needed, f"the method {self.name}")
 
     def check_kind(self, found: ScoreKind) -> None:
-        """A UserError where the system's own score is of another kind than was asked for."""
+        """A UserError where the system's own score is not of the required kind."""
         if found == self.kind:
             return
         able = [card.name for card in catalogue().values() if card.kind == self.kind]
@@ -117,14 +117,14 @@ class ScoringMethod:
         )
 
     def scored_positions(self, batch: Batch, system: Any) -> Tensor:
-        """(B, T) the places that get a score: all tokens but the end, or those of `positions`."""
+        """Mask (B, T) of the positions to score: `positions`, or all tokens but the end."""
         ordinary = scored_positions(batch, system.vocabulary)
         return ordinary & self._hidden(batch) if self.positions and not self.mean else ordinary
 
     def scores(
         self, system: Any, batch: Batch, scored: Tensor, *, words: Tensor | None, tokens: int
     ) -> Tensor:
-        """(B, T) the scores at the places `scored` (B, T), by passes of at most `tokens` tokens."""
+        """Scores (B, T) at the positions `scored` (B, T), by passes of at most `tokens` tokens."""
         return masked_token_scores(
             system,
             batch,
@@ -137,7 +137,7 @@ class ScoringMethod:
         )
 
     def energies(self, system: Any, batch: Batch) -> LogProbs:
-        """Minus the energy of each text, which belongs to none of its tokens."""
+        """Minus the energy of each text, which is not divided among tokens."""
         energies: Tensor = system.energy(batch)
         nothing = energies.new_zeros(len(batch), batch.tokens.shape[1] - 1)
         return LogProbs(
@@ -145,10 +145,10 @@ class ScoringMethod:
         )
 
     def convention(self, own: Convention) -> Convention:
-        """The conventions of a score by this method, given those of the system's own."""
+        """The convention of a score by this method, given that of the system's own."""
         return replace(
             own,
-            # A masked model is given how long a text is.
+            # A masked model is conditioned on the length.
             end=own.end and not self.masked,
             order=METHOD_ORDERS.get(self.name, own.order),
             method=self.name,
@@ -157,7 +157,7 @@ class ScoringMethod:
         )
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """(B, T) the places of `positions`: those of the batch, whose place 0 is context."""
+        """Mask (B, T) of `positions`: indices into the batch, whose position 0 is context."""
         hidden = torch.zeros_like(batch.tokens, dtype=torch.bool)
         hidden[:, list(self.positions)] = True
         return hidden
@@ -171,9 +171,9 @@ def check_unique_positions(positions: Sequence[int]) -> None:
 
 
 def is_masked(system: Any, method: ScoringMethod | None) -> bool:
-    """Whether a token is scored given what stands on both of its sides.
+    """Whether a token is scored given context on both sides.
 
-    So it is by the methods for masked models, and by the own score of a system that only fills in.
+    True of the methods for masked models, and of the own score of a system that only has `Fill`.
     """
     if method is not None and method.masked:
         return True
@@ -181,11 +181,10 @@ def is_masked(system: Any, method: ScoringMethod | None) -> bool:
 
 
 def own_convention(system: Any, found: Convention) -> Convention:
-    """The conventions of the score that a system defines itself, given those of its layout.
+    """The convention of the score a system defines itself, given that of its layout.
 
-    A masked model's is `norm`; an energy is one of texts of a length, unless a base that it
-    stands on says how long texts are. Windows that are shorter than what is read at once, or
-    remembered, leave nothing of that to tell.
+    A masked model's is `norm`; an energy is conditioned on the length, unless a base model predicts
+    it. Windows shorter than the segment or memory length make those irrelevant.
     """
     window = math.inf if found.window is None else found.window
     stretch, memory = (
@@ -209,7 +208,7 @@ def make_scoring_method(
     positions: Sequence[int] = (),
     mean: bool = False,
 ) -> ScoringMethod | None:
-    """The method of that name with its options; None for the system's own score."""
+    """The scoring method of a name with its options; None for the system's own score."""
     if isinstance(name, ScoringMethod):
         return name
     if name is not None:

@@ -1,4 +1,4 @@
-"""Texts scored given sources: log p(text | source) of any number of pairs, in bounded memory."""
+"""Conditional scoring of parallel texts: log p(text | source), in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from lmlab.scoring.scorer import (
 
 
 class SourcePair(NamedTuple):
-    """A text and what it is given."""
+    """A source and its target text."""
 
     source: str
     text: str
 
 
 class SourceScorer:
-    """Scores pairs with one system: log p(text | source) in nats, by token, conventions stated.
+    """Scorer of (source, text) pairs: log p(text | source) in nats, per token, convention stated.
 
-    A source stands between its symbols as in training, an empty one is these alone, and its tokens
-    are never counted. Pairs are read ahead in bounded chunks, gathered by the longer of their two
-    sides, and given back in their order. Both sides are read whole, so there are no windows and no
+    A source has its special tokens as in training, an empty one only these, and its tokens are
+    never scored. Pairs are read ahead in bounded chunks, batched by the longer of their two sides,
+    and returned in their order. Both sides are encoded whole, so there are no windows and no
     methods for masked models; the other options are those of a `Scorer`.
     """
 
@@ -57,7 +57,7 @@ class SourceScorer:
                 "stride."
             )
         self.texts = Scorer(system, tokenizer, Layout(end=layout.end), carry=False, **options)
-        """What scores the texts themselves."""
+        """The scorer of the target texts."""
         method = self.texts.method
         if method is not None and (method.masked or method.needs_whole_text):
             raise UserError(
@@ -67,11 +67,11 @@ class SourceScorer:
         self.convention: Convention = replace(
             self.texts.convention, source=True, window=None, stride=None, lookahead=0
         )
-        """The choices behind every score that this gives."""
+        """The convention of all scores returned."""
 
     def score(self, pairs: Iterable[tuple[str, str]], per_token: bool = True) -> Iterator[Score]:
-        """The score of each text given its source, (source, text) by (source, text)."""
-        retain_freed_memory()  # A batch frees what the next one asks for again.
+        """Score each text given its source; `pairs` are (source, text)."""
+        retain_freed_memory()  # a batch frees the memory the next one needs
         generator, method = torch.Generator().manual_seed(self.texts.seed), self.texts.method
         number = 0
         for chunk in chunk_texts((SourcePair(*pair) for pair in pairs), size=_characters):
@@ -89,11 +89,11 @@ class SourceScorer:
     def score_examples(
         self, examples: Iterable[Example], per_token: bool = True
     ) -> Iterator[Score]:
-        """The same of the pairs of a corpus."""
+        """Score the pairs of a corpus."""
         return self.score(map(_pair_of, examples), per_token)
 
     def _row(self, pair: SourcePair, number: int, per_token: bool) -> ScoringRow:
-        """A pair as a row; `number` counts from 1 and is for who must look for it."""
+        """A pair as a row; `number` counts from 1 and is for error messages."""
         tally = ScoreAccumulator(pair.text, self.texts.vocabulary, per_token=per_token)
         tally.add_tokens(self.texts.predicted(tally, per_token))
         source = encode_with_special_tokens(self.source_tokenizer, pair.source)
@@ -123,7 +123,7 @@ def _pair_of(example: Example) -> SourcePair:
 
 
 def pair_with_sources(sources: Iterable[str], texts: Iterable[str]) -> Iterator[SourcePair]:
-    """Each text with its source; a UserError where they are not as many as each other."""
+    """Zip texts with sources; a UserError where their numbers differ."""
     if isinstance(sources, Sized) and isinstance(texts, Sized) and len(sources) != len(texts):
         raise UserError(
             f"texts and sources must be as many as each other, and {len(texts)} and {len(sources)} "
@@ -144,7 +144,7 @@ def _side_by_side(sources: Iterable[str], texts: Iterable[str]) -> Iterator[Sour
 
 
 def check_takes_source(card: Card) -> None:
-    """A UserError where a system is given no source."""
+    """A UserError where a system takes no source."""
     if not card.conditional:
         raise UserError(
             f"{card.name} scores texts that are given nothing; leave the sources out, or score the "

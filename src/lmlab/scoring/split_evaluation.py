@@ -1,4 +1,4 @@
-"""One run on one split: what a comparison is made of."""
+"""Evaluation of one run on one split: the input of a model comparison."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lmlab.scoring.scorer import Scorer
 from lmlab.scoring.source_scoring import SourceScorer
 
 IGNORED_SETTINGS = frozenset({"log_every", "checkpoint_minutes", "checkpoint_steps"})
-"""Settings of a training that change nothing in what comes of it."""
+"""Training settings that do not affect the trained model."""
 
 ProgressCallback = Callable[[str, int], None]
-"""Told the name of a run and how many more of its tokens are scored."""
+"""Called with the name of a run and the number of further tokens scored."""
 
 
 class ScorableModel(Protocol):
-    """What a comparison asks of a trained model; `lmlab.training.run_folder.Model` is one."""
+    """Interface of a model to compare; `lmlab.training.run_folder.TrainedModel` is one."""
 
     @property
     def system(self) -> Any: ...
@@ -48,7 +48,7 @@ class ScorableModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitEvaluation:
-    """One run on the split."""
+    """Scores of one run on the split."""
 
     model: ScorableModel
     summary: Summary
@@ -61,9 +61,9 @@ class SplitEvaluation:
 def scorer_for(
     model: ScorableModel, corpus: Corpus, progress: ProgressCallback | None = None
 ) -> Scorer | SourceScorer:
-    """The scorer of a model as it was trained, texts cut where the corpus cuts them.
+    """The scorer of a model in its training layout, truncating where the corpus does.
 
-    On a corpus of pairs each text is scored given its source.
+    On a parallel corpus each text is scored given its source.
     """
     cut = corpus.layout.cut
     told = None if progress is None else lambda tokens: progress(model.path.name, tokens)
@@ -84,7 +84,7 @@ def scorer_for(
 def evaluate_split(
     model: ScorableModel, corpus: Corpus, split: str, progress: ProgressCallback | None
 ) -> SplitEvaluation:
-    """Score every text of the split; of each only some numbers are kept."""
+    """Score every text of the split; only a few numbers per text are kept."""
     totals, tokens, characters, unknown = [], [], [], 0
     kind: ScoreKind = "exact"
     scorer = scorer_for(model, corpus, progress)
@@ -115,12 +115,12 @@ def evaluate_split(
 def scored_tokens(
     model: ScorableModel, corpus: Corpus, examples: Sequence[Example]
 ) -> list[tuple[TokenScore, ...]]:
-    """The tokens of some texts with their log-probabilities."""
+    """The tokens of texts with their log-probabilities."""
     return [score.per_token for score in scorer_for(model, corpus).score_examples(examples)]
 
 
 def group_by_seed(measured: Sequence[SplitEvaluation]) -> dict[str, list[SplitEvaluation]]:
-    """Runs that differ only in their seed, together, in the order of the first of each."""
+    """Group runs that differ only in their seed, in order of first occurrence."""
     groups: dict[str, list[SplitEvaluation]] = {}
     for each in measured:
         groups.setdefault(model_identity(each.model), []).append(each)
@@ -128,11 +128,11 @@ def group_by_seed(measured: Sequence[SplitEvaluation]) -> dict[str, list[SplitEv
 
 
 def model_identity(model: ScorableModel) -> str:
-    """All of a run's config but for seeds and what changes nothing."""
+    """A run's config without seeds and settings that do not affect the model."""
     config = {key: v for key, v in model.config.items() if key not in ("seed", "lmlab", "format")}
     dropped = IGNORED_SETTINGS | {"seed"}
     training = {k: v for k, v in config.get("training", {}).items() if k not in dropped}
-    # The text itself decides, not how its path was written.
+    # Compare the corpus by content, not by the spelling of its path.
     corpus = config.get("corpus", {}).get("fingerprint")
     tokens = tokenization(model)
     key = config | {"training": training, "corpus": corpus, "tokens": tokens}
@@ -140,13 +140,13 @@ def model_identity(model: ScorableModel) -> str:
 
 
 def tokenization(model: ScorableModel) -> str:
-    """Kind, size and fingerprint of a tokeniser: equal where the tokens are."""
+    """Kind, size and fingerprint of a tokeniser: equal where the tokenisation is."""
     tokenizer = model.tokenizer
     return f"{tokenizer.kind}, {tokenizer.vocabulary.size} tokens ({tokenizer.fingerprint()[:8]})"
 
 
 def training_seconds(run: Path) -> float | None:
-    """The seconds of training that the run's last line of metrics tells, if it has any."""
+    """Training time in seconds from the run's last metrics line, if there is one."""
     try:
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return float(json.loads(lines[-1])["seconds"])

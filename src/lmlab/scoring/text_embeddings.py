@@ -1,4 +1,4 @@
-"""Vectors of texts and of their tokens: a system's hidden states, of any layer, pooled or not."""
+"""Text and token embeddings: a system's hidden states, of any layer, pooled or not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ POOLING_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda states: states.amax(0),
     "last": lambda states: states[-1],
 }
-"""From the hidden states (T, W) of a text's own tokens, one vector (W,)."""
+"""Pooling: from the hidden states (T, W) of a text's own tokens to one vector (W,)."""
 FIRST_TOKEN = "first"
 """The hidden state of the first position, <s> or [CLS]."""
 POOLING_CHOICES = (OWN_POOLING, *POOLING_FUNCTIONS, FIRST_TOKEN)
@@ -45,30 +45,30 @@ EXAMPLE_SYSTEMS = "such as bert, gpt or lstm"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextEmbedding:
-    """A text with its vector, or with a vector for each of its tokens."""
+    """A text with its embedding, or with an embedding per token."""
 
     text: str
     vector: Floats | None
-    """(W,) of the whole text; None where each token has its own."""
+    """(W,) of the whole text; None for token embeddings."""
     token_vectors: Floats | None = None
-    """(T, W) of each token, special tokens included; None unless asked for."""
+    """(T, W) of each token, special tokens included; None unless requested."""
     tokens: tuple[str, ...] = ()
-    """(T,) as the vocabulary spells them."""
+    """(T,) as spelled in the vocabulary."""
     spans: tuple[tuple[int, int], ...] = ()
     """(T,) the characters [start, end) of each token; empty for special tokens."""
     special: tuple[bool, ...] = ()
-    """(T,) whether a token is a special one (<s>, </s>) and none of the text's own."""
+    """(T,) whether a token is a special one (<s>, </s>)."""
     truncated: bool = False
-    """Whether the text is longer than the model reads, so that its end was dropped."""
+    """Whether the text exceeds the model's maximum length, so that its end was dropped."""
 
 
 class TextEmbedder:
-    """Encodes texts by one system, in batches of like length and in bounded memory.
+    """Text encoder: embeds texts by one system, in batches of similar length and bounded memory.
 
     `layer` counts from 0, the embeddings; negative numbers from the last layer, -1. Without it the
-    vectors are those that the system gives. `pooling`: mean, max or last over the text's own
-    tokens, first for the first position, own for the vector that the system defines (`Encode`).
-    Default: own where there is one and no layer is chosen, else mean.
+    vectors are the system's output. `pooling`: mean, max or last over the text's own tokens, first
+    for the first position, own for the vector that the system defines (`Encode`). Default: own
+    where there is one and no layer is chosen, else mean.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TextEmbedder:
         self.progress = progress or (lambda tokens: None)
 
     def encode(self, texts: Iterable[str]) -> Iterator[TextEmbedding]:
-        """The vectors of each text, in their order."""
+        """Embed each text, in order."""
         retain_freed_memory()
         for chunk in chunk_texts(texts, size=len):
             yield from self._encode_chunk(chunk)
@@ -109,7 +109,7 @@ class TextEmbedder:
         pad = self.tokenizer.vocabulary.pad
         for group, batch in framed_batches(rows, self.tokens_per_batch, self.system, pad):
             with evaluation_mode(self.system), torch.random.fork_rng():
-                torch.manual_seed(0)  # a latent that is sampled gives the same vector each time
+                torch.manual_seed(0)  # a sampled latent gives the same vector each time
                 vectors = self._vectors(batch, [rows[index] for index in group])
             for index, vector in zip(group, vectors, strict=True):
                 found[index] = self._record(rows[index], vector.float().cpu().numpy())
@@ -118,12 +118,12 @@ class TextEmbedder:
             yield found[index]
 
     def _vectors(self, batch: Batch, rows: Sequence[FramedText]) -> list[Tensor]:
-        """Of each row (W,), or (T, W) of its tokens."""
+        """Per row (W,), or (T, W) for its tokens."""
         if self.pooling == OWN_POOLING:
             assert isinstance(self.system, Encode)
             return list(self.system.encode(batch))
         states = self._states(batch)
-        # Contiguous copies, or a record would hold on to its whole batch.
+        # Contiguous copies, or a record would keep its whole batch in memory.
         each = [states[place, : len(row.ids)] for place, row in enumerate(rows)]
         if self.per_token:
             return [vectors.clone() for vectors in each]
@@ -147,21 +147,21 @@ class TextEmbedder:
 
 
 def _pooled(states: Tensor, own: range, pooling: str) -> Tensor:
-    """(W,) of the hidden states (T, W) of one text; an empty text has its start token alone."""
+    """Pool the hidden states (T, W) of one text to (W,); an empty text has its start token."""
     if pooling == FIRST_TOKEN or not own:
         return states[0].clone()
     return POOLING_FUNCTIONS[pooling](states[own.start : own.stop]).clone()
 
 
 def _longest(system: System) -> int | None:
-    """Tokens of a text that the system reads at once, special tokens included."""
+    """Maximum input length of the system, special tokens included."""
     if isinstance(system, WithDocuments):
         return system.max_document_length
     return None if system.window is None else system.window + 1
 
 
 def _check_system(system: System, name: str, *, per_token: bool, layer: int | None) -> None:
-    """A UserError where the system has no such vectors."""
+    """A UserError where the system has no such embeddings."""
     if isinstance(system, ImageToTextLM):
         raise UserError(f"{name} encodes images with their labels; a text alone has no vector.")
     if isinstance(system, StateMixtureLM) and not has_token_states(system):
@@ -186,7 +186,7 @@ def _check_system(system: System, name: str, *, per_token: bool, layer: int | No
 def _checked_pooling(
     system: System, name: str, pooling: str | None, *, per_token: bool, layer: int | None
 ) -> str:
-    """How a text's vector is made; "" where each token keeps its own."""
+    """The pooling to use; "" for token embeddings."""
     if pooling is not None and pooling not in POOLING_CHOICES:
         raise unknown_name("pooling", pooling, POOLING_CHOICES)
     if per_token:

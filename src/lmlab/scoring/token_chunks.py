@@ -1,4 +1,4 @@
-"""Tokens of a text piece by piece, so that a line of any length is tokenised in bounded memory."""
+"""Tokenisation in chunks, so that a line of any length is tokenised in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from lmlab.data.tokenizers import CJK_CHARACTER
 
 TOKEN_CHUNK_CHARACTERS = 65_536
 MAX_WORD_CHARACTERS = 262_144
-"""Where a text has no place to divide for so long, subword tokenisers get it divided anyway."""
+"""A text without a boundary for this long is divided anyway for subword tokenisers."""
 
-# Before a single space between two words: whether a tokeniser drops the space or joins it to the
-# word after it, both sides come out as they would together.
+# Split before a single space between two words: whether a tokeniser drops the space or joins it to
+# the next word, both sides are tokenised as they would be together.
 _BETWEEN_WORDS = re.compile(r"(?<=\S) (?=\S)")
 
 
 class TokenChunk(NamedTuple):
-    """Ids, and for each the characters [start, end) of the whole text that it stands for."""
+    """Ids and their character spans [start, end) in the whole text."""
 
     ids: list[int]
     spans: list[tuple[int, int]]
-    """Empty where offsets were not asked for."""
+    """Empty unless offsets are requested."""
     ending: bool = False
-    """Whether it is the end token that follows a text, which stands for none of its words."""
+    """Whether it is the end token after a text."""
 
 
 def token_chunks(tokenizer: Any, text: str, *, offsets: bool = True) -> Iterator[TokenChunk]:
-    """The tokens of a text, as the whole text would be tokenised, in pieces of bounded length."""
+    """Tokenise a text in chunks of bounded length, with the same tokens as the whole text."""
     begin = 0
     while begin < len(text):
         end = _division(tokenizer.kind, text, begin + TOKEN_CHUNK_CHARACTERS)
@@ -43,7 +43,7 @@ def token_chunks(tokenizer: Any, text: str, *, offsets: bool = True) -> Iterator
 
 
 def _division(kind: str, text: str, near: int) -> int:
-    """A place at or after `near` where dividing the text changes no token; its end if none."""
+    """A character offset at or after `near` where splitting changes no token; the end if none."""
     if near >= len(text):
         return len(text)
     if kind == "char":

@@ -1,7 +1,7 @@
-"""Text of any length in bounded memory: by carrying the state on, or by rolling windows.
+"""Streaming scores of text of any length in bounded memory: carried state or sliding windows.
 
-A stream is fed the tokens of a text block after block and gives their log-probabilities. It says
-how many tokens it wants next (`wants`) and is told which block is the last, which may be smaller.
+A stream takes the tokens of a text block by block and returns their log-probabilities. It says how
+many tokens it wants next (`wants`) and is told which block is the last, which may be smaller.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from lmlab.data.collation import pad_rows
 
 
 class ScoringWindow(NamedTuple):
-    """The tokens from `begin` to `end` of a sequence as one row, some of them counted."""
+    """The tokens from `begin` to `end` of a sequence as one row, some of which count."""
 
     begin: int
     end: int
     scored: int
-    """How many tokens it counts, one after another."""
+    """Number of consecutive tokens that count."""
     right_context: int = 0
-    """How many stand behind those, for them to see."""
+    """Number of tokens after those, as right context."""
 
 
 def right_context(window: int, stride: int) -> int:
-    """Tokens of a window that stand behind those it counts, where a model reads both ways.
+    """Right context of a window: tokens after those it counts, for a bidirectional model.
 
-    The `stride` tokens that a window counts then stand in its middle.
+    The `stride` tokens that a window counts are then in its middle.
     """
     return (window - stride) // 2
 
 
 def rolling_windows(length: int, window: int, stride: int, ahead: int = 0) -> list[ScoringWindow]:
-    """Windows over a sequence of `length` tokens, of which the first is context alone.
+    """Sliding windows over a sequence of `length` tokens, of which the first is context alone.
 
-    The first has `window` tokens behind that one, and each later one ends `stride` tokens further
-    on, the last with the sequence. From left to right the first counts all of its tokens, each
-    later one those that it adds; so every token but the first `window` sees between
-    window - stride + 1 and window tokens. With `ahead` every window but the last stops counting so
-    many tokens before its end, and the next begins there: a token then sees at least `ahead`
-    behind it, or the end.
+    The first has `window` tokens after that one, and each later one ends `stride` tokens further
+    on, the last with the sequence. Left to right, the first counts all of its tokens, each later
+    one those that it adds; so every token but the first `window` has between window - stride + 1
+    and window tokens of context. With `ahead` every window but the last stops counting so many
+    tokens before its end, and the next begins there: a token then has at least `ahead` tokens of
+    right context, or the end.
     """
     ends = [min(window + 1, length), *range(window + 1 + stride, length, stride)]
     if ends[-1] < length:
@@ -57,7 +57,7 @@ def rolling_windows(length: int, window: int, stride: int, ahead: int = 0) -> li
 def _to_the_ends(
     ends: Sequence[int], *, counted: int, window: int, ahead: int, last: bool
 ) -> list[ScoringWindow]:
-    """The windows with these ends, the tokens before `counted` being done.
+    """The windows with these ends, where the tokens before `counted` are done.
 
     The final one counts all that is left where it is the `last` of its text.
     """
@@ -76,18 +76,18 @@ class TokenStream(Protocol):
 
     @property
     def wants(self) -> int:
-        """How many tokens the next block should have, unless the text ends."""
+        """Number of tokens of the next block, unless the text ends."""
         ...
 
     def feed(self, tokens: Sequence[int], *, last: bool) -> NDArray[np.float64]: ...
 
 
 class StateNotCarried(Exception):
-    """The system gave no state to go on from."""
+    """The system returned no state to continue from."""
 
 
 class CarriedState:
-    """Exact: the state after one block is where the next goes on."""
+    """Exact streaming: the state after one block is carried to the next."""
 
     kind: ScoreKind = "exact"
 
@@ -109,7 +109,8 @@ class CarriedState:
     def feed(self, tokens: Sequence[int], *, last: bool) -> NDArray[np.float64]:
         if self._begun and self._state is None:
             raise StateNotCarried
-        # The last token of the block before is the first input: the state has not seen it yet.
+        # The last token of the previous block is the first input: the state does not include it
+        # yet.
         batch = pad_rows([[self._last, *tokens]], self._system)
         found = self._system.log_prob(batch, state=self._state, generator=self._generator)
         self._state = None if found.state is None else found.state.detach()
@@ -118,9 +119,9 @@ class CarriedState:
 
 
 class RollingWindows:
-    """By windows: a token sees at most `window` others, and what is farther off is lost.
+    """Sliding windows: a token has at most `window` tokens of context.
 
-    With `ahead` a token waits until so many stand behind it, for a model that reads both ways.
+    With `ahead` a token waits for so many tokens of right context, for a bidirectional model.
     """
 
     kind: ScoreKind = "exact"

@@ -1,7 +1,7 @@
-"""How good translations are: BLEU and chrF by sacreBLEU, with its signature (Post 2018).
+"""Translation metrics: BLEU and chrF by sacreBLEU, with its signature (Post 2018).
 
-What is counted and how is sacreBLEU's business alone, so that figures compare with everybody's;
-`pip install 'lmlab[translation]'`.
+Tokenisation and counting are sacreBLEU's, so that figures are comparable with published ones; `pip
+install 'lmlab[translation]'`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ class TranslationScore:
     system: str
     metric: str
     score: float
-    """As sacreBLEU's own command prints it."""
+    """As printed by sacreBLEU's command line."""
     mean: float
     interval: float
-    """The bootstrap's mean ± this holds 95 % of the resampled scores."""
+    """Half-width of the 95 % bootstrap interval around the bootstrap mean."""
     p_value: float | None
-    """Of the difference to the first system, by the paired bootstrap (Koehn 2004); None of the
-    first itself."""
+    """Difference to the first system, by the paired bootstrap (Koehn 2004); None for the first."""
     signature: str
-    """sacreBLEU's: how many references, which tokens, which version, how it was resampled."""
+    """sacreBLEU's signature: references, tokenisation, version, resampling."""
     texts: int
 
     def as_dict(self) -> dict[str, object]:
@@ -45,9 +44,9 @@ def score_translations(
     *,
     tokenize: str = "none",
 ) -> list[TranslationScore]:
-    """Every metric of every system's translations, on the same references.
+    """Compute every metric of every system's translations, on the same references.
 
-    `tokenize` says how BLEU finds words; none where texts are tokenised already.
+    `tokenize` is BLEU's tokenisation; none where texts are tokenised already.
     """
     _check(systems, references)
     made = {metric: make_metric(metric, tokenize=tokenize) for metric in metrics}
@@ -80,14 +79,14 @@ def score_translations(
 
 
 def _p_value(result: Any, first: Any) -> float | None:
-    """sacreBLEU's, but of no difference at all, which it takes for a sure one."""
+    """sacreBLEU's p-value, except where there is no difference, which it reports as significant."""
     if result.p_value is None:
         return None
     return 1.0 if result.score == first.score else float(result.p_value)
 
 
 def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
-    """A UserError where translations could not be judged so."""
+    """A UserError where a metric or tokenisation is not available."""
     if not metrics:
         raise UserError(f"give a metric to judge by: {' or '.join(TRANSLATION_METRICS)}.")
     for metric in metrics:
@@ -95,7 +94,7 @@ def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
 
 
 def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> Any:
-    """sacreBLEU's metric of that name; `single` where it judges one text at a time."""
+    """The sacreBLEU metric of a name; `single` for one that scores single sentences."""
     if name not in TRANSLATION_METRICS:
         raise unknown_name("metric", name, TRANSLATION_METRICS)
     try:
@@ -111,8 +110,8 @@ def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> A
         )
     if name == "chrf":
         return CHRF()
-    # Texts that are tokenised already are what "none" is for: no need to be warned of them.
-    # A short text may have no n-gram of the highest orders: those are then left out of its score.
+    # Tokenised input is what "none" is for: no warning needed. A short text may have no n-gram of
+    # the highest orders: those are then left out of its score.
     tokenised = tokenize == "none"
     try:
         return BLEU(tokenize=tokenize, effective_order=single, force=tokenised)
@@ -124,7 +123,7 @@ def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> A
 
 
 class SentenceUtility:
-    """A metric of single texts, for minimum Bayes risk."""
+    """Sentence-level metric as the utility of minimum Bayes risk decoding."""
 
     def __init__(self, metric: str) -> None:
         self.metric = make_metric(metric, single=True)

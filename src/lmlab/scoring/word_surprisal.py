@@ -1,4 +1,4 @@
-"""Scores by word, summed over the tokens of each; surprisal as a table for reading-time work."""
+"""Word surprisal: token scores summed by word, and a CSV for reading-time studies."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class WordScore:
     end: int
     log_prob: float
     tokens: int
-    """How many tokens were summed; 0 where a token that ends in a later word covers this one."""
+    """Number of tokens summed; 0 where a token that ends in a later word covers this one."""
     unknown: bool = False
-    """Whether a token of it was unknown."""
+    """Whether one of its tokens was unknown."""
 
     @property
     def surprisal_bits(self) -> float:
@@ -53,14 +53,14 @@ class WordScore:
 
 
 def word_scores(score: Score) -> list[WordScore]:
-    """The words of a scored text: log p(word) = Σ of its tokens' log-probabilities.
+    """Word scores of a scored text: log p(word) = Σ of its tokens' log-probabilities.
 
-    Words are what white space separates, whatever the tokeniser. A token belongs to the word in
-    which it ends; one that is white space alone (a character model's space, a subword model's that
-    begins with it) belongs to the word after it. The end of the sequence, where the convention
-    counts it, is an entry of its own with the word `</s>`, start and end at the text's length;
-    white space after the last word belongs to it, or to the last word where no end is counted. So
-    the entries of a text add up to its total, but for a term that belongs to no token.
+    Words are separated by white space, whatever the tokeniser. A token belongs to the word in which
+    it ends; one that is white space alone (a character model's space, a subword model's that begins
+    with it) belongs to the next word. The end of the sequence, where the convention counts it, is
+    an entry of its own with the word `</s>`, start and end at the text's length; white space after
+    the last word belongs to it, or to the last word where no end is counted. So the entries of a
+    text add up to its total, except for a term that belongs to no token.
     """
     if score.tokens and not score.per_token:
         raise UserError(
@@ -82,7 +82,7 @@ def word_scores(score: Score) -> list[WordScore]:
         _word(score.text[start:end], start, end, own)
         for (start, end), own in zip(spans, tokens, strict=True)
     ]
-    # What a cut left out has no score, so no entry either.
+    # Truncated text has no score, so no entry either.
     last = max((place for place, own in enumerate(tokens) if own), default=-1)
     length = len(score.text)
     return entries[: last + 1] + ([_word(END, length, length, closing)] if closing else [])
@@ -102,18 +102,18 @@ def _word(word: str, start: int, end: int, tokens: list[TokenScore]) -> WordScor
 def write_surprisal_csv(
     scores: Iterable[Score], file: TextIO, *, model: str = "", raw: bool = False
 ) -> int:
-    """Surprisal by word as CSV, one row a word; gives back how many words were written.
+    """Write surprisal by word as CSV, one row per word; returns the number of words.
 
-    `model` is the name given here, `kind` that of the score: only an `exact` one is surprisal. Of
-    kind `pseudo`, -log p of a word given the words on both sides of it. `line` is the line that a
-    score has, or else its number, and `position` the word's, both from 1. `start` and `end` are
-    characters of that text, from 0, the end not included, so that text[start:end] is the word; a
-    file's lines lose the white space around them. `unknown` is 1 where the model knew the word only
-    as <unk>: its surprisal is then that of *any* unknown word. Spaces and `</s>` are treated as
-    `word_scores` says.
+    `model` is the name given here, `kind` that of the score: only an `exact` one is surprisal. For
+    kind `pseudo` it is -log p of a word given the words on both sides. `line` is the line of a
+    score, or else its number, and `position` the word's, both from 1. `start` and `end` are
+    character offsets into that text, from 0, end exclusive, so that text[start:end] is the word; a
+    file's lines are stripped of surrounding white space. `unknown` is 1 where the word is <unk> to
+    the model: its surprisal is then that of *any* unknown word. Spaces and `</s>` are treated as in
+    `word_scores`.
 
     Unless `raw`, a word that a spreadsheet would take for a formula (it begins with =, +, - or @)
-    has an apostrophe before it, and control characters are written as escapes.
+    is prefixed by an apostrophe, and control characters are escaped.
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

@@ -1,7 +1,7 @@
-"""Questions to word vectors: what is near a word, what completes an analogy, do they agree with us.
+"""Word vector queries: nearest neighbours, analogies and word similarity benchmarks.
 
-All by the cosine of two vectors. A word that is not there is an error that names the nearest
-spellings, or, in a list of pairs, is left out and counted.
+All use cosine similarity. An out-of-vocabulary word is an error that names the nearest spellings,
+or, in a list of pairs, is left out and counted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUERIES_PER_BATCH = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbour:
-    """A word and how near it is."""
+    """A neighbouring word and its cosine similarity."""
 
     word: str
     cosine: float
@@ -37,7 +37,7 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityCorrelation:
-    """How far cosines order pairs of words as somebody else does."""
+    """Word similarity: rank correlation of cosines with human judgements."""
 
     spearman: float
     """Rank correlation, 1 for the same order; ties have their mean rank."""
@@ -51,7 +51,7 @@ class SimilarityCorrelation:
 
 
 class WordVectors:
-    """Words and their vectors, (N, W); a word comes once."""
+    """Unique words and their vectors, (N, W)."""
 
     def __init__(self, words: Sequence[str], vectors: NDArray[np.floating[Any]]) -> None:
         assert len(words) == len(vectors) and vectors.ndim == 2, vectors.shape
@@ -64,12 +64,12 @@ class WordVectors:
 
     @cached_property
     def unit_vectors(self) -> NDArray[np.float32]:
-        """(N, W) vectors of length one; a vector of zeros stays."""
+        """Vectors (N, W) normalised to length one; zero vectors stay."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
         return self.vectors / np.maximum(lengths, np.float32(1e-30))
 
     def index_of(self, word: str) -> int:
-        """Where a word stands, or an error that names words that are spelt like it."""
+        """The index of a word, or an error that names similar spellings."""
         if word in self.index:
             return self.index[word]
         close = nearest_names(word, self.words)
@@ -77,27 +77,27 @@ class WordVectors:
         raise UserError(f"there is no vector for {word!r} among these {len(self)} words; {guess}")
 
     def cosine(self, first: str, second: str) -> float:
-        """The cosine of two words."""
+        """The cosine similarity of two words."""
         return float(
             self.unit_vectors[self.index_of(first)] @ self.unit_vectors[self.index_of(second)]
         )
 
     def nearest(self, word: str, count: int = 10) -> list[Neighbour]:
-        """The words nearest to one, best first, itself left out."""
+        """The nearest neighbours of a word, best first, itself excluded."""
         place = self.index_of(word)
         return self._best(self.unit_vectors[place][None], [[place]], count)[0]
 
     def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[Neighbour]:
-        """What is to `third` as `second` is to `first`: nearest to second - first + third.
+        """Analogy 3CosAdd (Mikolov et al. 2013): nearest to second - first + third.
 
-        By directions, the three words left out (3CosAdd, Mikolov et al. 2013).
+        On normalised vectors, the three words excluded.
         """
         return self.analogies([(first, second, third)], count)[0]
 
     def analogies(
         self, questions: Sequence[tuple[str, str, str]], count: int = 1
     ) -> list[list[Neighbour]]:
-        """Many at once, which costs one matrix product for some hundreds."""
+        """Answer many analogies, in batches of one matrix product each."""
         found: list[list[Neighbour]] = []
         for low in range(0, len(questions), QUERIES_PER_BATCH):
             part = questions[low : low + QUERIES_PER_BATCH]
@@ -140,10 +140,10 @@ class WordVectors:
 
 
 def word_vectors(system: System, tokenizer: Tokenizer) -> WordVectors:
-    """The word vectors of a system, without its symbols.
+    """The word vectors of a system, without its special tokens.
 
-    A system that has `Vectors` says which they are; of any other with one table of vectors for its
-    tokens it is that table, of several its first, which is the input's.
+    A system with `Vectors` says which they are; for any other it is its token embedding table, the
+    first (input) one of several.
     """
     if isinstance(system, Vectors):
         table = system.vectors()
@@ -163,10 +163,11 @@ def word_vectors(system: System, tokenizer: Tokenizer) -> WordVectors:
 
 
 def read_similarity_pairs(path: Path | str) -> list[SimilarityPair]:
-    """Pairs from a file with two words and a number a line, parted by tabs, commas or spaces.
+    """Read word similarity pairs: two words and a number per line, separated by tabs, commas or
+    spaces.
 
-    As WordSim-353, SimLex-999 and their like are given out; further columns, a heading and lines
-    that begin with # are passed over.
+    The format of WordSim-353, SimLex-999 and the like; further columns, a heading and lines that
+    begin with # are skipped.
     """
     pairs: list[SimilarityPair] = []
     try:

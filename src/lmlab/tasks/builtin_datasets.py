@@ -1,4 +1,4 @@
-"""Built-in sets of rows, one for each sort of task, made from WordNet and the capitals."""
+"""Built-in task datasets, one per kind of task, made from WordNet and country capitals."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lmlab.data.wordnet.synsets import PARTS_OF_SPEECH
 
 Row = dict[str, Any]
 DATASET_SIZES = {"train": 8000, "validation": 1000, "test": 1000}
-"""Rows of each split at most: minutes of training, and a percent of accuracy either way."""
+"""Maximum rows of each split: minutes of training, about ±1 % accuracy."""
 
 
 @cache
 def load_builtin_rows(name: str) -> tuple[str, dict[str, list[Row]]]:
-    """The task that a set is made for, and its rows by split."""
+    """The task of a built-in set, and its rows by split."""
     task, make = BUILTIN_DATASETS[name]
     return task, make()
 
 
 def gloss_part_of_speech() -> dict[str, list[Row]]:
-    """classify: is it a noun, a verb, an adjective or an adverb that this defines?"""
+    """classify: the part of speech (noun, verb, adjective, adverb) that a gloss defines."""
     return _by_synset(
         lambda synset, _: {
             "text": tokenize_gloss(synset.definition),
@@ -42,8 +42,8 @@ def gloss_part_of_speech() -> dict[str, list[Row]]:
 def gloss_hypernym() -> dict[str, list[Row]]:
     """pair: does the second gloss define a hypernym of what the first defines, or something else?
 
-    Half are true; the others get the hypernym of another synset of the same part of speech, so
-    that the second text alone tells nothing.
+    Half are true; the others get the hypernym of another synset of the same part of speech, so that
+    the second text alone is uninformative.
     """
     wordnet = load_wordnet()
 
@@ -80,7 +80,7 @@ def gloss_word() -> dict[str, list[Row]]:
 
 
 def capitals_mentions() -> dict[str, list[Row]]:
-    """tag: the countries and the capitals that a sentence names."""
+    """tag: the countries and capitals in a sentence."""
 
     def rows(countries: list[Country], generator: np.random.Generator) -> Iterator[Row]:
         templates = (
@@ -97,7 +97,7 @@ def capitals_mentions() -> dict[str, list[Row]]:
 
 
 def capitals_span() -> dict[str, list[Row]]:
-    """span: which words name the capital of the country that is asked for, among two of them?"""
+    """span: the capital of the country in the question, in a text about two of them."""
 
     def rows(countries: list[Country], generator: np.random.Generator) -> Iterator[Row]:
         for first, second in pairwise([*countries, countries[0]]):
@@ -114,11 +114,10 @@ def capitals_span() -> dict[str, list[Row]]:
 
 
 def capitals_long() -> dict[str, list[Row]]:
-    """span: the same among thirty of them, in a text longer than a small window; with `relevant`.
+    """span: the same in a text about thirty, longer than a small window; with `relevant`.
 
-    In every text each country is given the capital of another at random, so that nothing but the
-    text can tell. The countries of all splits are the same: whether a sentence is found again is
-    asked, not whether a name can be read that was never seen.
+    In every text each country gets a random capital, so that only the text has the answer. All
+    splits share the countries: this tests retrieval of a sentence, not unseen names.
     """
     generator = np.random.default_rng(0)
     countries = country_table()
@@ -151,7 +150,7 @@ BUILTIN_DATASETS: dict[str, tuple[str, Callable[[], dict[str, list[Row]]]]] = {
     "capitals-long": ("span", capitals_long),
     "gloss-word": ("generate", gloss_word),
 }
-"""The task that each set is made for, and what makes it."""
+"""The task of each set, and its constructor."""
 
 
 def _by_synset(
@@ -159,7 +158,7 @@ def _by_synset(
 ) -> dict[str, list[Row]]:
     """Rows of synsets in a random order, each once, in the splits of WordNet's glosses.
 
-    So what a run trained on `wordnet` is tested on is not what it was trained on.
+    So the test rows are not in the training data of a run trained on `wordnet`.
     """
     wordnet, generator = load_wordnet(), np.random.default_rng(0)
     names = list(wordnet)
@@ -170,7 +169,7 @@ def _by_synset(
         if len(splits[split]) == DATASET_SIZES[split]:
             continue
         row = make(wordnet[names[place]], generator)
-        # Synsets that differ in nothing but their words share a gloss: only the first is kept.
+        # Synsets may give equal rows: only the first is retained.
         if row is not None and (key := tuple(row.values())) not in seen:
             seen.add(key)
             splits[split].append(row)
@@ -180,9 +179,9 @@ def _by_synset(
 def _by_country(
     make: Callable[[list[Country], np.random.Generator], Iterator[Row]], *, rounds: int = 1
 ) -> dict[str, list[Row]]:
-    """Rows about countries, of which every fifth is in validation and every fifth in test alone.
+    """Rows about countries, a fifth of them in validation only and a fifth in test only.
 
-    A country that is tested was never trained on: it must be found by its place in the sentence.
+    Test countries are unseen in training: they must be recognised by their context.
     """
     generator = np.random.default_rng(0)
     parts = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}

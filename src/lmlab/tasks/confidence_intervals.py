@@ -1,4 +1,4 @@
-"""How sure the measures of a task are: 95 % intervals, and the majority class as a baseline."""
+"""Confidence intervals of task metrics: 95 %, Wilson or bootstrap; the majority baseline."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Z = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
 ROW_RESAMPLES = 1000
 MAX_RESAMPLED_ROWS = 1_000_000
-"""Rows measured over all resamples; of many rows there are fewer resamples."""
+"""Maximum rows over all bootstrap resamples; many rows get fewer resamples."""
 MIN_RESAMPLES = 200
 METRICS_WITHOUT_INTERVAL = ("majority", "bleu")
-"""A baseline, and a measure whose interval `lmlab evaluate` gives by sacreBLEU's own bootstrap."""
+"""A baseline, and a metric whose interval `lmlab evaluate` gives by sacreBLEU's own bootstrap."""
 
 IntervalBounds = tuple[float, float]
 MetricFunction = Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]]
@@ -27,11 +27,11 @@ MetricFunction = Callable[[Sequence[Any], Sequence[Any]], Mapping[str, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskMetrics:
-    """The measures of some answers."""
+    """The metrics of some answers."""
 
     metrics: Mapping[str, float]
     intervals: Mapping[str, IntervalBounds]
-    """95 % interval of a measure, by its name."""
+    """95 % confidence intervals, by metric."""
     warnings: tuple[str, ...]
     """Warnings for the user: the model is not better than the majority class."""
 
@@ -43,10 +43,10 @@ class TaskMetrics:
 def measure_answers(
     task: SequenceTask | type[SequenceTask], expected: Sequence[Any], found: Sequence[Any]
 ) -> TaskMetrics:
-    """A task's measures of answers, with their intervals over rows.
+    """A task's metrics of answers, with confidence intervals over rows.
 
-    Shares of rows have Wilson's interval, all others that of a bootstrap over rows: of the mean
-    where a measure is one, else of the measure itself.
+    Proportions of rows have Wilson's interval, all others a bootstrap interval over rows: of the
+    mean if a metric is one, else of the metric itself.
     """
     metrics = task.compute_metrics(expected, found)
     intervals = {
@@ -65,7 +65,7 @@ def measure_answers(
 def wilson_interval(right: int, total: int) -> IntervalBounds:
     """Wilson's (1927) score interval of a proportion, right / total.
 
-    (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n); from 0 to 1 where there is nothing.
+    (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n); from 0 to 1 if total is 0.
     """
     if not total:
         return 0.0, 1.0
@@ -79,7 +79,7 @@ def wilson_interval(right: int, total: int) -> IntervalBounds:
 def bootstrap_mean_intervals(
     task: SequenceTask | type[SequenceTask], expected: Sequence[Any], found: Sequence[Any]
 ) -> dict[str, IntervalBounds]:
-    """`bootstrap_intervals` of metrics that are means over rows, each row measured once."""
+    """`bootstrap_intervals` of metrics that are means over rows, each row evaluated once."""
     if not task.mean_metrics or not expected:
         return {}
     rows = [task.compute_metrics([a], [b]) for a, b in zip(expected, found, strict=True)]
@@ -99,7 +99,7 @@ def bootstrap_intervals(
     *,
     seed: int = 0,
 ) -> dict[str, IntervalBounds]:
-    """The middle 95 % of measures over rows that are drawn with replacement, by name."""
+    """Percentile bootstrap: the middle 95 % of metrics over rows resampled with replacement."""
     count = len(expected)
     if not names or not count:
         return {}
@@ -117,7 +117,7 @@ def bootstrap_intervals(
 def majority_warnings(
     metrics: Mapping[str, float], intervals: Mapping[str, IntervalBounds]
 ) -> tuple[str, ...]:
-    """A sentence where the accuracy is below, or not clearly above, that of the majority class."""
+    """A warning if the accuracy is below, or not clearly above, that of the majority class."""
     if "accuracy" not in metrics or "majority" not in metrics:
         return ()
     accuracy, majority = metrics["accuracy"], metrics["majority"]

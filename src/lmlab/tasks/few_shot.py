@@ -1,4 +1,4 @@
-"""Few-shot prompting: a task shown by examples in the text itself, nothing trained."""
+"""Few-shot prompting (in-context learning): examples in the prompt, no training."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from lmlab.tasks.task import Row, Task
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotResult:
-    """How well a model did a task that it was shown."""
+    """Metrics of a model prompted with examples of a task."""
 
     task: str
     shots: int
     rows: int
     metrics: Mapping[str, float]
     example: str
-    """One prompt, as the model read it."""
+    """One prompt, as given to the model."""
     answers: tuple[str, ...]
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % intervals of the measures, over the rows that were asked."""
+    """95 % confidence intervals of the metrics, over the evaluated rows."""
     warnings: tuple[str, ...] = ()
-    """Sentences for the user: the accuracy is not better than that of the majority class."""
+    """Warnings for the user: the accuracy is not better than that of the majority class."""
     note: str | None = None
-    """A sentence for the user, where not all examples were seen."""
+    """A note for the user if some examples exceed the window."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -43,22 +43,22 @@ class FewShotResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptFormat:
-    """How examples become a text: `question SIGN answer SEPARATOR question SIGN answer …`."""
+    """Prompt format: `question SIGN answer SEPARATOR question SIGN answer …`."""
 
     sign: str = " : "
     separator: str = " . "
 
     def text(self, task: type[SequenceTask], row: Row) -> str:
-        """What stands before the answer."""
+        """The part of an example before the answer."""
         shown = [str(row[name]) for name in task.input_fields()]
         return " / ".join(shown) + self.sign
 
     def examples(self, task: type[SequenceTask], shown: Sequence[Row]) -> list[str]:
-        """Rows with their answers, each as it stands in a prompt."""
+        """Rows with their answers, formatted for a prompt."""
         return [self.text(task, each) + task.expected(each) + self.separator for each in shown]
 
     def prompt(self, task: type[SequenceTask], shown: Sequence[Row], row: Row) -> str:
-        """The shown rows with their answers, then the row without."""
+        """The example rows with their answers, then the row without."""
         return "".join(self.examples(task, shown)) + self.text(task, row)
 
 
@@ -72,10 +72,11 @@ def predict_few_shot(
     style: PromptFormat | None = None,
     seed: int = 0,
 ) -> FewShotResult:
-    """Answer each row by the likeliest of the answers seen, after `shots` examples drawn anew.
+    """Few-shot prediction: the most probable candidate answer after `shots` examples per row.
 
-    The answer is argmax over candidates of log p(answer | prompt); for generation too the
-    candidates are the answers of the training rows (Brown et al. 2020 for choices).
+    The answer is the argmax over candidates of log p(answer | prompt); the candidates are the
+    answers of the training rows, for generation too (Brown et al. 2020). Examples are resampled per
+    row.
     """
     require(scorer.system, Step, "few-shot prompting")
     if not (task.can_prompt and issubclass(task, SequenceTask)):
@@ -118,11 +119,11 @@ def predict_few_shot(
 
 
 def _seen(scorer: Scorer, examples: Sequence[str], text: str) -> int:
-    """How many examples of a prompt, the last ones, a window holds beside the rest of the text."""
+    """How many examples of a prompt, the last ones, fit into the window with the text."""
     if scorer.window is None:
         return len(examples)
     _, spans = scorer.tokenizer.encode_with_offsets(text)
-    # The start symbol stands in the window too.
+    # The start token takes a position too.
     beyond = len(spans) + 1 - scorer.window
     first = spans[beyond][0] if 0 < beyond < len(spans) else 0
     begins = accumulate((len(each) for each in examples[:-1]), initial=0)

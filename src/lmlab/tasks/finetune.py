@@ -55,17 +55,17 @@ def finetune(
 ) -> FinetuneResult:
     """Fine-tune the trained `run` on the rows of `data`, into the folder `out`.
 
-    A `run` that was fine-tuned itself is the start without its head.
+    A fine-tuned `run` is used without its head.
 
-    `frozen` trains the head alone (feature transfer), else all parameters are trained. `examples`
+    `frozen` trains the head alone (feature extraction), else all parameters are trained. `examples`
     limits the rows of the training split. `data` is a file of JSON lines, a folder with one for
-    each split, or a built-in set; a task's `fields` are those of a row. `resume` continues a
-    fine-tuning that was stopped.
+    each split, or a built-in set; a task's `fields` are those of a row. `resume` continues an
+    interrupted fine-tuning.
 
     `long` is the strategy for texts beyond the window: head, tail, head-tail, windows, pooling or
-    memrecall (CogLTX); by default memrecall if the model is built for it, else truncation.
-    `judge` is the supervision of MemRecall's judge, labels (`relevant` of the rows, the default
-    where they have it) or interventions.
+    memrecall (CogLTX); by default memrecall if the model is built for it, else truncation. `judge`
+    is the supervision of MemRecall's judge, labels (`relevant` of the rows, the default if present)
+    or interventions.
     """
     check_seed(seed)
     kind, folder = find_task(task), RunFolder(Path(out))

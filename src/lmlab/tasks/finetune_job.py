@@ -35,7 +35,7 @@ class FinetuneResult:
     truncated: int
     """Rows whose text was truncated."""
     dropped: int
-    """Rows left out because their answer was truncated."""
+    """Rows dropped because their answer was truncated."""
     metrics: Mapping[str, float]
     """On the test split, or else the validation split."""
     split: str
@@ -56,16 +56,16 @@ class FinetuneResult:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneJob:
-    """What a fine-tuning is given beside the model and the rows."""
+    """The inputs of a fine-tuning besides the model and the rows."""
 
     folder: RunFolder
     config: TrainingConfig
     settings: Mapping[str, Any]
-    """Those of the task, unparsed."""
+    """Settings of the task, unparsed."""
     data: str
     run: str
     split_seed: int
-    """By which the rows were split."""
+    """The seed by which the rows were split."""
     report: ReadingReport
     errors: str = "strict"
     frozen: bool = False
@@ -85,7 +85,7 @@ class FinetuneJob:
             "frozen": self.frozen,
             "data": self.data,
             "run": self.run,
-            # As JSON gives it back, so that a resumed run compares equal.
+            # Round-tripped through JSON, so that a resumed run compares equal.
             **json.loads(json.dumps(details)),
         }
         return {

@@ -68,7 +68,7 @@ class ValidationRowsBleu:
     def __init__(self, reading: InputPipeline[Any, Any], prepared: EncodedSplit) -> None:
         self.reading, self.prepared = reading, prepared
         self.expected = [reading.task.expected(row) for row in prepared.rows]
-        make_metric("bleu")  # raises here where sacreBLEU is missing
+        make_metric("bleu")  # raises here if sacreBLEU is missing
 
     def __call__(self, system: System) -> float:
         answers = [each.answer for each in self.reading.answer(system, self.prepared)]
@@ -78,7 +78,7 @@ class ValidationRowsBleu:
 def selection_metric(
     config: TrainingConfig, reading: InputPipeline[Any, Any], prepared: Mapping[str, EncodedSplit]
 ) -> ValidationRowsBleu | None:
-    """The metric that selects the best weights, where it is not the loss."""
+    """The metric that selects the best weights, if it is not the loss."""
     if config.select_by == "loss":
         return None
     return ValidationRowsBleu(reading, prepared["validation"])

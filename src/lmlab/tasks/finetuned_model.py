@@ -59,24 +59,24 @@ class FinetunedModel(ABC):
 
     @abstractmethod
     def predict_with_details(self, rows: Sequence[Row]) -> Sequence[TaskAnswer]:
-        """The answer to each row with what it was found in."""
+        """The answer to each row with its evidence."""
 
     @abstractmethod
     def check(self, rows: Sequence[Row]) -> None:
         """A UserError for a row that lacks a field needed for its prediction."""
 
     def metrics(self, rows: Sequence[Row], answers: Sequence[Any]) -> TaskMetrics | None:
-        """The metrics of bare answers; None where the rows do not have the right ones."""
+        """The metrics of bare answers; None if the rows lack the right ones."""
         return None
 
     def questions_cut(self, rows: Sequence[Row]) -> int:
-        """How many questions of the rows are truncated."""
+        """The number of truncated questions."""
         return 0
 
     def ask_stream(
         self, chunks: Iterable[Sequence[str]], **options: Any
     ) -> Iterator[AnsweredQuestion]:
-        """Answers to questions that come in chunks, in their order."""
+        """Answers to questions that arrive in chunks, in input order."""
         raise UserError(
             f"{self.path} was fine-tuned to {self.task.name}, which answers rows and not "
             "questions; use lmlab predict."

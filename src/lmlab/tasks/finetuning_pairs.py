@@ -1,4 +1,4 @@
-"""Parallel corpora that runs were fine-tuned on, with the splits of that time."""
+"""Parallel corpora that runs were fine-tuned on, with their original splits."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def evaluation_corpus(
 ) -> Corpus:
     """The corpus that translators are evaluated on: `data`, or what all of them were trained on.
 
-    That is what a run was fine-tuned on, and of the others what they were `trained_on`. A corpus
-    is split as it was then, or its test split would hold what a model has seen.
+    That is a run's fine-tuning corpus, for other runs what they were `trained_on`. The original
+    split is reproduced, or the test split would contain training data.
     """
     tuned = [model for model in models if _tuned_on(model.config, data)]
     if not tuned:
@@ -41,7 +41,7 @@ def evaluation_corpus(
 
 
 def _tuned_on(config: Mapping[str, Any], data: str | None) -> bool:
-    """Whether a run was fine-tuned to generate, on that data or on any."""
+    """Whether a run was fine-tuned for generation, on that data or on any."""
     task = config.get("task")
     return task is not None and not task.get("head", True) and data in (None, task["data"])
 

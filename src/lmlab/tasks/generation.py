@@ -56,7 +56,7 @@ class Generation(SingleStageTask):
         self.conditional = conditional
         """Whether the model takes the source as its condition."""
         self.source_tokenizer = source_tokenizer
-        """The tokenizer of sources, where it is another one."""
+        """The tokenizer of sources, if it differs."""
 
     @classmethod
     def from_rows(cls, rows: Sequence[Row], model: TrainedModel) -> Self:
@@ -75,7 +75,7 @@ class Generation(SingleStageTask):
     def encode(
         self, row: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int
     ) -> EncodedExample:
-        """Labels hold one number: the length of the prefix that is given."""
+        """Labels hold one number: the length of the given prefix."""
         start, end = special_tokens_of(vocabulary)
         source = (self.source_tokenizer or tokenizer).encode(str(row["source"]))
         target = [*tokenizer.encode(str(row["target"])), *end] if "target" in row else []
@@ -141,7 +141,7 @@ def generate_texts(
 
 
 def _source_groups(system: FinetunedGenerator, lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Groups of sources of similar length; of equal length where they are prefixes."""
+    """Groups of sources of similar length; of equal length if they are prefixes."""
     if system.conditional:
         yield from group_by_length(lengths, TOKENS_PER_BATCH)
         return

@@ -41,15 +41,15 @@ class LongTextConfig(MemRecallConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptBlock:
-    """A block of a text that MemRecall kept in the working memory."""
+    """A block of a text that MemRecall retained in the working memory."""
 
     start: int
     end: int
     text: str
     score: float
-    """The judge's, from 0 to 1."""
+    """The judge's relevance score, from 0 to 1."""
     query_span: tuple[int, int] | None = None
-    """For tagging: characters [start, end) of the block that it was kept for."""
+    """For tagging: characters [start, end) of the query block that it was retained for."""
 
     def as_dict(self) -> dict[str, Any]:
         fields = {"start": self.start, "end": self.end, "text": self.text, "score": self.score}
@@ -61,9 +61,9 @@ class SequenceAnswer(TaskAnswer):
     """The answer to a row of a sequence task."""
 
     kept: tuple[KeptBlock, ...] | None = None
-    """The blocks that it was found in; None where the text was not split into blocks."""
+    """The retained blocks; None if the text was not split into blocks."""
     seen: tuple[tuple[int, int], ...] = ()
-    """Characters [start, end) of the text that the model read."""
+    """Characters [start, end) of the text that the model encoded."""
 
     def details(self) -> list[str]:
         return [f"{block.score:.2f}  {block.text}" for block in self.kept or ()]
@@ -81,7 +81,7 @@ class EncodedSplit:
     encoded: list[EncodedExample]
     dropped: int
     row_of_input: list[int] = field(default_factory=list)
-    """The row of each encoded example, where a row has several."""
+    """The row of each encoded example, if a row has several."""
     truncated: int = 0
     """Rows whose texts are truncated."""
 
@@ -96,7 +96,7 @@ class InputPipeline(Generic[SystemT, SplitT]):
 
     name: ClassVar[str] = ""
     description: ClassVar[str] = ""
-    """What is read of a long text, in a few words."""
+    """The part of a long text that is encoded, in a few words."""
     task: SequenceTask
     tokenizer: Tokenizer
     vocabulary: Vocabulary
@@ -104,10 +104,10 @@ class InputPipeline(Generic[SystemT, SplitT]):
     """The maximum length in tokens, <s> included."""
     settings: LongTextConfig = LongTextConfig()
     relevance_supervision: str | None = None
-    """The supervision of MemRecall's judge, where there is one: labels or interventions."""
+    """Supervision of MemRecall's judge, if there is one: labels or interventions."""
 
     def as_config(self) -> dict[str, Any]:
-        """What config.json records of the strategy; nothing where there is none."""
+        """What config.json records of the strategy; empty if there is none."""
         if not self.name:
             return {}
         settings = asdict(self.settings)
@@ -157,7 +157,7 @@ class InputPipeline(Generic[SystemT, SplitT]):
         return text_as_block(self.task.text(row), self.tokenizer)
 
     def query(self, row: Row) -> TextBlock | None:
-        """The question, truncated to half of the maximum length; None where there is none."""
+        """The question, truncated to half of the maximum length; None if there is none."""
         question = self.task.question(row)
         if question is None:
             return None
@@ -173,7 +173,7 @@ class InputPipeline(Generic[SystemT, SplitT]):
         return self.max_length // 2
 
     def count_truncated_questions(self, rows: Sequence[Row]) -> int:
-        """Rows whose questions this strategy truncates; without one see `EncodedSplit.cut`."""
+        """Rows whose questions this strategy truncates; else see `EncodedSplit.truncated`."""
         if not self.name:
             return 0
         questions = [question for row in rows if (question := self.task.question(row)) is not None]
@@ -187,7 +187,7 @@ class InputPipeline(Generic[SystemT, SplitT]):
 
 
 def spans_read(encoded: Sequence[EncodedExample]) -> tuple[tuple[int, int], ...]:
-    """Characters [start, end) of the text that were read, adjacent tokens joined."""
+    """Characters [start, end) of the text that were encoded, adjacent tokens joined."""
     spans = sorted({span for read in encoded for span in read.spans if span[0] < span[1]})
     joined: list[tuple[int, int]] = []
     for low, high in spans:
@@ -256,7 +256,7 @@ class _Pad:
 
 
 def window_too_small_error(longest: int, block: int) -> UserError:
-    """The error where a block, a question and the special tokens exceed the window."""
+    """The error if a block, a question and the special tokens exceed the window."""
     return UserError(
         f"a block of {block} tokens does not fit with a question into the window of {longest} "
         "tokens; try a smaller --set block=N, or train with longer texts."

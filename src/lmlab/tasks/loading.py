@@ -23,7 +23,7 @@ from lmlab.training.run_folder import (
 def load_task(path: Path | str) -> FinetunedModel:
     """The fine-tuned model of a run's folder, whatever its task.
 
-    `predict(rows)` gives bare answers, `predict_with_details(rows)` what each was found in.
+    `predict(rows)` gives bare answers, `predict_with_details(rows)` their evidence too.
     """
     run = RunFolder(Path(path))
     config = run.read_config()
@@ -37,23 +37,23 @@ def load_task(path: Path | str) -> FinetunedModel:
 
 
 def is_task_run(path: Path | str) -> bool:
-    """Whether a run was fine-tuned with a task head, so that it is no language model any more."""
+    """Whether a run was fine-tuned with a task head, so that it is no longer a language model."""
     return bool(RunFolder(Path(path)).read_config().get("task", {}).get("head"))
 
 
 def load_pretrained(path: Path | str) -> TrainedModel:
-    """The model of a run that a fine-tuning starts from; of a fine-tuned one, without its head.
+    """The base model of a further fine-tuning; of a fine-tuned run, without its head.
 
-    So a task is learnt in stages: from short texts before long ones, from many rows of others
-    before a few of one's own. The head is dropped, as the next task may have another; so are
-    MemRecall's judge and CogQA's graph network.
+    For training in stages: short texts before long ones, large general data before a small specific
+    set. The head is dropped, as the next task may have another; so are MemRecall's judge and
+    CogQA's graph network.
     """
     run = RunFolder(Path(path))
     if not is_task_run(path):
         return load_run(path)
     config = run.read_config()
     finetuned = load_task(path)
-    # Built anew, since a frozen fine-tuning has switched off the gradients of its parameters.
+    # Rebuilt, since a frozen fine-tuning has disabled the gradients of its parameters.
     memories = load_external_memory(config, run.memory)
     system = build_from_config(config, finetuned.base.vocabulary, memories)
     if memories.given():

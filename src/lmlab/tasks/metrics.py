@@ -1,4 +1,4 @@
-"""How right the answers to a task are."""
+"""Task metrics: accuracy, macro F1, entity F1, token F1, ROUGE, BLEU."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from lmlab.scoring.translation_metrics import make_metric
 
 
 def accuracy(expected: Sequence[object], found: Sequence[object]) -> float:
-    """The share of answers that are the expected ones."""
+    """The proportion of answers equal to the expected ones."""
     assert len(expected) == len(found), (len(expected), len(found))
     return sum(a == b for a, b in zip(expected, found, strict=True)) / max(len(expected), 1)
 
 
+def exact_match(expected: Sequence[str], found: Sequence[str]) -> float:
+    """Share of answers that equal the expected text, but for whitespace around it."""
+    return accuracy([each.strip() for each in expected], [each.strip() for each in found])
+
+
 def macro_f1(expected: Sequence[str], found: Sequence[str]) -> float:
-    """The mean over the labels that are expected somewhere of 2PR / (P + R)."""
+    """Macro F1: the mean of 2PR / (P + R) over the labels that are expected somewhere."""
     scores = []
     for label in sorted(set(expected)):
         hits = sum(a == b == label for a, b in zip(expected, found, strict=True))
@@ -26,13 +31,13 @@ def macro_f1(expected: Sequence[str], found: Sequence[str]) -> float:
 
 
 def majority_accuracy(expected: Sequence[object]) -> float:
-    """The accuracy of always giving the most frequent answer of the split itself: a ceiling for
-    guessing without reading."""
+    """Majority baseline: the accuracy of the split's own most frequent answer, an upper bound for
+    guessing without the input."""
     return max(Counter(expected).values(), default=0) / max(len(expected), 1)
 
 
 def tagged_entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """(first, last + 1, kind) of each mention that B- and I- tags mark; a lone I- begins one."""
+    """(first, last + 1, kind) of each entity marked by B- and I- tags; a lone I- begins one."""
     found: set[tuple[int, int, str]] = set()
     begun, kind = 0, ""
     for place, tag in enumerate([*tags, "O"]):
@@ -46,12 +51,12 @@ def tagged_entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
 
 
 def f1(hits: int, told: int, wanted: int) -> float:
-    """2 · hits / (told + wanted), and 1 where nothing was wanted and nothing told."""
+    """F1 = 2 · hits / (told + wanted), `told` predicted, `wanted` expected; 1 if both are 0."""
     return 2 * hits / (told + wanted) if told + wanted else 1.0
 
 
 def entity_f1(expected: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> float:
-    """F1 over the mentions of all sequences: right where ends and kind are (CoNLL)."""
+    """Entity F1 over all sequences: correct if boundaries and kind are (CoNLL)."""
     hits = told = wanted = 0
     for gold, answer in zip(expected, found, strict=True):
         right, given = tagged_entities(gold), tagged_entities(answer)
@@ -60,38 +65,38 @@ def entity_f1(expected: Sequence[Sequence[str]], found: Sequence[Sequence[str]])
 
 
 def token_f1(expected: str, found: str) -> float:
-    """F1 of the words of two texts as bags (SQuAD)."""
+    """Token F1 of the words of two texts as bags (SQuAD)."""
     right, given = Counter(metric_words(expected)), Counter(metric_words(found))
     return f1(sum((right & given).values()), sum(given.values()), sum(right.values()))
 
 
 def metric_words(text: str) -> list[str]:
-    """Lower-case words; characters where there are no spaces between them (Chinese)."""
+    """Lower-case words; characters if there are no spaces between them (Chinese)."""
     parts = text.lower().split()
     return list(parts[0]) if len(parts) == 1 and not parts[0].isascii() else parts
 
 
 def rouge_n(expected: str, found: str, n: int = 1) -> float:
-    """F1 of n-grams, each counted as often as both have it (Lin 2004); 0 where neither has any."""
+    """ROUGE-N: F1 of n-grams with clipped counts (Lin 2004); 0 if neither text has any."""
     right, given = (Counter(_grams(metric_words(text), n)) for text in (expected, found))
     if not right and not given:
-        return 0.0  # A word has no pairs of words: nothing was got right.
+        return 0.0  # A single word has no bigrams: nothing is correct.
     return f1(sum((right & given).values()), sum(given.values()), sum(right.values()))
 
 
 def rouge_l(expected: str, found: str) -> float:
-    """F1 of the longest common subsequence of words (Lin 2004)."""
+    """ROUGE-L: F1 of the longest common subsequence of words (Lin 2004)."""
     right, given = metric_words(expected), metric_words(found)
     return f1(_longest_common(right, given), len(given), len(right))
 
 
 def has_bleu(expected: Sequence[str]) -> bool:
-    """Whether BLEU says anything: it counts sequences of four words, and sacreBLEU does it."""
+    """Whether BLEU applies: it needs texts of four words or more, and sacreBLEU."""
     return find_spec("sacrebleu") is not None and any(len(text.split()) > 3 for text in expected)
 
 
 def bleu(expected: Sequence[str], found: Sequence[str]) -> float:
-    """sacreBLEU's, from 0 to 100, of texts whose words stand between spaces."""
+    """Corpus BLEU of sacreBLEU, from 0 to 100, of texts with space-separated words."""
     return float(make_metric("bleu").corpus_score(list(found), [list(expected)]).score)
 
 

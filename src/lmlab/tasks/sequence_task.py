@@ -25,7 +25,7 @@ TOKENS_PER_BATCH = 8192
 
 
 class SequenceTask(Task):
-    """A task of which a row is one sequence, or several windows or blocks of a long one."""
+    """A task whose row is one sequence, or several windows or blocks of a long one."""
 
     proportion_metrics: ClassVar[tuple[str, ...]] = ()
     """Metrics that are proportions of independent rows …"""
@@ -42,7 +42,7 @@ class SequenceTask(Task):
 
     @classmethod
     def question(cls, row: Mapping[str, Any]) -> str | None:
-        """The question about the text, where a row has one."""
+        """The question about the text, if a row has one."""
         return str(row["question"]) if "question" in row else None
 
     @abstractmethod
@@ -52,9 +52,9 @@ class SequenceTask(Task):
         """The row as at most `longest` tokens."""
 
     def with_labels(self, row: Mapping[str, Any], read: EncodedExample) -> EncodedExample:
-        """An encoded text with the labels of its row, where the row has them.
+        """An encoded text with the labels of its row, if the row has them.
 
-        AnswerTruncated where the answer is not in it.
+        Raises AnswerTruncated if the answer is not in it.
         """
         raise TypeError(f"{type(self).__name__} does not read long texts")
 
@@ -115,7 +115,7 @@ class SequenceTask(Task):
     # ----- long texts
 
     def answer_spans(self, row: Row) -> list[tuple[int, int]]:
-        """Characters [start, end) of the text that hold the answer, where they are known."""
+        """Characters [start, end) of the text that hold the answer, if known."""
         return []
 
     def block_queries(self, query: TextBlock, blocks: Sequence[TextBlock]) -> list[BlockQuery]:
@@ -123,13 +123,13 @@ class SequenceTask(Task):
         return [BlockQuery(query=query, blocks=tuple(blocks))]
 
     def merge_block_answers(self, row: Row, answers: Sequence[tuple[Any, EncodedExample]]) -> Any:
-        """The answer to a row, of the answer to each of its queries and what that was read in."""
+        """Merge the answers to a row's queries, each with the example it was predicted from."""
         return answers[0][0]
 
     def merge_window_scores(
         self, row: Row, windows: Sequence[EncodedExample], scores: Sequence[Tensor]
     ) -> Any:
-        """The answer to a row, of the head's scores for each window of its text."""
+        """Merge the head's scores for each window of a row's text into one answer."""
         raise TypeError(f"{type(self).__name__} does not read long texts")
 
 

@@ -37,7 +37,7 @@ from lmlab.training.config import apply_settings
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
 
 OPTIONAL_FIELDS = ("question",)
-"""Fields that are used where a row has them."""
+"""Fields that are used if a row has them."""
 
 
 class SingleStageTask(SequenceTask):

@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.tasks.metrics import token_f1
+from lmlab.tasks.metrics import exact_match, token_f1
 from lmlab.tasks.single_stage import SingleStageTask
 from lmlab.tasks.task import (
     NO_ANSWER_POSITION,
@@ -107,7 +107,7 @@ class SpanExtraction(SingleStageTask):
         pairs = list(zip(expected, answers, strict=True))
         count = max(len(pairs), 1)
         return {
-            "exact_match": sum(a.strip() == b.strip() for a, b in pairs) / count,
+            "exact_match": exact_match(expected, answers),
             "f1": sum(token_f1(a, b) for a, b in pairs) / count,
         }
 

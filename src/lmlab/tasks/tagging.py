@@ -20,7 +20,7 @@ from lmlab.tasks.single_stage import SingleStageTask
 from lmlab.tasks.task import EncodedExample, Row, encode_texts
 
 OUTSIDE_TAG = "O"
-"""The tag of words outside of mentions, and of words that were truncated."""
+"""The tag of words outside of entities, and of truncated words."""
 
 
 class Tagging(SingleStageTask):
@@ -130,7 +130,7 @@ class Tagging(SingleStageTask):
 
 
 def first_tokens(words: Sequence[str], read: EncodedExample) -> list[int | None]:
-    """The position of each word's first token; None where the text was truncated before it."""
+    """The position of each word's first token; None if the text was truncated before it."""
     begins = [end - len(word) for end, word in zip(_ends(words), words, strict=True)]
     positions: dict[int, int] = {}
     word = 0

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 Splits = dict[str, list[Row]]
 
 ANSWER_FIELDS = ("label", "tags", "answer", "target")
-"""The fields of a row that hold what is to be predicted."""
+"""The fields of a row that hold what is predicted."""
 NO_ANSWER_POSITION = 0
 """The position that a window without the answer points at: <s>."""
 FINETUNE_OPTIONS = frozenset({"frozen", "long", "judge"})
@@ -50,7 +50,7 @@ class EncodedExample:
     """Characters [start, end) of the text of each token; (0, 0) for other tokens."""
     condition: list[int] | None = None
     given: list[int] = field(default_factory=list)
-    """For generation: `<s> … </s>` of the source, as the generator is given it."""
+    """For generation: `<s> … </s>` of the source, the generator's input."""
     truncated: bool = False
     """Whether the text was truncated."""
 
@@ -64,15 +64,15 @@ class Task(ABC):
     lists: ClassVar[tuple[str, ...]] = ()
     """The fields that are lists of strings."""
     text_field: ClassVar[str | None] = None
-    """The field of a row that is given as one bare text; None where a row has several."""
+    """The field of a row that is given as one bare text; None if a row has several."""
     settings_type: ClassVar[type[Any]]
     """The dataclass of the task's own settings."""
     options: ClassVar[frozenset[str]] = FINETUNE_OPTIONS
     """The options of a fine-tuning that apply."""
     has_head: ClassVar[bool] = True
-    """Whether a head replaces the output layer, so that the run is no language model any more."""
+    """Whether a head replaces the output layer, so that the run is no longer a language model."""
     reads_pairs: ClassVar[bool] = False
-    """Whether its rows are pairs of a source and a target, as those of a parallel corpus."""
+    """Whether its rows are pairs of a source and a target, as in a parallel corpus."""
     can_prompt: ClassVar[bool] = False
     """Whether few-shot prompting applies: an answer is one text."""
 
@@ -139,7 +139,7 @@ class Task(ABC):
         """The fine-tuned model of a run whose config.json is given."""
 
     def label_index(self, label: str) -> int:
-        """The index of a label; one that the training rows lack is a UserError."""
+        """The index of a label; a UserError if the training rows lack it."""
         if label not in self.labels:
             raise UserError(
                 f"the label {label!r} does not come in the training rows, which have "
@@ -165,7 +165,7 @@ def encode_texts(
 ) -> EncodedExample:
     """`<s> first </s> second </s>`, without labels; spans are those of the last text.
 
-    Where they are too long, the longest text is truncated at its end.
+    If they are too long, the longest text is truncated at its end.
     """
     start, end = special_tokens_of(vocabulary)
     coded = [tokenizer.encode_with_offsets(text) for text in texts]
@@ -180,7 +180,7 @@ def encode_texts(
     while (excess := sum(map(len, ids)) - room) > 0:
         longest_text = max(range(len(ids)), key=lambda i: len(ids[i]))
         others = sorted(map(len, ids))
-        # Down to the next longest at once, then one by one from all that are as long.
+        # Down to the second longest at once, then one by one from all of that length.
         step = min(excess, max(1, others[-1] - (others[-2] if len(others) > 1 else 0)))
         del ids[longest_text][-step:], spans[longest_text][-step:]
     tokens, offsets = list(start), [(0, 0)] * len(start)

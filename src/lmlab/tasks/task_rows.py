@@ -1,4 +1,4 @@
-"""Rows of a task: JSON lines out of a file or a folder of splits, or a built-in set."""
+"""Rows of a task: JSON lines from a file or a folder of splits, or a built-in set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lmlab.tasks.long_context.relevance_labels import check_relevant
 from lmlab.tasks.task import Row, Splits, Task
 
 SPLIT_FILES = {"train": ("train",), "validation": ("val", "dev"), "test": ("test",)}
-"""How the files of a folder begin."""
+"""Prefixes of the file names of each split in a folder."""
 
 
 class RowFormat(Protocol):
@@ -59,11 +59,10 @@ def read_splits(
 ) -> Splits:
     """Rows by split: of a built-in set, of a folder with files for each split, or of one file.
 
-    One file is divided as a corpus is, 90/5/5 by the seed, so that its test rows are nowhere else
-    trained on. `babi-long:FOLDER/qa2` is bAbI's second task among distracting sentences, made of
-    the files of that folder. Where a text is written for another, a corpus of pairs will do too:
-    `multi30k-de-en:FOLDER`, `parallel:de-en:FOLDER`, `pairs.tsv`. What reading the training split
-    met is counted in `report`.
+    One file is split like a corpus, 90/5/5 by the seed, so that its test rows are never trained on.
+    `babi-long:FOLDER/qa2` is bAbI's second task among distractors, made from the files of that
+    folder. Generation also takes parallel corpora: `multi30k-de-en:FOLDER`,
+    `parallel:de-en:FOLDER`, `pairs.tsv`. `report` counts problems of the training split.
     """
     report = ReadingReport() if report is None else report
     if str(data).startswith(BABI_LONG):
@@ -86,17 +85,17 @@ def read_splits(
 
 
 def split_seed(config: Mapping[str, Any], data: str | Path) -> int:
-    """What decides how rows are divided: as where the run was trained on them, else 0.
+    """The seed of the row split: that of the run's own training on them, else 0.
 
-    Never the seed of a fine-tuning: those of several seeds compare, and what one of them is judged
-    on is what `lmlab evaluate` and `lmlab train` hold out.
+    Never the fine-tuning seed: runs of several seeds are comparable, and their test rows are those
+    that `lmlab evaluate` and `lmlab train` hold out.
     """
     trained_on = config["corpus"]
     return int(trained_on["seed"]) if trained_on["spec"] == str(data) else 0
 
 
 def is_corpus(data: str) -> bool:
-    """Whether it is written as a corpus and not as rows are."""
+    """Whether the name is that of a corpus rather than of rows."""
     head, colon, _ = data.partition(":")
     return data.endswith(".tsv") or head in CORPUS_PROTOCOLS or bool(colon and head == "parallel")
 
@@ -119,8 +118,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """The rows of a file of JSON lines, each checked.
 
-    Skipped and counted are those that a corpus skips (an empty text or side; what is no JSON, if
-    errors are not strict): else a file would be divided otherwise as rows than as a corpus.
+    Rows that a corpus would skip (an empty text or side; malformed JSON, unless errors are strict)
+    are skipped and counted, so that a file splits alike as rows and as a corpus.
     """
     report = ReadingReport() if report is None else report
     for number, line in held_lines(path, report, check_errors(errors)):
@@ -147,7 +146,7 @@ def read_rows(
 
 
 def split_rows_by_seed(rows: list[Row], seed: int) -> Splits:
-    """One list as three splits, as the examples of a corpus in one file are divided."""
+    """Split one list into three, as the examples of a single-file corpus are."""
     if len(rows) < SPLIT_BLOCK:
         raise UserError(
             f"{len(rows)} rows are too few for a validation and a test split; give at least "
@@ -174,7 +173,7 @@ def _read_folder(folder: Path, task: RowFormat, errors: str, report: ReadingRepo
 def count_unknown_words(
     rows: Iterable[Mapping[str, Any]], task: Task, tokenizer: Any
 ) -> UnknownWords:
-    """Count the unknown words of the input fields of rows, by the tokenizer that reads them."""
+    """Count the unknown words of the input fields of rows, by the tokenizer that encodes them."""
     counter = UnknownWords(getattr(task, "source_tokenizer", None) or tokenizer)
     names = [*task.input_fields(), "question"]
     for row in rows:

@@ -1,8 +1,8 @@
-"""Base runs: a trained system that another one is built on, `--base RUN` or `--encoder RUN`.
+"""Base models: a trained system that another is built on, `--base RUN` or `--encoder RUN`.
 
-What is built on a base uses it as it is; what begins with an encoder trains it further. The weights
-are saved with the new system, and the description of the old one in config.json; so the new run
-needs the old one's folder no more once it has a checkpoint.
+A base is used frozen; an encoder initialises the system's own and is trained further. The weights
+are saved with the new system, and the description of the old one in config.json; so the new run no
+longer needs the old one's folder once it has a checkpoint.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class BaseModel:
     system: System
     tokenizer: Tokenizer
     description: dict[str, Any]
-    """What config.json tells of it: enough to build it again, and which weights it had."""
+    """Its entry in config.json: enough to rebuild it, and a hash of its weights."""
     role: str = "base"
-    """The option that gave it: base, or encoder."""
+    """The option that named it: base, or encoder."""
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """A UserError where the corpus is laid out otherwise than the base's was."""
+        """A UserError where the corpus layout differs from that of the base."""
         if self.system.vocabulary != vocabulary:
             raise UserError(
                 f"the {self.role} {self.description['path']} was trained on text laid out "
@@ -48,7 +48,7 @@ class BaseModel:
             )
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """A UserError where its tokens are not those of the new run."""
+        """A UserError where its tokeniser is not that of the new run."""
         if self.tokenizer.fingerprint() != tokenizer.fingerprint():
             raise UserError(
                 f"the {self.role} {self.description['path']} was trained with another tokeniser "
@@ -57,8 +57,8 @@ class BaseModel:
             )
 
     def settings_for(self, config: Any) -> dict[str, Any]:
-        """Those of its settings that a system's config has too; of a base, which may be a system
-        of quite other parts, those alone that the config says it takes."""
+        """Its settings that a system's config has too; for a base, only those that the config
+        declares as inherited."""
         names = {spec.name for spec in fields(config)}
         if self.role == "base":
             names &= getattr(config, "inherited_from_base", frozenset())
@@ -73,7 +73,7 @@ def resolve_base(
     before: Mapping[str, Any] | None,
     run: RunFolder,
 ) -> BaseModel | None:
-    """The run that is given as base or encoder, or that of the run that is resumed; or None."""
+    """The run given as base or encoder, or that of the resumed run; or None."""
     described = None if before is None else before.get(role)
     if described is None:
         if given is not None and before is not None:
@@ -105,7 +105,7 @@ def resolve_base(
 
 
 def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
-    """A run as a base or an encoder; a base of its own comes along."""
+    """Load a run as a base or an encoder, with its own base if it has one."""
     model = load_run(path)
     told = ("system", "size", "system_config", "corpus")
     description = {name: model.config[name] for name in told}
@@ -122,7 +122,7 @@ def load_base_model(path: str | Path, role: str = "base") -> BaseModel:
 
 
 def _must_have(card: Card, role: str) -> bool:
-    """Whether the system can't be built without one: its `build` gives none of its own."""
+    """Whether the system can't be built without one: the parameter of `build` has no default."""
     if role not in card.needs:
         return False
     parameter = inspect.signature(system_module(card.name).build).parameters[role]

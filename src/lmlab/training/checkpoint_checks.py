@@ -1,4 +1,4 @@
-"""Restoring a checkpoint: its numbers are checked, and what does not fit is one sentence."""
+"""Checkpoint validation on restoring: numbers are checked, mismatches become a UserError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.core.errors import UserError
 
 @contextmanager
 def restoring(trainer: Path) -> Iterator[None]:
-    """A UserError where a checkpoint is whole, but does not fit the training that is resumed."""
+    """A UserError where an intact checkpoint does not match the resumed training."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -25,9 +25,9 @@ def restoring(trainer: Path) -> Iterator[None]:
 
 
 def checked_numbers(state: Any, expected: Mapping[str, float]) -> dict[str, Any]:
-    """The numbers of a checkpoint; a ValueError unless they have these names and kinds.
+    """The numbers of a checkpoint; a ValueError unless they have these names and types.
 
-    Where a whole number is expected it must be one, 0 or more; others may be infinite, not NaN.
+    An integer must be non-negative; a float may be infinite, not NaN.
     """
     if not isinstance(state, dict) or set(state) != set(expected):
         raise ValueError(f"expected numbers named {', '.join(expected)}")

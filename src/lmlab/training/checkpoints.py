@@ -1,12 +1,11 @@
-"""Checkpoints: all that training needs to go on as if it had never stopped.
+"""Checkpoints: the complete training state, for resuming bit-exactly.
 
     trainer/step-1200/   model.safetensors  optimizer.safetensors  recurrent_state.safetensors
-    state.json
-                         manifest.json
+                         state.json  manifest.json
 
-The folder is written under a temporary name and renamed when it is whole; its manifest lists the
-hash of every file, so damage is noticed. The one before is kept: if the newest is damaged,
-training goes on from there. Checkpoints are always verified. Nothing is ever unpickled.
+The folder is written under a temporary name and renamed when complete; its manifest lists the hash
+of every file, so damage is detected. The previous one is kept: if the newest is damaged, training
+resumes from there. Checkpoints are always verified. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -32,37 +31,37 @@ from lmlab.core.state import State, TensorState
 from lmlab.core.tensor_files import read_tensors, write_tensors
 
 MAX_CHECKPOINTS = 2
-"""Checkpoints kept: the newest, and the one before in case the newest is damaged."""
+"""Checkpoints kept: the newest, and the previous one in case the newest is damaged."""
 CHECKPOINT_PREFIX = "step-"
 STATE = "state.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A moment of a training. Randomness needs no room: each step's depends on its number alone."""
+    """Training state at one step, without random state: each step's depends on its number alone."""
 
     step: int
     state: dict[str, Any]
-    """Everything small, as JSON: place in the data, schedule, early stopping, sums under way."""
+    """Everything small, as JSON: data position, schedule, early stopping, running sums."""
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor] = field(default_factory=dict)
     recurrent_state: dict[str, Tensor] = field(default_factory=dict)
-    """The system's state at the end of the batch, where text goes on in the next one."""
+    """The recurrent state after the batch, where text continues in the next one."""
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint whole or not at all, then remove those no longer needed."""
+    """Write a checkpoint atomically, then remove those no longer needed."""
     final = folder / f"{CHECKPOINT_PREFIX}{checkpoint.step}"
-    # One of the same step is there where a training was resumed before it.
+    # One of the same step exists where a training was resumed before it.
     with advising_resume(), replaced_folder(final) as partial:
         _write_parts(partial, checkpoint)
     _remove_old(folder, newest=checkpoint.step)
 
 
 def load_checkpoint(folder: Path, tell: Callable[[str], None] = print) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None where there is none.
+    """Load the newest intact checkpoint, or None where there is none.
 
-    A damaged one is passed over, and `tell` is given a sentence about it.
+    A damaged one is skipped, and `tell` is called with a sentence about it.
     """
     found = list(_newest_first(folder))
     for place, (step, path) in enumerate(found, 1):
@@ -75,7 +74,7 @@ def load_checkpoint(folder: Path, tell: Callable[[str], None] = print) -> Checkp
 
 
 def state_to_tensors(state: State | None) -> dict[str, Tensor]:
-    """A carried state as tensors that a checkpoint can hold."""
+    """Convert a carried state to tensors for a checkpoint."""
     if state is None:
         return {}
     assert isinstance(state, TensorState), "a state carried over batches is a TensorState"
@@ -83,12 +82,12 @@ def state_to_tensors(state: State | None) -> dict[str, Tensor]:
 
 
 def state_from_tensors(tensors: dict[str, Tensor]) -> State | None:
-    """The state that `state_to_tensors` took apart."""
+    """Inverse of `state_to_tensors`."""
     return TensorState(tensors) if tensors else None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """An optimiser's memory as named tensors: 'parameter number.name'."""
+    """Optimiser state as named tensors: 'parameter index.name'."""
     memory = optimizer.state_dict()["state"]
     return {
         f"{number}.{name}": value if isinstance(value, Tensor) else torch.tensor(value)
@@ -99,7 +98,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give an optimiser the memory that `optimizer_tensors` took from it."""
+    """Restore the optimiser state from `optimizer_tensors`."""
     memory: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         number, _, entry = name.partition(".")

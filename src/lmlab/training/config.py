@@ -1,4 +1,4 @@
-"""What a training is told, and how `--set key=value` becomes part of it."""
+"""Training configuration, and parsing of `--set key=value`."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ AnyConfig = TypeVar("AnyConfig")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """Settings of the fitters. Metadata hold a field's range: above, at_least, below, at_most."""
+    """Settings of the fitters. Field metadata hold the range: above, at_least, below, at_most."""
 
     optimizer: OptimizerName = "adamw"
-    """adamw, adam, adafactor (steps in proportion to the parameters; T5's own), sgd or rmsprop."""
+    """adamw, adam, adafactor (steps relative to the parameter scale; T5's), sgd or rmsprop."""
     learning_rate: float = field(default=2e-3, metadata={"above": 0})
-    """Highest learning rate, reached after the warm-up."""
+    """Peak learning rate, reached after the warm-up."""
     eps: float | None = field(default=None, metadata={"above": 0})
     """Epsilon in the denominator of Adam and RMSprop; None takes the optimiser's default."""
     weight_decay: float = field(default=0.0, metadata={"at_least": 0})
-    """Decoupled in adamw and adafactor; an L2 penalty in the others. Applies to matrices, never to
-    vectors."""
+    """Weight decay: decoupled in adamw and adafactor, an L2 penalty in the others. Applies to
+    matrices only, never to vectors."""
     momentum: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
     """Momentum of sgd and rmsprop."""
     schedule: ScheduleName = "constant"
-    """constant, linear (to nothing over the budget), cosine (to a hundredth over it),
+    """Learning rate schedule: constant, linear (to 0 over the budget), cosine (to 1 % over it),
     inverse-square-root, or plateau."""
     warmup_steps: int = field(default=0, metadata={"at_least": 0})
-    """Steps over which the learning rate rises linearly from zero."""
+    """Warm-up steps, over which the learning rate rises linearly from zero."""
     plateau_factor: float = field(default=0.5, metadata={"above": 0, "below": 1})
-    """What plateau multiplies the learning rate by when the validation loss stops falling."""
+    """Factor on the learning rate when the validation loss plateaus."""
     plateau_patience: int = field(default=1, metadata={"at_least": 1})
-    """Validations without gain after which plateau acts."""
+    """Validations without improvement after which plateau reduces the learning rate."""
     grad_clip: float = field(default=1.0, metadata={"at_least": 0})
-    """Gradient clipping: the largest global norm of the gradient; 0 for none."""
+    """Gradient clipping: the maximum global norm of the gradient; 0 for none."""
     tokens_per_batch: int = field(default=512, metadata={"at_least": 1})
     """Batch size in tokens, for batches of sentences; padding included."""
     stream_batch_size: int = field(default=20, metadata={"at_least": 1})
@@ -53,16 +53,16 @@ class TrainingConfig:
     """BPTT length: tokens per stream of contiguous text and batch (truncated backpropagation
     through time)."""
     compile: bool = False
-    """Whether torch compiles the step: a minute or more at first, faster steps then on some
-    machines; needs a C++ compiler."""
+    """Whether to use torch.compile: a minute or more at first, then faster steps on some machines;
+    needs a C++ compiler."""
     grad_accumulation: int = field(default=1, metadata={"at_least": 1})
     """Gradient accumulation: batches whose gradients are summed before an optimiser step."""
     epochs: int | None = field(default=10, metadata={"at_least": 1})
     """Budget: passes over the training split."""
     steps: int | None = field(default=None, metadata={"at_least": 1})
-    """Budget: steps of the optimiser. Of several budgets the one that is over first ends it."""
+    """Budget: optimiser steps. Of several budgets the first to run out ends training."""
     minutes: float | None = field(default=None, metadata={"above": 0})
-    """Budget: minutes by the clock."""
+    """Budget: wall-clock minutes."""
     patience: int = field(default=0, metadata={"at_least": 0})
     """Early stopping: validations without improvement after which training stops; 0 for never."""
     select_by: Literal["loss", "bleu"] = "loss"
@@ -74,20 +74,20 @@ class TrainingConfig:
     evaluate_every: int = field(default=0, metadata={"at_least": 0})
     """Steps between validations; 0 for one after every epoch."""
     log_every: int = field(default=50, metadata={"at_least": 1})
-    """Steps between training lines of metrics.jsonl, each the loss over all of them."""
+    """Steps between training lines of metrics.jsonl, each with the mean loss since the last."""
     checkpoint_minutes: float = field(default=2.0, metadata={"above": 0})
     """Minutes between checkpoints; one more is written at the end and on Ctrl-C."""
     checkpoint_steps: int = field(default=0, metadata={"at_least": 0})
-    """Steps between checkpoints, beside those by the clock; 0 for none."""
+    """Steps between checkpoints, in addition to those by time; 0 for none."""
     max_length_ratio: float | None = field(default=None, metadata={"at_least": 1})
     """Maximum length ratio of a training pair, in words; longer ones are dropped and counted. None
     keeps all."""
     min_count: int | None = field(default=None, metadata={"at_least": 1})
-    """Words seen less often become <unk>; None takes the corpus's own minimum."""
+    """Minimum count: rarer words become <unk>; None takes the corpus's own minimum."""
     vocabulary_size: int | None = field(default=None, metadata={"at_least": 6})
     """Maximum vocabulary size, special tokens included; None is no limit (8,000 for subwords)."""
     seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
-    """Random seed of the initial weights, the order of the batches and all of the training."""
+    """Random seed of the initial weights, the batch order and all randomness of training."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -98,8 +98,8 @@ class TrainingConfig:
 def with_budget(
     config: TrainingConfig, *, beside: Collection[str] = (), **budget: float | None
 ) -> TrainingConfig:
-    """The config with the budgets that are given, and of its own those named in `beside`;
-    unchanged where none is given."""
+    """The config with the given budgets, keeping of its own only those named in `beside`; unchanged
+    where none is given."""
     given = {name: value for name, value in budget.items() if value is not None}
     if not given:
         return config
@@ -109,7 +109,7 @@ def with_budget(
 
 
 def replace_budgets(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose budgets, where they have some, take the place of all that were before."""
+    """Settings in which any given budget replaces all earlier ones."""
     if any(settings.get(name) is not None for name in BUDGETS):
         return {**dict.fromkeys(BUDGETS), **settings}
     return dict(settings)
@@ -150,9 +150,9 @@ def _range_words(spec: Field[Any]) -> str:
 def apply_settings(
     config: AnyConfig, settings: Mapping[str, Any], see: str = "lmlab settings"
 ) -> AnyConfig:
-    """A copy of a config with some fields set, each from a value or a string as of `--set`.
+    """A copy of a config with some fields set, each from a value or a `--set` string.
 
-    `see` is the command that lists the settings, for the error where one is unknown.
+    `see` is the command that lists the settings, for the error on an unknown one.
     """
     assert is_dataclass(config) and not isinstance(config, type)
     hints = get_type_hints(type(config))
@@ -166,10 +166,10 @@ def apply_settings(
         parsed[key] = _parse(key, value, hints[key]) if isinstance(value, str) else value
     try:
         for key, value in parsed.items():
-            if not _literal_options(hints[key]):  # of these check_ranges names the nearest
+            if not _literal_options(hints[key]):  # check_ranges suggests the nearest of these
                 check_type(key, value, hints[key])
         changed = replace(config, **parsed)
-    except ValueError as error:  # of the type, or of a config's own __post_init__
+    except ValueError as error:  # from the type, or from a config's own __post_init__
         raise UserError(f"{str(error).rstrip('.')}.") from error
     check_ranges(changed)
     return changed
@@ -181,7 +181,7 @@ def split_settings(
     training: TrainingConfig,
     see: str = "lmlab settings",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings parted into the system's and the training's; an unknown one names its neighbours.
+    """Split settings into the system's and the training's; an unknown one raises with suggestions.
 
     `see` is the command that lists the settings, for that error.
     """
@@ -204,7 +204,7 @@ def _literal_options(hint: Any) -> tuple[Any, ...]:
 
 
 def _parse(key: str, text: str, hint: Any) -> Any:
-    """One string as the type of its field: bool, int, float, str, a choice, a tuple, or none."""
+    """Parse a string as its field's type: bool, int, float, str, a choice, a tuple, or none."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if type(None) in options and text.lower() in ("none", "null"):
         return None
@@ -222,7 +222,7 @@ def _parse_as(text: str, hint: Any) -> Any:
     choices = _literal_options(hint)
     if choices:
         matching = [choice for choice in choices if str(choice) == text]
-        return matching[0] if matching else text  # check_ranges names the nearest choices
+        return matching[0] if matching else text  # check_ranges suggests the nearest choices
     if get_origin(hint) is tuple:
         inner = get_args(hint)[0]
         return tuple(_parse_as(part.strip(), inner) for part in text.split(",") if part.strip())

@@ -1,4 +1,4 @@
-"""What a training reads: its corpus and the tokenisers of it."""
+"""Training corpus and its tokenisers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lmlab.training.run_folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedCorpus:
-    """A corpus, and how it was asked for."""
+    """A corpus, and the options it was loaded with."""
 
     corpus: Corpus
     training_corpus: Corpus
-    """The same without pairs of too uneven lengths, where those are left out."""
+    """The same without pairs beyond the maximum length ratio."""
     spec: str
-    """What the user named it by."""
+    """The corpus as named by the user."""
     seed: int
-    """Decides how a corpus without splits is divided."""
+    """Random seed for splitting a corpus without splits."""
     errors: str
-    """What is done about bytes that are no text."""
+    """Handling of undecodable bytes."""
 
 
 def open_training_corpus(
@@ -39,7 +39,7 @@ def open_training_corpus(
     seed: int | None,
     errors: str | None,
 ) -> OpenedCorpus:
-    """The corpus of a training; what is not said is as it was in the run that goes on."""
+    """Load the training corpus; options not given are those of the resumed run."""
     said = {} if before is None else before["corpus"]
     if seed is None:
         seed = int(said.get("seed", 0))
@@ -58,11 +58,11 @@ def open_training_corpus(
 
 @dataclass(frozen=True, kw_only=True)
 class RunTokenizers:
-    """Those of a run."""
+    """The tokenisers of a run."""
 
     texts: Tokenizer
     sources: Tokenizer | None
-    """That of what texts are given, where it is another one."""
+    """The source tokeniser, where it is a different one."""
 
 
 def prepare_tokenizers(
@@ -75,7 +75,7 @@ def prepare_tokenizers(
     texts: str | None,
     sources: str | None,
 ) -> RunTokenizers:
-    """By their kinds or files, `texts` and `sources`; where there are some already, those."""
+    """Prepare the tokenisers by kind or file, `texts` and `sources`; existing ones are reused."""
     apart = sources is not None or run.source_tokenizer.exists()
     return RunTokenizers(
         texts=_tokenizer_of_texts(run, before, corpus, texts, config, base, apart=apart),
@@ -93,9 +93,9 @@ def _tokenizer_of_texts(
     *,
     apart: bool,
 ) -> Tokenizer:
-    """The run's own, or its base's; else loaded from a file, or trained on the corpus.
+    """The run's own tokeniser, or its base's; else loaded from a file, or trained on the corpus.
 
-    `apart`: what texts are given has another, so this one is made of the texts alone.
+    `apart`: sources have another, so this one is trained on the target texts alone.
     """
     if before is not None and run.tokenizer.exists():
         if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
@@ -125,7 +125,7 @@ def _tokenizer_of_texts(
 def _tokenizer_of_sources(
     run: RunFolder, corpus: Corpus, kind: str | None, config: TrainingConfig
 ) -> Tokenizer:
-    """The tokeniser of what texts are given: the run's own, a file's, or trained on the corpus."""
+    """The source tokeniser: the run's own, a file's, or trained on the corpus."""
     if corpus.layout.kind != "pairs":
         raise UserError(
             "a tokeniser of its own is for the sources of a parallel corpus, and this one holds "

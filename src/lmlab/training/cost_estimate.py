@@ -1,4 +1,4 @@
-"""A look ahead: parameters, memory and time of a training, from a few steps on a copy."""
+"""Cost estimate of a training: parameters, memory and time, from a few steps on a copy."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from lmlab.training.reporting import format_duration
 PROBE_SECONDS = 1.5
 PROBE_STEPS = 12
 PARAMETER_COPIES = {"adamw": 4, "adam": 4, "adafactor": 2, "rmsprop": 3, "sgd": 2}
-"""What each optimiser keeps for a parameter, itself and its gradient counted; adafactor's sums of
-rows and columns are next to nothing."""
+"""Copies of a parameter per optimiser, itself and its gradient included; adafactor's row and column
+sums are negligible."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """What a training will take."""
+    """Estimated cost of a training."""
 
     parameters: int
     memory: int
-    """Bytes of weights, gradients, optimiser and what one batch keeps for the backward pass."""
+    """Bytes of weights, gradients, optimiser state and the activations of one batch."""
     tokens_per_second: float
     seconds: float | None
-    """Of the whole budget, without validation; None where the budget is a time."""
+    """Time for the whole budget, without validation; None where the budget is a time."""
 
     def sentence(self) -> str:
-        """For the line before training."""
+        """A sentence to print before training."""
         time = "" if self.seconds is None else f", about {format_duration(self.seconds)}"
         return (
             f"{self.parameters:,} parameters, about {format_bytes(self.memory)} of memory{time} "
@@ -48,7 +48,7 @@ class CostEstimate:
 
 
 def format_bytes(size: float) -> str:
-    """Bytes as a person would say them."""
+    """Human-readable bytes."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}"
@@ -66,7 +66,7 @@ def estimate_cost(
 ) -> CostEstimate:
     """Time a few steps on a copy of the system; neither its weights nor any random state change.
 
-    `tokens` is the number of predicted tokens of an epoch; `processes` share them evenly.
+    `tokens` is the number of predicted tokens per epoch, shared evenly by `processes`.
     """
     with torch.random.fork_rng():
         trial = copy.deepcopy(system).train()
@@ -86,7 +86,7 @@ def estimate_cost(
 def _seconds(
     source: BatchLoader, config: TrainingConfig, tokens: int, speed: float
 ) -> float | None:
-    """What the budget will take; None where it is a time that will be over first."""
+    """Time for the budget; None where a time budget ends first."""
     every = []
     if config.epochs is not None:
         every.append(float(tokens * config.epochs))
@@ -124,7 +124,7 @@ def _step(
 
 @contextmanager
 def activation_bytes() -> Iterator[dict[int, int]]:
-    """Bytes that autograd keeps for the backward pass, by the address of their memory."""
+    """Bytes that autograd saves for the backward pass, by storage address."""
     sizes: dict[int, int] = {}
 
     def note(value: Tensor) -> Tensor:

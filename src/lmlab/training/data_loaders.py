@@ -1,4 +1,4 @@
-"""What a fitter reads: batches of the training split, and of the split that is watched."""
+"""Data loaders of training: batches of the training split and of a held-out split."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmlab.training.config import TrainingConfig
 
 
 class BatchLoader(Protocol):
-    """Batches of a dataset, the same for the same epoch, from any place of it on."""
+    """Batches of a dataset, deterministic per epoch, starting at any position."""
 
     def batches_per_epoch(self, number: int = 0) -> int: ...
 
@@ -28,23 +28,23 @@ class BatchLoader(Protocol):
 
 
 HELD_OUT_BPTT = 512
-"""Tokens of held-out contiguous text that are read at once where the state is carried on."""
+"""Segment length of held-out contiguous text where the state is carried."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FitData:
-    """What is trained on, and what is watched meanwhile where there is anything."""
+    """Training batches, and held-out batches where there are any."""
 
     train: BatchLoader
     held_out: BatchLoader | None = None
     held_out_split: str | None = None
-    """validation; or test, which is watched but decides nothing, where there is no validation."""
+    """validation; or, without one, test, which is reported but decides nothing."""
     carries_state: bool = False
-    """Whether text goes on from batch to batch, and with it the system's state."""
+    """Whether text continues from batch to batch, and with it the recurrent state."""
 
     @property
     def has_validation(self) -> bool:
-        """Whether the held-out loss may choose weights, stop training or change the rate."""
+        """Whether the held-out loss may select weights, stop training or change the rate."""
         return self.held_out_split == "validation"
 
 
@@ -54,26 +54,26 @@ class TrainingData(FitData):
 
     dataset: TokenDataset
     max_length: int = 0
-    """Tokens of the longest sequence that is read at once, its context included."""
+    """Tokens of the longest input sequence, its context included."""
     max_source_length: int = 0
-    """Tokens of the longest text that a sequence is given; 0 where none is given any."""
+    """Tokens of the longest source; 0 where there are none."""
 
     def flat(self) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """All ids in a row, and where sequences start and end (N + 1); a stream is one sequence."""
+        """All ids concatenated, and the sequence boundaries (N + 1); a stream is one sequence."""
         tokens = self.dataset.stream
         if self.dataset.layout.kind == "contiguous":
             return tokens, np.array([0, len(tokens)], dtype=np.int64)
         return tokens, np.concatenate([[0], np.cumsum(self.dataset.lengths)])
 
     def with_held_out_bptt(self, span: int) -> TrainingData:
-        """The same, with held-out contiguous text in stretches of `span`; sentences stay whole."""
+        """The same, with held-out contiguous text in segments of `span`; sentences stay whole."""
         if not isinstance(self.held_out, StreamBatches):
             return self
         held_out = StreamBatches(self.held_out.dataset, batch_size=1, bptt=span)
         return replace(self, held_out=held_out)
 
     def with_mixed_lengths(self) -> TrainingData:
-        """The same, with texts of all lengths in each batch that is trained on."""
+        """The same, with texts of mixed lengths in each training batch."""
         train = self.train
         assert isinstance(train, LengthBatches), "whoever asks for it refuses contiguous text"
         mixed = MixedBatches(self.dataset, tokens_per_batch=train.tokens_per_batch, seed=train.seed)
@@ -91,9 +91,9 @@ def training_data(
 ) -> TrainingData:
     """Tokenise a corpus and set up its batches.
 
-    Where it has no validation split, the loss on its test split is shown but chooses nothing.
-    `source_tokenizer` is for what texts are given, where it is another; `entities` gives numbers to
-    what the texts name, where the corpus tells.
+    Without a validation split, the loss on the test split is reported but selects nothing.
+    `source_tokenizer` is that of the sources, where it differs; `entities` numbers the entities
+    that the texts mention, where the corpus annotates them.
     """
     held_out_split = next((name for name in ("validation", "test") if name in corpus.splits), None)
 
@@ -122,7 +122,7 @@ def training_data(
 
 def _longest(dataset: TokenDataset, held_out: TokenDataset | None, config: TrainingConfig) -> int:
     if dataset.layout.kind == "contiguous":
-        return 1 + config.bptt  # held-out text is cut to what the system takes
+        return 1 + config.bptt  # held-out text is cut to the system's maximum length
     splits = [dataset] if held_out is None else [dataset, held_out]
     return max(int(split.lengths.max()) for split in splits)
 
@@ -134,14 +134,14 @@ def _longest_condition(dataset: TokenDataset, held_out: TokenDataset | None) -> 
 
 
 def training_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
-    """Lanes of contiguous text, or shuffled batches of like lengths."""
+    """Parallel streams of contiguous text, or shuffled batches of similar lengths."""
     if dataset.layout.kind == "contiguous":
         return StreamBatches(dataset, batch_size=config.stream_batch_size, bptt=config.bptt)
     return LengthBatches(dataset, tokens_per_batch=config.tokens_per_batch, seed=config.seed)
 
 
 def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoader:
-    """Contiguous text as the one stream it is, so that the loss is what scoring it gives."""
+    """Contiguous text as a single stream, so that the loss equals the score of the text."""
     if dataset.layout.kind == "contiguous":
         return StreamBatches(dataset, batch_size=1, bptt=HELD_OUT_BPTT)
     return LengthBatches(
@@ -149,10 +149,10 @@ def held_out_batches(dataset: TokenDataset, config: TrainingConfig) -> BatchLoad
     )
 
 
-def accumulation_groups(
+def gradient_accumulation_groups(
     source: BatchLoader, *, epoch: int, position: int, size: int
 ) -> Iterator[list[Batch]]:
-    """Batches `size` at a time, epoch after epoch without end, from a place on.
+    """Gradient accumulation: batches `size` at a time, epoch after epoch, from a position on.
 
     The last group of an epoch may be smaller; no group spans two epochs.
     """

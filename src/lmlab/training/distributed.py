@@ -1,4 +1,4 @@
-"""Devices and processes, carried by Accelerate: the same training alone and under `torchrun`."""
+"""Distributed training by Accelerate: the same training in one process and under `torchrun`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Result = TypeVar("Result")
 
 
 def make_accelerator() -> Accelerator:
-    """The device at hand, and the other processes where a launcher started several."""
+    """The available device, and the other processes where a launcher started several."""
     on_cpu = not (torch.cuda.is_available() or torch.backends.mps.is_available())
     return Accelerator(cpu=on_cpu)
 
 
 def lock_output(folder: Path, *, wait: float = 0.0) -> FolderLock:
-    """The lock of a folder that a command writes; an error of the disk becomes one sentence.
+    """Lock an output folder; a disk error becomes a UserError.
 
-    What killed processes have left in it and in its subfolders is removed.
+    Leftovers of killed processes in it and in its subfolders are removed.
     """
     with telling_disk_errors(folder):
         lock = lock_folder(folder, wait=wait)
@@ -50,7 +50,7 @@ def exclusive_output(function: Callable[Arguments, Result]) -> Callable[Argument
 
     @wraps(function)
     def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        # Without `out` the call raises the TypeError that names what is missing.
+        # Without `out` the call raises the TypeError that names the missing argument.
         if "out" not in kwargs or not make_accelerator().is_main_process:
             return function(*args, **kwargs)
         with lock_output(Path(str(kwargs["out"]))), advising_resume():
@@ -60,14 +60,14 @@ def exclusive_output(function: Callable[Arguments, Result]) -> Callable[Argument
 
 
 def shard_batch(batch: Batch, accelerator: Accelerator) -> Batch | None:
-    """The rows of a batch that fall to this process; None where it has nothing to predict."""
+    """This process's rows of a batch; None where it has nothing to predict."""
     if accelerator.num_processes > 1:
         batch = shard_rows(batch, accelerator.process_index, accelerator.num_processes)
     return batch.to(accelerator.device) if batch.count else None
 
 
 def all_reduce_gradients(parameters: Iterable[nn.Parameter], accelerator: Accelerator) -> None:
-    """Add every gradient over all processes, in one exchange.
+    """All-reduce: sum every gradient over all processes, in one exchange.
 
     A parameter that no process used keeps no gradient; so the sum is what one process would have
     computed from the whole batch.
@@ -85,7 +85,7 @@ def all_reduce_gradients(parameters: Iterable[nn.Parameter], accelerator: Accele
 
 
 def all_reduce_sum(numbers: Tensor, accelerator: Accelerator) -> list[float]:
-    """A vector of numbers added over all processes."""
+    """All-reduce: sum a vector of numbers over all processes."""
     if accelerator.num_processes > 1:
         numbers = accelerator.reduce(numbers.to(accelerator.device), reduction="sum")
     values: list[float] = numbers.tolist()
@@ -93,7 +93,7 @@ def all_reduce_sum(numbers: Tensor, accelerator: Accelerator) -> list[float]:
 
 
 def gather_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, Tensor]:
-    """Rows of all processes together, back in the order before `shard_batch` dealt them out."""
+    """Gather the rows of all processes, in the order before `shard_batch`."""
     world = accelerator.num_processes
     if world == 1:
         return tensors
@@ -105,7 +105,7 @@ def gather_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[st
 
 
 def local_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str, Tensor]:
-    """This process's rows of what `gather_rows` put together."""
+    """This process's rows of the output of `gather_rows`."""
     index, world = accelerator.process_index, accelerator.num_processes
     return {
         name: value[index::world].clone().to(accelerator.device) for name, value in tensors.items()
@@ -113,15 +113,15 @@ def local_rows(tensors: dict[str, Tensor], accelerator: Accelerator) -> dict[str
 
 
 def main_process_first(accelerator: Accelerator) -> AbstractContextManager[None]:
-    """The main process goes first, the others then find its files."""
+    """The main process runs first; the others then find its files."""
     return nullcontext() if accelerator.num_processes == 1 else accelerator.main_process_first()
 
 
 def seed_step(seed: int, step: int, accelerator: Accelerator) -> torch.Generator:
-    """Seed the randomness of one step, and give the generator for its explicit choices.
+    """Seed the randomness of one step, and return its generator for explicit sampling.
 
     It depends on the seed, the step and the process alone. So resuming needs no stored random
-    state, and no validation, probe or picture in between can change a training.
+    state, and no validation, probe or figure in between can change a training.
     """
     mixed = (seed * 1_000_003 + step) * 1_009 + accelerator.process_index
     mixed = (mixed * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**63

@@ -1,7 +1,7 @@
-"""What a run remembers beside its weights: documents and knowledge, kept in its folder.
+"""External memory of a run: documents and a knowledge base, stored in its folder.
 
 RUN/memory/  documents.jsonl.gz  knowledge.json.gz
-             index.faiss and index.json where documents are searched by ivf or hnsw (`KeptIndex`)
+             index.faiss and index.json with approximate search by ivf or hnsw (`CachedIndex`)
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from lmlab.retrieval.documents import Documents, load_documents
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExternalMemory:
-    """What a system is built with, for those that look things up; None for what it has no use."""
+    """Documents and knowledge base of a system; None for what it does not use."""
 
     documents: Documents | None = None
     knowledge: KnowledgeBase | None = None
 
     def given(self) -> dict[str, Any]:
-        """What there is, by the names that `build` takes it by."""
+        """The parts that exist, by the parameter names of `build`."""
         every = {"documents": self.documents, "knowledge": self.knowledge}
         return {name: part for name, part in every.items() if part is not None}
 
     def describe(self, specs: Mapping[str, str | None]) -> dict[str, Any]:
-        """What config.json tells of it: where each part came from, and a hash of its content."""
+        """Its entry in config.json: the source of each part, and a hash of its content."""
         return {
             name: {"spec": specs.get(name) or "", "fingerprint": part.fingerprint()}
             for name, part in self.given().items()
@@ -40,13 +40,13 @@ class ExternalMemory:
 
 MEMORY_FILES = {"documents": "documents.jsonl.gz", "knowledge": "knowledge.json.gz"}
 DEFAULT_MEMORY = {"documents": "capitals", "knowledge": "capitals"}
-"""What a system that needs some is built with in tests and pictures."""
+"""Default memories, for tests and figures."""
 
 
 def resolve_external_memory(
     card: Card, specs: Mapping[str, str | None], before: Mapping[str, Any] | None, folder: Path
 ) -> ExternalMemory:
-    """What is given, or what the card says it is tried on; of a run that is resumed, its own."""
+    """The memories given, or the card's defaults; for a resumed run, its own."""
     if before is not None and (kept := load_external_memory(before, folder)).given():
         for name, part in kept.given().items():
             spec = specs.get(name)
@@ -64,21 +64,21 @@ def resolve_external_memory(
 
 
 def default_spec(card: Card, name: str) -> str:
-    """What a system looks things up in unless told otherwise: see `Card.tries`."""
+    """The default documents or knowledge of a system: see `Card.default_memories`."""
     if name not in card.needs:
         return ""
     return card.default_memories.get(name, DEFAULT_MEMORY[name])
 
 
 def tiny_external_memory(card: Card) -> ExternalMemory:
-    """What a system is built with where nobody said."""
+    """The small default memories that a system needs."""
     return ExternalMemory(
         **{name: LOADERS[name](DEFAULT_MEMORY[name]) for name in MEMORY_FILES if name in card.needs}
     )
 
 
 def load_external_memory(config: Mapping[str, Any], folder: Path) -> ExternalMemory:
-    """What a run was built with, from its folder."""
+    """The memories of a run, from its folder."""
     kept: dict[str, Any] = {}
     for name in config.get("memories", {}):
         path = folder / MEMORY_FILES[name]

@@ -1,4 +1,4 @@
-"""The ways to fit, behind one interface: `FITTERS[system.fitting](job)`."""
+"""Fitting algorithms behind one interface: `FITTERS[system.fitting](job)`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lmlab.training.validation import held_out_loss
 from lmlab.training.word2vec_fitter import fit_word2vec
 
 MIN_EM_GAIN = 1e-5
-"""Nats per token below which EM has converged."""
+"""Convergence threshold of EM, in nats per token."""
 EM_ROUNDING = 1e-4
-"""Nats per token by which single precision may seem to lower the likelihood."""
+"""Nats per token by which single precision may appear to lower the likelihood."""
 
 
 def fit_by_counting(job: FitJob) -> FitResult:
-    """One pass of counting over the training split; every process counts for itself."""
+    """Count-based estimation: one pass over the training split, repeated by every process."""
     assert isinstance(job.system, Countable), "fitting by counting needs fit_counts"
     progress, clock = Progress(), TrainingClock()
     counted = job.run.has_weights()
-    job.accelerator.wait_for_everyone()  # all have looked before the first one writes
+    job.accelerator.wait_for_everyone()  # all have checked before the first one writes
     if counted:
         return FitResult(progress=Progress(step=1, epoch=1), reason="nothing")
     job.reporter.begin(after=0)
@@ -48,7 +48,7 @@ def fit_by_counting(job: FitJob) -> FitResult:
 
 
 def fit_by_em(job: FitJob) -> FitResult:
-    """Expectation-maximisation (Dempster, Laird and Rubin 1977), an epoch an iteration.
+    """Expectation-maximisation (Dempster, Laird and Rubin 1977), one iteration per epoch.
 
     The training likelihood never falls; iterations end when it gains less than 1e-5 nats per token.
     """
@@ -62,10 +62,11 @@ def fit_by_em(job: FitJob) -> FitResult:
     clock, loss, saved_at, asked = TrainingClock(progress.seconds), None, progress.seconds, False
     with job.reporter, StopSignals() as signals, torch.no_grad():
         while not (budget.is_over(progress) or progress.stale_validations or asked):
-            # Expected counts of all batches and processes, then the best parameters given them.
+            # E-step: expected counts over all batches and processes; M-step: the best parameters
+            # given them.
             system.maximise(accumulate_expected_counts(job))
 
-            # The loss of the new parameters: it may only fall.
+            # The loss of the new parameters: it never rises.
             trained = held_out_loss(system, job.data.train, job.accelerator)
             before, progress.best = progress.best, trained.loss
             assert trained.loss <= before + EM_ROUNDING, f"EM went from {before} to {trained.loss}"
@@ -93,7 +94,7 @@ def fit_by_em(job: FitJob) -> FitResult:
 
 
 def accumulate_expected_counts(job: FitJob) -> dict[str, Tensor]:
-    """The expected counts of a whole pass over the training split, in double precision."""
+    """E-step: the expected counts of a pass over the training split, in double precision."""
     assert isinstance(job.system, ExpectationMaximisation)
     sums: dict[str, Tensor] = {}
     for whole in job.data.train.epoch(0):

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""Training loop: gradient accumulation, clipping, validation, model selection, checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import (
     BatchLoader,
     FitData,
-    accumulation_groups,
+    gradient_accumulation_groups,
 )
 from lmlab.training.distributed import (
     all_reduce_gradients,
@@ -52,7 +52,7 @@ from lmlab.training.weight_statistics import UpdateMonitor
 
 
 class ValidationMetric(Protocol):
-    """A figure of merit of a system, the higher the better (BLEU on the validation split)."""
+    """Validation metric of a system, higher is better (BLEU on the validation split)."""
 
     name: str
 
@@ -61,7 +61,7 @@ class ValidationMetric(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FitJob:
-    """Everything a fitter is given."""
+    """Arguments of a fitter."""
 
     system: System
     data: FitData
@@ -70,21 +70,21 @@ class FitJob:
     accelerator: Accelerator
     reporter: Reporter
     metric: ValidationMetric | None = None
-    """A figure of merit on the validation split, where weights are kept by one."""
+    """Validation metric for model selection, where it is not the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """How a fit ended."""
+    """Result of a fit."""
 
     progress: Progress
     reason: str
-    """budget, early (validation stopped falling), interrupted, or nothing (it was over before)."""
+    """budget, early (early stopping), interrupted, or nothing (it was finished before)."""
     loss: float | None = None
     """The last held-out loss, in nats per token."""
 
     def check_complete(self, run: RunFolder) -> None:
-        """A UserError where it was stopped on its way: nothing is measured of what is half done."""
+        """A UserError where training was interrupted: a partial result is not evaluated."""
         if self.reason == "interrupted":
             raise UserError(
                 f"training was stopped at step {self.progress.step} of {run.path.name}; go on "
@@ -93,7 +93,7 @@ class FitResult:
 
 
 def fit_by_gradient(job: FitJob) -> FitResult:
-    """Minimise the system's loss by gradient, from the last checkpoint on where there is one."""
+    """Minimise the system's loss by gradient descent, from the last checkpoint if there is one."""
     config, data, accelerator, reporter = job.config, job.data, job.accelerator, job.reporter
     optimizer = build_optimizer(job.system, config)
     model = accelerator.prepare_model(job.system, evaluation_mode=True)
@@ -115,13 +115,15 @@ def fit_by_gradient(job: FitJob) -> FitResult:
     model.train()
 
     with reporter, StopSignals() as signals, torch.random.fork_rng():
-        for batches in accumulation_groups(data.train, size=config.grad_accumulation, **place):
+        for batches in gradient_accumulation_groups(
+            data.train, size=config.grad_accumulation, **place
+        ):
             # The randomness of a step depends on the seed and the step's number alone.
             began = time.perf_counter()
             generator = seed_step(config.seed, progress.step, accelerator)
             job.system.begin_step(progress.step)
 
-            # Gradients of totals, not of means, so that they simply add up over batches …
+            # Gradients of sums, not of means, so that they add up over batches …
             sums = torch.zeros(4, dtype=torch.float64)
             for whole in batches:
                 batch = shard_batch(whole, accelerator)
@@ -130,24 +132,24 @@ def fit_by_gradient(job: FitJob) -> FitResult:
                 state = carried if batch.continues_previous else None
                 loss, state = model(batch, state=state, generator=generator)
                 accelerator.backward(loss.total)
-                # Contiguous text goes on in the next batch, but its gradient ends here.
+                # Truncated BPTT: the state is carried to the next batch, its gradient is not.
                 carried = state.detach() if data.carries_state and state is not None else None
                 sums[:2] += torch.stack([loss.total.detach(), loss.count]).double().cpu()
 
-            # … and over processes; the clock of the first one and any wish to stop travel along.
+            # … and over processes; the main process's clock and stop requests are reduced along.
             sums[2:] = torch.tensor(
                 [signals.stop_requested, accelerator.is_main_process * clock.seconds()]
             )
             total, count, asked, progress.seconds = all_reduce_sum(sums, accelerator)
             all_reduce_gradients(parameters, accelerator)
 
-            # One division, by the count of all of them: never a mean of means.
+            # One division by the total count: never a mean of means.
             norm = clip_gradients(parameters, 1 / max(count, 1), config.grad_clip)
             if not math.isfinite(total) or not math.isfinite(norm):
                 reporter.write(NOT_FINITE, progress)
                 raise non_finite_error(progress, total, norm, config)
 
-            # Only a sound gradient reaches the weights.
+            # Only a finite gradient updates the weights.
             rate = schedule.learning_rate_at(progress.step, budget.fraction_spent(progress))
             set_learning_rate(optimizer, rate)
             watch.record_before_step(progress.step + 1)
@@ -156,7 +158,7 @@ def fit_by_gradient(job: FitJob) -> FitResult:
             seconds = time.perf_counter() - began
             progress.advance(total, count, seconds, len(batches), budget.per_epoch)
 
-            # Look at held-out text now and then; only a validation split may decide anything.
+            # Validate on held-out text; only a validation split may decide anything.
             evaluating = budget.evaluation_due(progress) or budget.fraction_spent(progress) >= 1
             reporter.step(progress, budget, rate=rate, norm=norm, flush=evaluating, watch=watch)
             if evaluating and data.held_out is not None:
@@ -174,12 +176,12 @@ def fit_by_gradient(job: FitJob) -> FitResult:
 
     save_weights(job, replace=not data.has_validation)
     reason = "interrupted" if not budget.is_over(progress) else "budget"
-    reason = "early" if budget.stopped_early(progress) else reason
+    reason = "early" if budget.early_stopping_due(progress) else reason
     return FitResult(progress=progress, reason=reason, loss=held_out_loss)
 
 
 def clip_gradients(parameters: list[torch.nn.Parameter], scale: float, clip: float) -> float:
-    """Scale all gradients, then shorten them to the norm `clip`; gives the norm in between."""
+    """Scale all gradients, then clip them to the norm `clip`; returns the norm before clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return 0.0
@@ -192,15 +194,15 @@ def clip_gradients(parameters: list[torch.nn.Parameter], scale: float, clip: flo
 
 
 def compile_loss(system: System) -> None:
-    """Have torch compile the loss at the first batch; what it can't, runs as it would have."""
-    # It tells of every such place by a stack of calls, in which there is nothing to be done.
+    """torch.compile the loss at the first batch; graph breaks run uncompiled."""
+    # Silence the warnings with stack traces at every graph break.
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
-    # Batches differ in length: shapes are symbols, or every length would be compiled anew.
+    # Batches differ in length: without dynamic shapes, every length would be recompiled.
     system.compile(dynamic=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every group of parameters."""
+    """Set the learning rate of every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
@@ -208,11 +210,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def non_finite_error(
     progress: Progress, total: float, norm: float, config: TrainingConfig
 ) -> UserError:
-    """The error for a loss or gradient that is no number, with what to try."""
+    """The error for a non-finite loss or gradient, with what to try."""
     what = "loss" if not math.isfinite(total) else "gradient"
     tries = [f"learning_rate below {config.learning_rate:g}"]
     if not config.grad_clip or config.grad_clip > 1:
-        tries.append("clip=1")
+        tries.append("grad_clip=1")
     if not config.warmup_steps:
         tries.append("warmup_steps=100")
     return UserError(
@@ -224,7 +226,7 @@ def non_finite_error(
 def validate(
     job: FitJob, source: BatchLoader, progress: Progress, schedule: LearningRateSchedule
 ) -> float:
-    """The held-out loss; where it is of a validation split, the best weights are kept."""
+    """Compute the held-out loss; on a validation split, save the weights if they are the best."""
     with job.system.refreshed():
         return _look_at_settled(job, source, progress, schedule)
 
@@ -249,7 +251,7 @@ def _look_at_settled(
 
 
 def validation_metrics(job: FitJob) -> dict[str, float]:
-    """The figure of merit by its name, where weights are kept by one; the first process's."""
+    """The validation metric by name, where weights are selected by one; from the main process."""
     if job.metric is None or not job.data.has_validation:
         return {}
     training = job.system.training
@@ -260,7 +262,7 @@ def validation_metrics(job: FitJob) -> dict[str, float]:
 
 
 def selection_score(figures: dict[str, float]) -> float | None:
-    """What weights are ranked by, the lower the better; None where it is the loss."""
+    """Selection score of weights, lower is better; None where it is the loss."""
     return -next(iter(figures.values())) if figures else None
 
 
@@ -271,10 +273,10 @@ def finish_fit(
     schedule: LearningRateSchedule,
     carried: State | None,
 ) -> None:
-    """The end of a training: average, then the last checkpoint, then remove what was averaged.
+    """End of training: average weights, write the last checkpoint, remove the averaged files.
 
-    In this order a kill loses nothing: before the checkpoint all of it is done again from the one
-    before, after it `progress.averaged_at_step` says that only files are left to remove.
+    This order is safe against kills: before the checkpoint all is redone from the previous one,
+    after it `progress.averaged_at_step` says that only files are left to remove.
     """
     if job.config.average:
         select_averaged_weights(job, progress)
@@ -283,12 +285,12 @@ def finish_fit(
 
 
 def select_averaged_weights(job: FitJob, progress: Progress) -> None:
-    """Average the weights of the last validations, and select them if they are better than the
-    best; the system keeps its own weights, so that training can go on from here."""
+    """Checkpoint averaging: average the weights of the last validations, and select them if they
+    are the best; the system keeps its own weights, so that training can continue."""
     progress.averaged_at_step = progress.step
     if not job.data.has_validation or job.data.held_out is None:
         return
-    job.accelerator.wait_for_everyone()  # the first process has written them all
+    job.accelerator.wait_for_everyone()  # the main process has written them all
     weights = job.run.average_weights()
     if weights is None:
         return
@@ -304,14 +306,14 @@ def select_averaged_weights(job: FitJob, progress: Progress) -> None:
 
 
 def remove_averaging_weights(job: FitJob, *, after: int) -> None:
-    """Remove what was put aside for the average after a step: it is used, or comes again."""
+    """Remove weights saved for averaging after a step: already used, or to be written again."""
     if job.accelerator.is_main_process:
         job.run.remove_averaging_weights(after=after)
 
 
 def save_weights(job: FitJob, *, replace: bool = True) -> None:
-    """Make the weights of this moment the run's own; without `replace`, only if it has none."""
-    # The first process decides alone: what the others see depends on how far it has come.
+    """Save the current weights as the run's; without `replace`, only if it has none."""
+    # The main process decides alone: what the others see on disk depends on its timing.
     if job.accelerator.is_main_process and (replace or not job.run.has_weights()):
         with job.system.refreshed():
             job.run.save_weights(job.system)
@@ -325,10 +327,10 @@ def save_fit_checkpoint(
     schedule: LearningRateSchedule,
     carried: State | None,
 ) -> None:
-    """Write a checkpoint; the first process writes for all."""
+    """Write a checkpoint; the main process writes for all."""
     rows = gather_rows(state_to_tensors(carried), job.accelerator)
     if job.accelerator.is_main_process:
-        job.reporter.flush()  # the metrics up to this step are on the disk before it is
+        job.reporter.flush()  # the metrics up to this step are on disk before the checkpoint
         job.run.save_checkpoint(
             Checkpoint(
                 step=progress.step,
@@ -344,7 +346,7 @@ def save_fit_checkpoint(
 def restore_fit_checkpoint(
     job: FitJob, optimizer: torch.optim.Optimizer, schedule: LearningRateSchedule
 ) -> tuple[Progress, State | None]:
-    """Go back to the last checkpoint, if there is one, and drop the metrics that came after it."""
+    """Restore the last checkpoint, if there is one, and drop later metrics."""
     checkpoint = job.run.load_checkpoint(job.reporter.print_message)
     if checkpoint is None:
         remove_averaging_weights(job, after=0)
@@ -361,6 +363,6 @@ def restore_fit_checkpoint(
         job, after=0 if progress.averaged_at_step == progress.step else progress.step
     )
     if job.data.has_validation and not job.run.has_weights():
-        # The best weights are lost: the next ones validated are the best there are.
+        # The best weights are lost: the next validated ones become the best.
         progress.best = progress.best_score = math.inf
     return progress, state_from_tensors(carried)

@@ -1,4 +1,4 @@
-"""The optimisers, by name."""
+"""Optimisers by name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lmlab.training.config import TrainingConfig
 
 
 def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """The optimiser of a config over a system's trainable parameters.
+    """Build the configured optimiser over a system's trainable parameters.
 
-    Weight decay acts on matrices alone: biases, gains and scales have no reason to be small.
+    Weight decay applies to matrices only, not to biases, gains and scales.
     """
     trainable = [parameter for parameter in system.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trainable if parameter.ndim >= 2]
@@ -29,7 +29,7 @@ def build_optimizer(system: nn.Module, config: TrainingConfig) -> torch.optim.Op
     if config.optimizer in ("sgd", "rmsprop"):
         words["momentum"] = config.momentum
     elif config.optimizer != "adafactor":
-        # One kernel for all parameters: far quicker than torch's default on a CPU.
+        # Fused kernel for all parameters: much faster than torch's default on a CPU.
         words["fused"] = True
     return _CLASSES[config.optimizer](groups, **words)
 

@@ -1,4 +1,4 @@
-"""Where a training stands, how much of its budget is spent, and when it is asked to stop."""
+"""Training progress, budget, early stopping and stop signals."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lmlab.training.config import TrainingConfig
 
 @dataclass
 class Progress:
-    """Everything small that changes from step to step; a checkpoint keeps all of it."""
+    """Training progress: all scalars that change from step to step; saved in checkpoints."""
 
     step: int = 0
     epoch: int = 0
-    """Epochs that are over."""
+    """Completed epochs."""
     position: int = 0
     """Batches of this epoch already used."""
     seconds: float = 0.0
-    """By the clock, over all sittings."""
+    """Wall-clock time, over all resumed sessions."""
     best: float = math.inf
     """The validation loss of the best weights so far."""
     best_score: float = math.inf
-    """What made them the best, the lower the better: that loss, or minus a figure of merit."""
+    """Their selection score, lower is better: that loss, or minus a validation metric."""
     best_step: int = 0
     stale_validations: int = 0
     """Validations since the best one."""
     averaged_at_step: int = 0
-    """The step at whose end weights were averaged; a kill after it averages none again."""
+    """The step at which weights were averaged; a training killed after it does not repeat that."""
     window_total: float = 0.0
     """Loss since the last training line of the metrics …"""
     window_count: float = 0.0
@@ -49,7 +49,7 @@ class Progress:
     def advance(
         self, total: float, count: float, seconds: float, batches: int, per_epoch: int
     ) -> None:
-        """One step was made."""
+        """Record one step."""
         self.step += 1
         self.position += batches
         self.window_total += total
@@ -59,14 +59,14 @@ class Progress:
             self.epoch, self.position = self.epoch + 1, 0
 
     def record_validation(self, loss: float, rank: float | None = None) -> bool:
-        """Take note of a validation; true if its rank is the best so far, or as good and its loss
-        lower. The loss is its own rank unless one is given."""
+        """Record a validation; true if its rank is the best so far, or equal with a lower loss. The
+        rank defaults to the loss."""
         improved = self.record_best(loss, rank)
         self.stale_validations = 0 if improved else self.stale_validations + 1
         return improved
 
     def record_best(self, loss: float, rank: float | None = None) -> bool:
-        """The same for weights that are no validation of the training: early stopping goes on."""
+        """The same without effect on early stopping, for averaged weights."""
         rank = loss if rank is None else rank
         if (rank, loss) < (self.best_score, self.best):
             self.best, self.best_score, self.best_step = loss, rank, self.step
@@ -78,20 +78,20 @@ class Progress:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Self:
-        """The progress of a checkpoint; a ValueError where it is none."""
+        """The progress stored in a checkpoint; a ValueError where it is invalid."""
         return cls(**checked_numbers(state, asdict(cls())))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a training may be."""
+    """Training budget in epochs, steps or minutes."""
 
     config: TrainingConfig
     per_epoch: int
-    """Batches of an epoch."""
+    """Batches per epoch."""
 
     def fraction_spent(self, progress: Progress) -> float:
-        """The share that is used up, of several budgets the largest; 1 or more when it is over."""
+        """The fraction used, of several budgets the largest; 1 or more when it is over."""
         config, shares = self.config, []
         if config.epochs is not None:
             done = progress.epoch + progress.position / max(self.per_epoch, 1)
@@ -104,9 +104,9 @@ class Budget:
 
     def is_over(self, progress: Progress) -> bool:
         """Whether training is finished, by the budget or by early stopping."""
-        return self.fraction_spent(progress) >= 1 or self.stopped_early(progress)
+        return self.fraction_spent(progress) >= 1 or self.early_stopping_due(progress)
 
-    def stopped_early(self, progress: Progress) -> bool:
+    def early_stopping_due(self, progress: Progress) -> bool:
         return 0 < self.config.patience <= progress.stale_validations
 
     def evaluation_due(self, progress: Progress) -> bool:
@@ -115,14 +115,14 @@ class Budget:
         return progress.position == 0
 
     def checkpoint_due(self, progress: Progress, saved_at: float) -> bool:
-        """Whether the last checkpoint, at `saved_at` seconds, is long enough ago."""
+        """Whether a checkpoint is due, the last one being at `saved_at` seconds."""
         every = self.config.checkpoint_steps
         by_clock = progress.seconds - saved_at >= 60 * self.config.checkpoint_minutes
         return by_clock or (every > 0 and progress.step % every == 0)
 
 
 class TrainingClock:
-    """Seconds of a training, over all its sittings."""
+    """Wall-clock seconds of a training, over all resumed sessions."""
 
     def __init__(self, before: float = 0.0) -> None:
         self._start = time.perf_counter() - before
@@ -132,11 +132,10 @@ class TrainingClock:
 
 
 class StopSignals:
-    """Ctrl-C, SIGTERM and SIGHUP (a closed terminal) ask politely: the step under way ends, a
-    checkpoint is written.
+    """Graceful stop on Ctrl-C, SIGTERM and SIGHUP: finish the step, then write a checkpoint.
 
-    An exception in the middle of a step would leave weights that are half changed. A second Ctrl-C
-    does raise, for whoever can't wait. Under `nohup` SIGHUP is ignored, and stays so.
+    An exception in the middle of a step would leave weights half updated. A second Ctrl-C does
+    raise. Under `nohup` SIGHUP is ignored, and stays so.
     """
 
     def __init__(self) -> None:

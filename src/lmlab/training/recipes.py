@@ -1,4 +1,4 @@
-"""Recipes: named settings that go together, general ones and those of a system's own zoo file."""
+"""Training recipes: named groups of settings, general ones and those of a system's zoo file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmlab.core.errors import unknown_name
 
 GENERAL_RECIPES: dict[str, dict[str, Any]] = {
     "default": {},
-    # 003: RMSprop with eps 0.01, batches of 280 sentences; of multi30k at 20 tokens, 15 each.
+    # RMSprop with eps 0.01, batches of 280 sentences of 15 tokens (multi30k truncated at 20).
     "notes": {
         "optimizer": "rmsprop",
         "eps": 0.01,
@@ -23,7 +23,7 @@ GENERAL_RECIPES: dict[str, dict[str, Any]] = {
 
 
 def recipe_settings(module: ModuleType, name: str | None) -> dict[str, Any]:
-    """The settings of a recipe; `default` is applied always, the named one on top of it."""
+    """The settings of a recipe; `default` is always applied, the named one on top of it."""
     own: Mapping[str, Mapping[str, Any]] = getattr(module, "RECIPES", {})
     if name is not None and name not in GENERAL_RECIPES and name not in own:
         raise unknown_name("recipe", name, {*GENERAL_RECIPES, *own})

@@ -1,4 +1,4 @@
-"""What a training tells while it runs: a bar or a line now and then, metrics.jsonl, TensorBoard."""
+"""Training logs: progress bar or lines, metrics.jsonl and TensorBoard."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from lmlab.training.validation import ValidationLoss
 from lmlab.training.weight_statistics import UpdateMonitor
 
 SECONDS_BETWEEN_LINES = 20.0
-"""Seconds between lines where there is no terminal to draw a bar on."""
+"""Seconds between lines where there is no terminal for a progress bar."""
 NOT_FINITE = "not finite"
-"""The last event of a training whose loss or gradient was no number any more."""
+"""The last event of a training whose loss or gradient became non-finite."""
 
 MEASURED = (
     *("loss", "count", "learning_rate", "gradient_norm", "tokens_per_second", "update_ratio"),
     "seconds",
 )
-"""Numbers that a line of the metrics may have."""
+"""Numeric fields of a metrics line."""
 
 
 class Reporter:
-    """Tells a person and writes the metrics. On all processes but the first it does nothing."""
+    """Prints progress and writes the metrics. On all processes but the main one it does nothing."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Reporter:
         unit: str = "nats a token",
         compares: bool = True,
     ) -> None:
-        """`quiet` keeps the person out, `silent` writes no files either; losses are in `unit`,
-        those in training only where they can be held against held-out ones (`compares`)."""
+        """`quiet` prints nothing, `silent` writes no files either; losses are in `unit`, training
+        losses only where they compare with held-out ones (`compares`)."""
         self.unit = unit
         self._compares = compares
         self._path = metrics
@@ -72,7 +72,7 @@ class Reporter:
         self._tensorboard: Any = None
 
     def print_message(self, sentence: str) -> None:
-        """A sentence for the person."""
+        """Print a sentence to the user."""
         self._console.print(
             escape_control_characters(sentence), highlight=False, markup=False, soft_wrap=True
         )
@@ -128,7 +128,7 @@ class Reporter:
         flush: bool,
         watch: UpdateMonitor | None = None,
     ) -> None:
-        """A step was made; every so many, and when `flush` asks, the loss since is written down."""
+        """Report a step; every `log_every` steps, and on `flush`, write the mean loss since."""
         if not flush and progress.step % self._config.log_every and progress.step > 1:
             return
         loss = progress.window_total / max(progress.window_count, 1)
@@ -153,7 +153,7 @@ class Reporter:
         split: str,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """A held-out split was looked at; `figures` of merit are told beside its loss."""
+        """Report a held-out loss, with the validation metrics in `figures`."""
         figures = figures or {}
         self.write(split, progress, loss=evaluation.loss, count=evaluation.count, **figures)
         more = "".join(f", {name} {value:.2f}" for name, value in figures.items())
@@ -166,8 +166,8 @@ class Reporter:
             self._told = time.perf_counter()
 
     def _training_loss(self) -> str:
-        """The last training loss, named apart where it is not in the unit of the held-out one;
-        nothing where no line of it has been written yet."""
+        """The last training loss, labelled where its unit is not that of the held-out one; empty
+        before the first line."""
         if math.isnan(self._last_loss):
             return ""
         if self._compares:
@@ -175,7 +175,7 @@ class Reporter:
         return f"training loss {self._last_loss:.4f} (a contrast), "
 
     def write(self, event: str, progress: Progress, **values: Any) -> None:
-        """One line of metrics.jsonl."""
+        """Write one line of metrics.jsonl."""
         if event == "train":
             self._last_loss = values["loss"]
         if self._tensorboard is not None:
@@ -192,13 +192,13 @@ class Reporter:
             raise disk_error(self._path, error) from error
 
     def flush(self) -> None:
-        """Hand everything written so far to the system."""
+        """Flush everything written so far to the operating system."""
         if self._file is not None:
             with telling_disk_errors(self._path):
                 self._file.flush()
 
     def show(self, progress: Progress, budget: Budget, speed: float | None = None) -> None:
-        """Move the bar on, or write a line if the last one is some time ago."""
+        """Update the progress bar, or print a line if the last one is some time ago."""
         spent = min(budget.fraction_spent(progress), 1.0)
         left = progress.seconds * (1 - spent) / max(spent, 1e-9)
         loss = "" if math.isnan(self._last_loss) else f"loss {self._last_loss:.4f}"
@@ -221,7 +221,7 @@ class Reporter:
 
 
 def _flat(values: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a line by name, those of an inner mapping under both names."""
+    """Flatten the numbers of a line: nested ones get both names."""
     flat: dict[str, float] = {}
     for name, value in values.items():
         inner = value if isinstance(value, dict) else {"": value}
@@ -231,7 +231,7 @@ def _flat(values: dict[str, Any]) -> dict[str, float]:
 
 
 def format_duration(seconds: float) -> str:
-    """An estimated time, rounded; `format_exact_duration` is for one that was measured."""
+    """Format an estimated time, rounded; `format_exact_duration` is for measured ones."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -240,7 +240,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_exact_duration(seconds: float) -> str:
-    """A measured time, written alike wherever it is reported: 12.3 s, 4 min 05 s, 2 h 07 min."""
+    """Format a measured time consistently: 12.3 s, 4 min 05 s, 2 h 07 min."""
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -249,8 +249,7 @@ def format_exact_duration(seconds: float) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; damaged ones, and a last one that a kill cut short, are left
-    out."""
+    """The lines of a metrics.jsonl; damaged and incomplete ones are left out."""
     return _whole_lines(path)
 
 
@@ -268,7 +267,7 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_whole(line: Mapping[str, Any]) -> bool:
-    """Whether its numbers are numbers: steps and sums finite, losses and norms perhaps not."""
+    """Whether its numbers are valid: steps and sums finite, losses and norms possibly not."""
     norms = line.get("vector_norms", {})
     measured = [line[name] for name in MEASURED if name in line]
     return (
@@ -281,7 +280,7 @@ def _is_whole(line: Mapping[str, Any]) -> bool:
 
 
 def _tensorboard(folder: Path | None, after: int) -> Any:
-    """A writer of TensorBoard files that go on after a step, where that package is installed."""
+    """A TensorBoard writer that continues after a step, where that package is installed."""
     if folder is None or importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter

@@ -1,4 +1,4 @@
-"""What is looked up for a few held-out texts, written down as a training goes on."""
+"""Retrieval logging: documents retrieved for a few held-out texts during training."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lmlab.retrieval.document_memory import evaluation_mode
 from lmlab.training.data_loaders import BatchLoader
 
 LOGGED_TEXTS = 3
-"""The first so many of the held-out texts are followed."""
+"""Number of held-out texts that are logged."""
 NO_RETRIEVED_DOCUMENT = "no document"
 RETRIEVED_EVENT = "looked up"
-"""The event of metrics.jsonl."""
+"""The event name in metrics.jsonl."""
 
 
 def retrieved_documents(system: System, source: BatchLoader) -> list[dict[str, Any]]:
-    """Of each text what it asks with, and p(document | text) by the documents' names.
+    """The query of each text, and p(document | query) by document name.
 
-    A text that is given a question asks with it. Empty for systems that look no documents up.
+    The query is the source where there is one, else the text. Empty for systems without retrieval.
     """
     if not isinstance(system, Retrieve):
         return []
@@ -50,7 +50,7 @@ def retrieved_documents(system: System, source: BatchLoader) -> list[dict[str, A
 
 
 def index_recall(system: System) -> float | None:
-    """Share of the ten nearest documents that a system's index found when it was built."""
+    """Recall@10 of a system's approximate index, measured when it was built."""
     return system.index_recall if isinstance(system, WithDocuments) else None
 
 

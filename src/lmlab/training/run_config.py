@@ -1,4 +1,4 @@
-"""config.json of a run, checked field by field, so that damage is told in one sentence."""
+"""Validation of a run's config.json, field by field, with one-sentence errors."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lmlab.data.corpus import Layout
 from lmlab.training.config import TrainingConfig
 
 MAX_WIDENING = 4
-"""Bytes in memory for each byte of stored weights, at most: 8-bit numbers become 32-bit ones."""
+"""Maximum bytes in memory per byte of stored weights: 8-bit numbers become 32-bit ones."""
 OVERHEAD = 256 << 20
-"""Bytes of a model beside its stored weights: masks, tables of positions."""
+"""Bytes of a model in addition to its stored weights: masks, position tables."""
 OVERHEAD_TENSORS = 1000
-"""Parameters of a model beside its stored ones."""
+"""Parameters of a model in addition to its stored ones."""
 UNBUILDABLE = (
     ArithmeticError,
     AssertionError,
@@ -34,7 +34,7 @@ UNBUILDABLE = (
     TypeError,
     ValueError,
 )
-"""What building a model from nonsense raises."""
+"""What building a model from an invalid config raises."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class _Task:
 
 
 def check_run_config(config: Mapping[str, Any]) -> None:
-    """A ValueError (or UserError) that names the first field of a config.json that is damaged."""
+    """A ValueError (or UserError) that names the first invalid field of a config.json."""
     hints: dict[str, Any] = {
         "system": str,
         "size": str | None,
@@ -94,7 +94,7 @@ def check_run_config(config: Mapping[str, Any]) -> None:
 
 
 def _named(name: str, check: Any) -> None:
-    """Run a check, and say which part of the file its error is about."""
+    """Run a check, and prefix its error with the part of the file."""
     try:
         check()
     except (ValueError, UserError) as error:
@@ -102,7 +102,7 @@ def _named(name: str, check: Any) -> None:
 
 
 def _known(kind: Any, values: Any) -> Any:
-    """Only the fields of a record: those of other versions are passed over."""
+    """Only the known fields of a record: those of other versions are ignored."""
     if not isinstance(values, Mapping):
         raise ValueError(f"expected an object, got {type(values).__name__}")
     names = {spec.name for spec in fields(kind)}
@@ -133,10 +133,10 @@ def _vocabulary(values: Any) -> Vocabulary:
 
 @contextmanager
 def stored_model_guard(folder: Path, weights: Path | int) -> Iterator[None]:
-    """While a stored model is built: memory in proportion to its weights, errors in one sentence.
+    """Guard for building a stored model: memory bounded by its weights, one-sentence errors.
 
-    `weights` is the file of its weights, or how many bytes they have. Whatever fails here fails
-    because of what the files say, which is not trusted.
+    `weights` is the file of its weights, or their size in bytes. Any failure here is due to the
+    files, which are not trusted.
     """
     config = folder / "config.json"
     if isinstance(weights, Path):

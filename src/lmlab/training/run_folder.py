@@ -1,7 +1,7 @@
-"""Run folders: everything about one trained system, enough to load it and to repeat it.
+"""Run folders: everything about one trained system, enough to load and to reproduce it.
 
 RUN/  config.json  tokenizer.json  model.safetensors  manifest.json
-      trainer/  metrics.jsonl  environment.json; memory/ where it looks things up
+      trainer/  metrics.jsonl  environment.json; memory/ for external memory
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ PARTS = (
 )
 """Every file that loading a run may read; those that exist are listed in its manifest."""
 AVERAGING_PREFIX = "weights-"
-"""How the files of weights that are averaged at the end begin."""
+"""File name prefix of the weights to be averaged at the end."""
 RESTORE = "restore it from a copy"
-"""What to do about a damaged file."""
+"""Advice on a damaged file."""
 RUN_FORMAT = 1
-"""Version of the folder's form; a larger one was written by a later lmlab."""
+"""Version of the folder format; a larger one was written by a later lmlab."""
 REQUIRED_FIELDS = (
     "system",
     "size",
@@ -87,12 +87,12 @@ REQUIRED_FIELDS = (
     "corpus",
     "training",
 )
-"""What every config.json tells."""
+"""Fields that every config.json has."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of a run, by name."""
+    """Paths of a run's files."""
 
     path: Path
 
@@ -106,12 +106,12 @@ class RunFolder:
 
     @property
     def source_tokenizer(self) -> Path:
-        """Of what texts are given, where it is another."""
+        """The source tokeniser, where it is a different one."""
         return self.path / SOURCE_TOKENIZER
 
     @property
     def memory(self) -> Path:
-        """Documents and knowledge, where it looks anything up."""
+        """Documents and knowledge base, where the system uses any."""
         return self.path / "memory"
 
     @property
@@ -135,11 +135,11 @@ class RunFolder:
         return self.path / "figures"
 
     def exists(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether a run exists here."""
         return self.config.exists()
 
     def create(self) -> None:
-        """Make the folder, or say why it can't be."""
+        """Make the folder; a UserError where that fails."""
         with telling_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
@@ -180,14 +180,14 @@ class RunFolder:
         return config
 
     def resumed_config(self) -> dict[str, Any]:
-        """config.json of a run that goes on, all of it verified but the weights, which a
-        checkpoint can replace."""
+        """config.json of a run to resume; verifies all files but the weights, which a checkpoint
+        can replace."""
         config = self.read_config()
         verify_files(self.path, parts=PARTS, skip={WEIGHTS}, advice=RESTORE)
         return config
 
     def verify(self) -> None:
-        """A UserError where a file of the run is not what was written; see `core/manifest.py`."""
+        """A UserError where a file of the run is damaged; see `core/manifest.py`."""
         trained = self.metrics.exists()  # and not imported
         advice = f"{RESTORE}, train on with --resume" if trained else RESTORE
         verify_files(self.path, parts=PARTS, advice=advice)
@@ -203,11 +203,11 @@ class RunFolder:
         weights: System | None = None,
         begins: bool = True,
     ) -> None:
-        """Write all that loading reads, config.json last, as it makes the folder a run.
+        """Write all files that loading needs, config.json last, as it makes the folder a run.
 
-        `sources` is the tokeniser of what texts are given, where it is another; `others` are
-        further files by name. Without `weights` those follow by `save_weights`. `begins` is false
-        where the folder holds a run that goes on.
+        `sources` is the source tokeniser, where it is a different one; `others` are further files
+        by name. Without `weights` those follow by `save_weights`. `begins` is false for a resumed
+        run.
         """
         self.create()
         self.write_environment()
@@ -220,13 +220,13 @@ class RunFolder:
         if weights is not None:
             contents[WEIGHTS] = tensor_bytes(weights.state_dict())
         about = {"format": RUN_FORMAT, "lmlab": lmlab_version(), **config}
-        if not begins:  # what is there stays as it is
+        if not begins:  # keep existing files
             contents = {n: each for n, each in contents.items() if not (self.path / n).exists()}
         contents[CONFIG] = json_bytes(about)
         write_files(self.path, contents, parts=PARTS, fresh=begins)
 
     def write_environment(self) -> None:
-        """Where the run was made, for whoever repeats it."""
+        """Write environment.json: platform and package versions, for reproduction."""
         packages = ("torch", "numpy", "tokenizers", "safetensors", "accelerate")
         write_json(
             self.environment,
@@ -234,7 +234,7 @@ class RunFolder:
                 "python": sys.version.split()[0],
                 "platform": platform.platform(),
                 "processor": platform.machine(),
-                # Sums are rounded otherwise by other instructions, and a seed gives other weights.
+                # Other CPU instructions round sums differently, so that a seed gives other weights.
                 "instructions": torch.backends.cpu.get_cpu_capability(),
                 "cores": os.cpu_count(),
                 "threads": torch.get_num_threads(),
@@ -243,12 +243,12 @@ class RunFolder:
         )
 
     def save_weights(self, system: System) -> None:
-        """Write model.safetensors, whole or not at all."""
+        """Write model.safetensors atomically."""
         contents = {WEIGHTS: tensor_bytes(system.state_dict())}
         write_files(self.path, contents, parts=PARTS)
 
     def save_averaging_weights(self, system: System, step: int, *, keep: int) -> None:
-        """Put the weights of a moment beside those of the last ones, `keep` in all."""
+        """Save the current weights for averaging, and keep the last `keep`."""
         inner_folder(self.checkpoints_folder, of=self.path)
         content = tensor_bytes(system.state_dict())
         name = f"{AVERAGING_PREFIX}{step:09d}-{hashlib.sha256(content).hexdigest()}.safetensors"
@@ -257,7 +257,7 @@ class RunFolder:
             old.unlink(missing_ok=True)
 
     def average_weights(self) -> dict[str, torch.Tensor] | None:
-        """The mean of the weights remembered; whole numbers are the last ones'. None of none."""
+        """Checkpoint averaging: the mean of the saved weights (integers: the last), or None."""
         every = [_read_remembered(path) for path in self._remembered()]
         if not every:
             return None
@@ -269,7 +269,7 @@ class RunFolder:
         }
 
     def remove_averaging_weights(self, *, after: int = 0) -> None:
-        """Remove the remembered weights of steps later than `after`."""
+        """Remove the saved weights of steps later than `after`."""
         for path in self._remembered():
             if int(path.stem.removeprefix(AVERAGING_PREFIX).partition("-")[0]) > after:
                 path.unlink(missing_ok=True)
@@ -280,8 +280,7 @@ class RunFolder:
         )
 
     def has_weights(self) -> bool:
-        """Whether model.safetensors is there and what was written; under --no-verify as far as
-        its header tells."""
+        """Whether model.safetensors exists and is intact; --no-verify checks its header only."""
         try:
             if verifies():
                 check_files(self.path, [WEIGHTS])
@@ -299,14 +298,14 @@ class RunFolder:
 
 
 def _read_remembered(path: Path) -> dict[str, torch.Tensor]:
-    """Weights that were put aside; a UserError where the hash in their name is another."""
+    """Read weights saved for averaging; a UserError where the hash in their name differs."""
     if not path.stem.endswith(hash_file(path)):
         raise UserError(f"{path} is not what was written; remove it to average the others.")
     return read_tensors(path)
 
 
 def is_hub_config(path: Path) -> bool:
-    """Whether a config.json is one of the Hub's format, and not of a run."""
+    """Whether a config.json is in the Hub's format, and not of a run."""
     try:
         config = read_json_object(path)
     except (OSError, ValueError, UserError):
@@ -327,23 +326,23 @@ class TrainedModel:
     card: Card
     path: Path
     stored: bool = True
-    """Whether `path` is the folder of a run, in which pictures of it may be kept."""
+    """Whether `path` is a run folder, in which figures may be saved."""
     source_tokenizer: Tokenizer | None = None
-    """Of what texts are given, where it is not the same."""
+    """The source tokeniser, where it is a different one."""
 
     @property
     def effective_source_tokenizer(self) -> Tokenizer:
-        """The tokeniser of what texts are given."""
+        """The source tokeniser, which defaults to `tokenizer`."""
         return self.source_tokenizer or self.tokenizer
 
     @property
     def name(self) -> str:
-        """The run's folder."""
+        """The name of the run's folder."""
         return self.path.name
 
 
 def load_run(path: Path | str) -> TrainedModel:
-    """The trained system of a run folder."""
+    """Load the trained system of a run folder."""
     run = RunFolder(Path(path))
     config = run.read_config()
     if config.get("task", {}).get("head"):
@@ -361,7 +360,7 @@ def load_run(path: Path | str) -> TrainedModel:
     with stored_model_guard(run.path, run.weights):
         system = build_from_config(config, vocabulary, memories)
         if memories.given():
-            system.setup_tokenizer(tokenizer)  # what is looked up is made of texts
+            system.setup_tokenizer(tokenizer)  # the memory is built from texts
     load_weights(system, run)
     if isinstance(system, DocumentStoreModel):
         system.document_memory.cache_index(run.memory)
@@ -377,7 +376,7 @@ def load_run(path: Path | str) -> TrainedModel:
 
 
 def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder) -> Vocabulary:
-    """The system's vocabulary, checked to be that of the tokeniser beside it."""
+    """The system's vocabulary, checked against the run's tokeniser."""
     vocabulary = Vocabulary(**config["vocabulary"])
     known = config.get("tokenizer_fingerprint", tokenizer.fingerprint())
     if replace(vocabulary, first=None) != tokenizer.vocabulary or known != tokenizer.fingerprint():
@@ -389,7 +388,7 @@ def _vocabulary(config: Mapping[str, Any], tokenizer: Tokenizer, run: RunFolder)
 
 
 def load_source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenizer | None:
-    """That of what texts are given, where the run has one of its own."""
+    """Load the source tokeniser, where the run has one."""
     if "source_vocabulary" not in config:
         return None
     if not run.source_tokenizer.exists():
@@ -406,7 +405,7 @@ def load_source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenize
 def build_from_config(
     config: Mapping[str, Any], vocabulary: Vocabulary, memories: ExternalMemory | None = None
 ) -> System:
-    """The system that a config.json describes, with its base where it has one; untrained."""
+    """Build the system of a config.json, with its base where it has one; untrained."""
     described, source = config.get("base"), config.get("source_vocabulary")
     return build_system(
         config["system"],
@@ -420,7 +419,7 @@ def build_from_config(
 
 
 def build_tiny(name: str, vocabulary: Vocabulary, *, seed: int = 0) -> System:
-    """A system at its tiny size, on the base that its card names where it needs one; untrained."""
+    """Build a system at size tiny, on its card's base where it needs one; untrained."""
     card, config = find_system(name), asdict(system_module(name).SIZES["tiny"])
     base = build_tiny(card.base, vocabulary, seed=seed) if card.base else None
     memories = tiny_external_memory(card)
@@ -438,12 +437,11 @@ def build_system(
     source: Vocabulary | None = None,
     memories: ExternalMemory | None = None,
 ) -> System:
-    """A new system of the zoo; `seed` decides its first weights, torch's own is left alone.
+    """Build a system of the zoo; `seed` decides its initial weights, torch's own is unchanged.
 
-    `base` is a trained system that it is built on, for those that need one; it stays as it is.
-    `encoder` is one whose weights its own encoder begins with; they are copied.
-    `source` is the vocabulary of what texts are given, where it is not the same; `memories` what
-    it looks things up in, for those that do.
+    `base` is a trained system to build on, where one is needed; it is not changed. `encoder` is one
+    whose weights initialise the system's own encoder; they are copied. `source` is the source
+    vocabulary, where it differs; `memories` the external memory, where it is used.
     """
     module = system_module(name)
     if source is not None and "source" not in inspect.signature(module.build).parameters:
@@ -469,12 +467,12 @@ def build_system(
 
 
 def _tuples(config: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples, and configs no lists."""
+    """JSON has no tuples, and configs no lists."""
     return {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
 
 
 def load_weights(system: System, run: RunFolder) -> None:
-    """Give a system the weights of a run, checked to fit it and to be finite numbers."""
+    """Load the weights of a run into a system, checked for shape and finiteness."""
     if not run.weights.exists():
         raise UserError(
             f"the run {run.path} has no model.safetensors yet; train it on with --resume."

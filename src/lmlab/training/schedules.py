@@ -1,4 +1,4 @@
-"""How the learning rate changes with the step, the spent share of the budget, and the gains."""
+"""Learning rate schedules, by step, spent fraction of the budget, and validation loss."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lmlab.training.checkpoint_checks import checked_numbers
 from lmlab.training.config import TrainingConfig
 
 COSINE_FLOOR = 0.01
-"""The share of the learning rate at which the cosine ends."""
+"""Final fraction of the learning rate of cosine."""
 PLATEAU_FLOOR = 1e-4
-"""The share at which the line ends."""
+"""Final fraction of the learning rate of linear."""
 
 
 @dataclass
 class LearningRateSchedule:
-    """The learning rate before each step, and the little that it remembers between them.
+    """Learning rate schedule with warm-up, and its small state.
 
-    With peak rate r, warm-up of w steps, step n = 0, 1, …, spent share u of the budget:
+    With peak rate r, warm-up of w steps, step n = 0, 1, …, spent fraction u of the budget:
 
     - constant: r
     - linear: r max(1 - u, 0.0001) (Mikolov et al. 2013)
@@ -34,15 +34,19 @@ class LearningRateSchedule:
     """f^k so far, of the plateau schedule."""
     best: float = math.inf
     stale_validations: int = 0
-    """Validations since the best one or the last cut."""
+    """Validations since the best one or the last reduction."""
 
     def learning_rate_at(self, step: int, spent: float) -> float:
-        """The learning rate of a step, `spent` being the share of the budget used before it."""
-        warmup = self.config.warmup_steps
-        rising = min(1.0, (step + 1) / warmup) if warmup else 1.0
-        return self.config.learning_rate * rising * self._falling(step, min(max(spent, 0.0), 1.0))
+        """The learning rate of a step, with `spent` the fraction of the budget used before it."""
+        decay = self._decay_factor(step, min(max(spent, 0.0), 1.0))
+        return self.config.learning_rate * self.warmup_factor(step) * decay
 
-    def _falling(self, step: int, spent: float) -> float:
+    def warmup_factor(self, step: int) -> float:
+        """Linear warm-up: (step + 1) / warmup_steps, then 1."""
+        warmup = self.config.warmup_steps
+        return min(1.0, (step + 1) / warmup) if warmup else 1.0
+
+    def _decay_factor(self, step: int, spent: float) -> float:
         if self.config.schedule == "linear":
             return max(1 - spent, PLATEAU_FLOOR)
         if self.config.schedule == "cosine":
@@ -53,7 +57,7 @@ class LearningRateSchedule:
         return self.scale
 
     def record_validation(self, loss: float) -> None:
-        """Take note of a validation loss; the plateau schedule cuts the rate when gains end."""
+        """Record a validation loss; on a plateau, the plateau schedule reduces the rate."""
         if loss < self.best:
             self.best, self.stale_validations = loss, 0
             return
@@ -65,10 +69,10 @@ class LearningRateSchedule:
             self.scale, self.stale_validations = self.scale * self.config.plateau_factor, 0
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         return {"scale": self.scale, "best": self.best, "stale_validations": self.stale_validations}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Go on from what a checkpoint kept; a ValueError where it is no state of a schedule."""
+        """Restore the state of a checkpoint; a ValueError where it is invalid."""
         for name, value in checked_numbers(state, self.state()).items():
             setattr(self, name, value)

@@ -1,4 +1,4 @@
-"""Records of settings: everything that `--set name=value` takes, with type, default and help.
+"""Setting records: everything that `--set name=value` takes, with type, default and help.
 
 Listing the training settings does not import torch; listing those of a system does.
 """
@@ -28,29 +28,29 @@ class SettingRecord:
     type: str
     """As Python writes it: float, int | None, tuple[int, ...]; `choices` for a choice."""
     default: Any
-    """The value where it is not set; of a system's setting, that of the size small."""
+    """The default value; for a system's setting, that of size small."""
     help: str
     """One sentence on what it does: the docstring of the config's field."""
     choices: tuple[str, ...] = ()
-    """All values that it may have, where they are few."""
+    """All allowed values, where they are few."""
     bounds: str = ""
     """The range of a number, as in `> 0, < 1`."""
     sizes: Mapping[str, Any] = field(default_factory=dict)
-    """The default at each size, of a system's setting."""
+    """The default at each size, for a system's setting."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as JSON has it."""
+        """A JSON-serialisable dict."""
         return asdict(self)
 
 
 def training_settings(defaults: TrainingConfig | None = None) -> list[SettingRecord]:
-    """The settings of every training; `defaults` other than the general ones, where given."""
+    """The settings of every training, optionally with other `defaults`."""
     return config_settings("training", defaults or TrainingConfig())
 
 
 def system_settings(system: str, recipe: str | None = None) -> list[SettingRecord]:
     """A system's own settings, then the training's, with the values that `train` starts from."""
-    # Imported late: a system's config needs torch, the training's does not.
+    # Imported lazily: a system's config needs torch, the training's does not.
     from lmlab.core.registry import find_system, system_module
     from lmlab.training.training_plan import make_training_plan
 
@@ -108,7 +108,7 @@ def type_name(hint: Any) -> str:
 
 
 def format_value(value: object) -> str:
-    """A value as `--set` takes it."""
+    """A value in `--set` syntax."""
     if isinstance(value, (tuple, list)):
         return ",".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,4 +1,4 @@
-"""Train a system of the zoo on a corpus: the verb `train`."""
+"""Training of a zoo system on a corpus: the command `train`."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ DEFAULT_SIZE = "small"
 
 
 MetricFactory = Callable[[Corpus, Tokenizer, Tokenizer], ValidationMetric]
-"""From a corpus, the tokeniser of its texts and that of its sources to a figure of merit."""
+"""From a corpus, its text tokeniser and its source tokeniser to a validation metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What came of a training."""
+    """Result of a training."""
 
     path: Path
     """The run's folder."""
@@ -81,12 +81,12 @@ class TrainingResult:
     loss: float | None
     """The last held-out loss; None where there is no held-out split."""
     best: float | None
-    """The loss on the validation split of the weights kept; None where there is no such split."""
+    """The validation loss of the selected weights; None without a validation split."""
     parameters: int
     unit: str = NATS_PER_TOKEN
-    """What the losses are counted in."""
+    """Unit of the losses."""
     loss_is_comparable: bool = True
-    """Whether losses in training can be held against held-out ones; else they are a contrast."""
+    """Whether training losses compare with held-out ones; else they are sampled losses."""
 
 
 @exclusive_output
@@ -115,18 +115,17 @@ def train(
     quiet: bool = False,
     judge: MetricFactory | None = None,
 ) -> TrainingResult:
-    """Train `system` on the corpus `data` into the folder `out`, and return how it went.
+    """Train `system` on the corpus `data` into the folder `out`, and return the result.
 
     `settings` are those of the system and of `TrainingConfig`, as strings or values, applied after
     those of the size and the recipe. With `resume`, a training that was stopped (by a kill, Ctrl-C,
-    or a smaller budget) goes on to the bit as if it had not been; settings not given are the run's.
-    (A schedule that follows the budget, as cosine does, follows the larger one from there on, and
-    `average` takes only validations made since.)
-    `data_seed` decides how a corpus without splits is divided; it is 0 for all seeds, so that
-    their runs compare. See `RunFolder` for what is written. `judge` makes what `select_by` asks
-    for. `base` is a run that the system is built on; `encoder` one whose weights its own encoder
-    begins with, and whose settings are the system's where it has the same and they are not given;
-    those of a base are where its weights are copied too (dpr, realm).
+    or a smaller budget) continues bit-exactly; settings not given are the run's. (A schedule over
+    the budget, such as cosine, follows the larger one from there on, and `average` takes only
+    validations made since.) `data_seed` splits a corpus without splits; it is 0 for all seeds, so
+    that their runs compare. See `RunFolder` for the files written. `judge` makes the metric of
+    `select_by`. `base` is a run that the system is built on; `encoder` one that initialises its own
+    encoder, and whose settings are the defaults of the system's; so are those of a base whose
+    weights are copied too (dpr, realm).
     """
     retain_freed_memory()
     run, accelerator = RunFolder(Path(out)), make_accelerator()
@@ -136,7 +135,7 @@ def train(
     given = dict(settings or {}) | objective_setting(card, objective)
     budget = {"epochs": epochs, "steps": steps, "minutes": minutes}
     before = run.resumed_config() if resumes(run, resume) else None
-    accelerator.wait_for_everyone()  # all have looked before the first one writes
+    accelerator.wait_for_everyone()  # all have checked before the first one writes
     built_on = resolve_base(card, "base", base, before, run)
     begun_with = resolve_base(card, "encoder", encoder, before, run)
     others = [other for other in (built_on, begun_with) if other is not None]
@@ -151,7 +150,7 @@ def train(
     _check_keep_by(plan, opened.corpus)
 
     with main_process_first(accelerator):
-        run.create()  # a folder that can't be written to is told before anything takes time
+        run.create()  # fail on an unwritable folder before anything takes time
         tokenizers = prepare_tokenizers(
             run,
             before,
@@ -185,7 +184,7 @@ def train(
         prepared = prepared.with_held_out_bptt(span)
     kept_by = _judge(plan, opened.corpus, tokenizers, judge)
     if accelerator.is_main_process:
-        run.write_description(  # nothing that a user can mend fails after this
+        run.write_description(  # no user error is raised after this
             description,
             tokenizers.texts,
             sources=tokenizers.sources,
@@ -223,7 +222,7 @@ def train(
 
 
 def _named(card: Card, memories: ExternalMemory, corpus: Corpus) -> EntityNumbering | None:
-    """What numbers the entities that texts mention: the system's knowledge, or the corpus."""
+    """The entity numbering of mentions: the system's knowledge base, or the corpus's annotation."""
     if memories.knowledge is None and card.uses_annotated_mentions:
         return corpus_entities(corpus)
     return memories.knowledge
@@ -237,7 +236,7 @@ def _model(
     others: Sequence[BaseModel],
     memories: ExternalMemory,
 ) -> System:
-    """The system of a plan, which has met the data that it is to learn."""
+    """Build the system of a plan, set up with the tokeniser and the data."""
     vocabulary = system_vocabulary(tokenizers.texts, corpus)
     for other in others:
         other.check_tokenizer(tokenizers.texts)
@@ -261,7 +260,7 @@ def _model(
 
 
 def _check_keep_by(plan: TrainingPlan, corpus: Corpus) -> None:
-    """A UserError where weights are to be kept by what this training does not have."""
+    """A UserError where `select_by` does not apply to this training."""
     asked, translates = plan.training.select_by, corpus.layout.kind == "pairs"
     if asked != "loss" and not (plan.card.conditional and translates):
         raise UserError(
@@ -273,7 +272,7 @@ def _check_keep_by(plan: TrainingPlan, corpus: Corpus) -> None:
 def _judge(
     plan: TrainingPlan, corpus: Corpus, tokenizers: RunTokenizers, make: MetricFactory | None
 ) -> ValidationMetric | None:
-    """What weights are kept by, where it is not the loss."""
+    """The validation metric to select weights by, where it is not the loss."""
     if plan.training.select_by == "loss":
         return None
     assert make is not None, "whoever trains translators brings a judge"
@@ -281,7 +280,7 @@ def _judge(
 
 
 def resumes(run: RunFolder, resume: bool) -> bool:
-    """Whether a run that is there goes on; one that is there is never overwritten."""
+    """Whether an existing run is resumed; it is never overwritten."""
     if run.exists() and not resume:
         raise UserError(
             f"{run.path} already holds a run, and nothing is overwritten; go on with --resume, or "
@@ -308,7 +307,7 @@ def _check_data(data: TrainingData, plan: TrainingPlan, accelerator: Accelerator
 
 
 def check_validation_split(config: TrainingConfig, *, selects: bool) -> None:
-    """A UserError where a validation split is to decide something, and none `selects`."""
+    """A UserError where a setting needs a validation split and none `selects`."""
     decided = [name for name in ("patience",) if getattr(config, name)]
     decided += ["schedule=plateau"] if config.schedule == "plateau" else []
     decided += ["select_by=bleu"] if config.select_by == "bleu" else []
@@ -355,7 +354,7 @@ def _announce(
 
 
 def _farewell(outcome: FitResult, run: RunFolder, result: TrainingResult, unit: str) -> str:
-    """How it ended, with the held-out loss of the weights that the run now has."""
+    """The final message, with the held-out loss of the run's weights."""
     loss = result.loss if result.best is None else result.best
     kept = "" if loss is None else f", {loss:.4f} {unit}"
     progress = outcome.progress

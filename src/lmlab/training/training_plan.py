@@ -1,4 +1,4 @@
-"""What a training is to be: names resolved, settings merged and checked, nothing done yet."""
+"""Training plan: names resolved, settings merged and checked, before anything runs."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ CHANGEABLE_ON_RESUME = frozenset(
         "evaluate_every",
     }
 )
-"""Settings of a training that may differ when it is resumed."""
+"""Training settings that may differ on resuming."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingPlan:
-    """A training as asked for, names resolved and settings checked."""
+    """A planned training, names resolved and settings checked."""
 
     card: Card
     size: str
@@ -62,7 +62,7 @@ def make_training_plan(
     seed: int,
     others: Sequence[BaseModel] = (),
 ) -> TrainingPlan:
-    """Size, then base or encoder, recipe, settings, budget: each may override those before it."""
+    """Merge size, base or encoder, recipe, settings and budget: each overrides those before it."""
     module = system_module(card.name)
     if size not in module.SIZES:
         raise unknown_name(f"size of {card.name}", size, module.SIZES)
@@ -96,7 +96,7 @@ def resumed_plan(
     budget: Mapping[str, float | None],
     seed: int | None,
 ) -> TrainingPlan:
-    """The plan of the run that is resumed, with what is given anew on top of it."""
+    """The plan of the resumed run, overridden by what is given now."""
     module = system_module(card.name)
     if before["system"] != card.name:
         raise UserError(
@@ -120,12 +120,12 @@ def resumed_plan(
 
 
 def _named(settings: Mapping[str, Any]) -> frozenset[str]:
-    """Settings by their names, as fields have them."""
+    """Names of settings, in the form of the fields."""
     return frozenset(key.strip().replace("-", "_") for key in settings)
 
 
 def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
-    """The tokeniser's vocabulary as a system is told it: contiguous text has no start symbol."""
+    """The tokeniser's vocabulary for a system: contiguous text has no start token."""
     vocabulary = tokenizer.vocabulary
     if corpus.layout.kind != "contiguous":
         return vocabulary
@@ -135,7 +135,7 @@ def system_vocabulary(tokenizer: Tokenizer, corpus: Corpus) -> Vocabulary:
 def describe_run(
     plan: TrainingPlan, opened: OpenedCorpus, tokenizers: RunTokenizers
 ) -> dict[str, Any]:
-    """config.json: enough to repeat the run from its own folder."""
+    """The contents of config.json: enough to repeat the run from its own folder."""
     corpus, tokenizer, source = opened.corpus, tokenizers.texts, {}
     if tokenizers.sources is not None:
         source = {
@@ -165,7 +165,7 @@ def describe_run(
 
 
 def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunFolder) -> None:
-    """A resumed training must be the one that was begun; only its length may differ."""
+    """Check that a resumed training is the original one; only its length may differ."""
     pairs = [(name, before[name], now[name]) for name in ("size", "recipe", "tokenizer", "layout")]
     pairs += [
         (name, before[part].get(name), value)
@@ -174,7 +174,7 @@ def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunF
         if name not in CHANGEABLE_ON_RESUME and name in before[part]
     ]
     for name, old, new in pairs:
-        # What was read from JSON has lists where there were tuples.
+        # JSON turned tuples into lists.
         if old != (list(new) if isinstance(new, tuple) else new):
             raise UserError(
                 f"the run {run.path} was begun with {name}={old}, and now it is {new}; resume it "
@@ -188,14 +188,14 @@ def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunF
 
 
 def check_required_inputs(card: Card, **options: str | Path | None) -> None:
-    """Refuse options that the system has no use for, and miss those it can't do without."""
+    """Reject options that do not apply to the system."""
     for name, value in options.items():
         if value is not None and name not in card.needs:
             raise UserError(f"{card.name} has no use for --{name}; leave it out.")
 
 
 def objective_setting(card: Card, objective: str | None) -> dict[str, Any]:
-    """An objective other than the system's first, as a setting; refused if it does not fit."""
+    """A non-default objective as a setting; a UserError if it does not apply."""
     if objective is None or objective == card.objectives[0]:
         return {}
     if objective not in card.objectives:

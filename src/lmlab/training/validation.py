@@ -1,4 +1,4 @@
-"""The loss on held-out text."""
+"""Validation loss: the loss on held-out text."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from lmlab.training.distributed import (
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationLoss:
-    """Minus a log-probability in nats, summed over `count` predicted tokens."""
+    """Negative log-likelihood in nats, summed over `count` predicted tokens."""
 
     total: float
     count: int
 
     @property
     def loss(self) -> float:
-        """Nats per token, divided once."""
+        """Nats per token."""
         return self.total / max(self.count, 1)
 
 
 def held_out_loss(
     system: System, source: BatchLoader, accelerator: Accelerator, *, seed: int = 0
 ) -> ValidationLoss:
-    """Total and count over every batch of a source, by log_prob or by the loss, as the system says.
+    """Loss total and count over every batch, by log_prob or by the training loss, as the system
+    says.
 
-    Cost: one forward pass over the text. The system is left in the mode it was in.
+    Cost: one forward pass over the text. The system's mode is restored.
     """
     training = system.training
     system.eval()
@@ -67,7 +68,7 @@ def held_out_loss(
 def _measured(
     system: System, batch: Batch, state: State | None, generator: torch.Generator
 ) -> tuple[Tensor, State | None]:
-    """Minus the log-probability of a batch (or its loss) and its count, and the state after it."""
+    """Negative log-likelihood of a batch (or its loss), its count, and the state after it."""
     if isinstance(system, LogProb) and system.validation_metric == "log_prob":
         scored = system.log_prob(batch, state=state, generator=generator)
         return torch.tensor([-scored.totals.double().sum().item(), batch.count]), scored.state
@@ -79,21 +80,21 @@ def _measured(
 def held_out_bptt(
     system: System, source: BatchLoader, config: TrainingConfig, device: torch.device
 ) -> int:
-    """Tokens of held-out contiguous text to read at once, so that the loss is of what was learnt.
+    """Segment length for held-out contiguous text, matched to training.
 
-    A system that carries its state reads long stretches. Each stretch begins anew for one that does
-    not, and it was taught stretches of `span`: its positions beyond were never trained. Cost: one
+    A system that carries its state takes long segments. Without a state each segment starts afresh,
+    and training had segments of `config.bptt`: positions beyond were never trained. Cost: one
     forward pass over the first batch of `source`.
     """
     longest = HELD_OUT_BPTT if system.window is None else min(HELD_OUT_BPTT, system.window)
-    by_span = system.fitting == "gradient"  # whoever counts reads the stream as a whole
+    by_span = system.fitting == "gradient"  # count-based models take the stream as a whole
     if by_span and not _carries_state(system, next(source.epoch(0)).to(device)):
         return min(longest, config.bptt)
     return longest
 
 
 def _carries_state(system: System, batch: Batch) -> bool:
-    """Whether it gives a state to go on from; nothing of it changes, nor any random state."""
+    """Whether the system returns a state; changes neither it nor any random state."""
     training = system.training
     system.eval()
     generator = torch.Generator(device=batch.tokens.device).manual_seed(0)

@@ -1,4 +1,4 @@
-"""A few numbers on the health of a training, cheap enough to write down as it runs."""
+"""Weight statistics during training: update ratios and embedding norms."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from torch import Tensor, nn
 from lmlab.core.system import System
 
 MIN_STEPS_BETWEEN = 10
-"""Steps between two looks at an update, at least: a look costs a copy of the weights."""
+"""Minimum steps between two measurements, each of which costs a copy of the weights."""
 
 
 class UpdateMonitor:
-    """What a step of the optimiser does to the weights, and how long the tokens' vectors are.
+    """Monitors the update-to-weight ratio of optimiser steps and the norms of token embeddings.
 
-    Neither changes anything; which steps are looked at depends on their number alone, so that a
-    resumed training writes down the same.
+    It changes nothing; which steps are measured depends on their number alone, so that a resumed
+    training logs the same.
     """
 
     def __init__(self, system: System, *, log_every: int) -> None:
         self._system = system
         self._every = log_every * -(-MIN_STEPS_BETWEEN // log_every)
         matrices = [p for p in system.parameters() if p.requires_grad and p.ndim >= 2]
-        # Biases start at zero, so that a change relative to them says nothing.
+        # Biases start at zero, so that a change relative to them is meaningless.
         self._matrices = matrices or [p for p in system.parameters() if p.requires_grad]
         self._before: list[Tensor] | None = None
 
     def record_before_step(self, step: int) -> None:
-        """Step number `step`, counted from 1, is about to be made."""
+        """Record the weights before step number `step`, counted from 1."""
         looking = step == 1 or step % self._every == 0
         self._before = [p.detach().clone() for p in self._matrices] if looking else None
 
     def statistics(self) -> dict[str, float | dict[str, float]]:
-        """What is worth a line of the metrics after the step."""
+        """The statistics for a metrics line after the step."""
         found: dict[str, float | dict[str, float]] = {}
         if self._before is not None:
             ratio = update_ratio(self._before, self._matrices)
@@ -43,7 +43,7 @@ class UpdateMonitor:
 
 @torch.no_grad()
 def update_ratio(before: list[Tensor], after: list[nn.Parameter]) -> float | None:
-    """The median over tensors of ‖change‖ / ‖weights before‖; a tensor of zeros has no such ratio.
+    """Update ratio: the median over tensors of ‖change‖ / ‖weights before‖, zero tensors excluded.
 
     None where all of them are zeros.
     """
@@ -56,7 +56,7 @@ def update_ratio(before: list[Tensor], after: list[nn.Parameter]) -> float | Non
 
 
 def token_vectors(system: System) -> dict[str, Tensor]:
-    """The tables with a vector for every token, (V, W), by name; shared ones once."""
+    """The token embedding tables (V, W) by name; shared ones once."""
     return {
         name: parameter
         for name, parameter in system.named_parameters()
@@ -66,5 +66,5 @@ def token_vectors(system: System) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def mean_norm(vectors: Tensor) -> float:
-    """The mean Euclidean length of the rows."""
+    """The mean Euclidean norm of the rows."""
     return float(torch.linalg.vector_norm(vectors, dim=1).mean())

@@ -1,4 +1,4 @@
-"""The fitter of word vectors: text streamed past compiled code, a stretch of it a step."""
+"""word2vec trainer: streams the text through compiled kernels, one chunk per step."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from lmlab.training.schedules import LearningRateSchedule
 from lmlab.training.validation import held_out_loss
 
 STEPS_AHEAD = 2
-"""Steps for each thread that are planned while others run, so that no thread waits."""
+"""Steps queued per thread, so that no thread waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkResult:
-    """What came of one step."""
+    """Result of one step."""
 
     learning_rate: float
     loss_total: float
-    """Loss of those pairs that were looked at …"""
+    """Loss of the sampled pairs …"""
     loss_count: int
-    """… and how many they were."""
+    """… and their number."""
     tokens: int
 
 
 class TextChunks:
-    """A training split as stretches of `size` tokens, and what one step makes of one of them.
+    """A training split in chunks of `size` tokens, and the training step on one of them.
 
-    The ids stay where they are, on disk if there; a stretch is read when its turn comes, and the
-    stretches of an epoch come in an order that depends on the seed and its number. Windows end at
-    the ends of a stretch and at the symbols that start or end a sentence. What is drawn depends on
-    the seed and the number of the step alone.
+    The ids stay where they are, possibly on disk; a chunk is loaded when needed, and the order of
+    the chunks of an epoch depends on the seed and its number. Windows end at the ends of a chunk
+    and at the special tokens that start or end a sentence. Sampling depends on the seed and the
+    number of the step alone.
     """
 
     def __init__(self, system: Word2Vec, tokens: NDArray[np.generic], *, size: int, seed: int):
@@ -74,18 +74,18 @@ class TextChunks:
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
     def per_epoch(self) -> int:
-        """Stretches of the whole text."""
+        """Chunks of the whole text."""
         return max(1, -(-len(self.tokens) // self.size))
 
     def chunk_index(self, epoch: int, position: int) -> int:
-        """Which stretch comes at a position of an epoch."""
+        """The chunk at a position of an epoch."""
         if self._order is None or self._order[0] != epoch:
             generator = np.random.default_rng([self.seed, epoch])
             self._order = (epoch, generator.permutation(self.per_epoch()))
         return int(self._order[1][position])
 
     def step(self, number: int, place: int, rate: float) -> ChunkResult:
-        """Learn from the stretch at `place`; `number` is the step's, from 0."""
+        """Train on the chunk number `place`; `number` is the step's, from 0."""
         low = place * self.size
         ids = np.asarray(self.tokens[low : low + self.size]).astype(np.int32)
         mixed = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)[0]
@@ -94,7 +94,7 @@ class TextChunks:
 
 
 def _learner(system: Word2Vec) -> Callable[..., tuple[float, int]]:
-    """The compiled step of a system, on the memory of its own parameters."""
+    """The compiled step of a system, in place on its parameters."""
     from lmlab.training import word2vec_kernels as kernels
 
     inputs = system.emission.inputs.detach().numpy()
@@ -109,13 +109,13 @@ def _learner(system: Word2Vec) -> Callable[..., tuple[float, int]]:
 
 
 def fit_word2vec(job: FitJob) -> FitResult:
-    """Word vectors by stochastic gradient, pair by pair, in compiled code (Mikolov et al. 2013).
+    """word2vec by SGD, pair by pair, in compiled code (Mikolov et al. 2013).
 
-    A step goes over `tokens_per_batch` tokens of the training split; `threads` of the system say
-    how many go at once, and with one of them a training can be repeated and resumed to the bit.
-    The optimiser is always plain descent at the learning rate of the schedule. The last weights are
-    the run's: word vectors are not chosen by how well they predict. Without numba, with several
-    processes or on another device the ordinary loop does the work.
+    A step takes `tokens_per_batch` tokens of the training split; `threads` of the system run in
+    parallel, and with a single one training is reproducible and resumable bit-exactly. The
+    optimiser is always plain SGD at the learning rate of the schedule. The last weights are saved:
+    word vectors are not selected by validation loss. Without numba, with several processes or on
+    another device the ordinary training loop is used.
     """
     hindrance = _hindrance(job)
     if hindrance:
@@ -136,7 +136,7 @@ def fit_word2vec(job: FitJob) -> FitResult:
 
 
 class _Course:
-    """A training under way: steps planned, in flight, and done."""
+    """A training in progress: steps queued, running and done."""
 
     def __init__(
         self,
@@ -157,10 +157,10 @@ class _Course:
         self.flight: deque[Future[ChunkResult]] = deque()
         self.held_out_loss: float | None = None
         self.tokens = 0
-        """Since the last training line of the metrics."""
+        """Tokens since the last training line of the metrics."""
 
     def run(self) -> FitResult:
-        """Steps in flight are done before anybody looks at the weights or stops."""
+        """Train; running steps complete before weights are evaluated or saved."""
         progress, budget, saved_at = self.progress, self.budget, self.progress.seconds
         planned, landing, saving = replace(progress), False, False
         with (
@@ -169,7 +169,7 @@ class _Course:
             ThreadPoolExecutor(self.threads) as pool,
         ):
             while self.flight or not (budget.is_over(progress) or signals.stop_requested):
-                # Keep the threads busy, as long as nothing is to be done in between.
+                # Keep the threads busy until something is due.
                 while len(self.flight) < STEPS_AHEAD * self.threads and not landing:
                     self.flight.append(self._plan(pool, planned))
                     landing = self._due(planned)
@@ -179,10 +179,10 @@ class _Course:
                 landing = landing or saving or signals.stop_requested or budget.is_over(progress)
                 if self.flight:
                     continue
-                # All threads rest: look at held-out text, and save what the next step needs.
+                # All threads idle: validate, and save a checkpoint.
                 if self._evaluating(progress):
                     self._look()
-                progress.seconds = self.clock.seconds()  # looking is no training
+                progress.seconds = self.clock.seconds()  # validation is not training time
                 if saving:
                     self._save()
                     saved_at = progress.seconds
@@ -190,11 +190,11 @@ class _Course:
             self._save()
         save_weights(self.job)
         reason = "budget" if budget.is_over(progress) else "interrupted"
-        reason = "early" if budget.stopped_early(progress) else reason
+        reason = "early" if budget.early_stopping_due(progress) else reason
         return FitResult(progress=progress, reason=reason, loss=self.held_out_loss)
 
     def _plan(self, pool: ThreadPoolExecutor, planned: Progress) -> Future[ChunkResult]:
-        """Send the next step off, and count it as made."""
+        """Submit the next step, and count it as planned."""
         planned.seconds = self.clock.seconds()
         rate = self.schedule.learning_rate_at(planned.step, self.budget.fraction_spent(planned))
         place = self.stretches.chunk_index(planned.epoch, planned.position)
@@ -206,12 +206,12 @@ class _Course:
         return self.budget.evaluation_due(progress) or self.budget.fraction_spent(progress) >= 1
 
     def _due(self, planned: Progress) -> bool:
-        """Whether something is to be done after the steps planned so far."""
+        """Whether something is due after the steps planned so far."""
         every = self.job.config.checkpoint_steps
         return self._evaluating(planned) or (every > 0 and planned.step % every == 0)
 
     def _done(self, stretch: ChunkResult) -> None:
-        """Count a step, and now and then write down how it goes."""
+        """Count a step, and log every so often."""
         progress = self.progress
         before, progress.seconds = progress.seconds, self.clock.seconds()
         progress.advance(
@@ -266,7 +266,7 @@ class _Course:
 
 
 def _hindrance(job: FitJob) -> str | None:
-    """Why compiled code can't do it, as the beginning of a sentence."""
+    """Why the compiled code can't be used, as the beginning of a sentence."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'lmlab[words]')"
     if job.accelerator.num_processes > 1:

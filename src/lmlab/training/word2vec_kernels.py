@@ -1,13 +1,13 @@
-"""Word vectors at the speed of the machine: the inner loops of word2vec, compiled by numba.
+"""word2vec kernels: sampling and SGD steps, compiled by numba.
 
-What is drawn (`sample_training_pairs`) is apart from what is learnt of it (`learn_…`), so that each
-can be held to its own law: draws to their distributions, and updates to the gradient of the loss in
-`objectives/negative_sampling.py`. All of them let go of Python's lock, so that threads share the
-vectors and change them without locks (Hogwild, Niu et al. 2011): right up to updates that are lost
-where two threads meet in one word, and the same to the bit with one thread.
+Sampling (`sample_training_pairs`) is separate from learning (`skipgram_step`, `cbow_step`,
+`product_cbow_step`), so that each can be tested: samples against their distributions, updates
+against the gradient of the loss in `objectives/negative_sampling.py`. All release the GIL, so that
+threads update shared vectors without locks (Hogwild, Niu et al. 2011): correct up to lost updates
+where two threads meet in one word, and deterministic with one thread.
 
-The words around one place share its noise, so that its k + 1 output vectors stay in the nearest
-cache while all of them go by (Ji et al. 2016).
+The context words of one position share its negative samples, so that its k + 1 output vectors stay
+in the L1 cache (Ji et al. 2016).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Doubles = NDArray[np.float64]
 Ids = NDArray[np.int32]
 
 SENTENCE_BREAK = -1.0
-"""Instead of a probability to be kept: a token that ends a sentence."""
+"""Instead of a keep probability: a token that ends a sentence."""
 LOSS_SAMPLE = 16
-"""The loss is added up for one place in so many: a logarithm costs as much as twenty products."""
+"""The loss is computed at one position in so many: a logarithm costs as much as twenty products."""
 
 compiled: Any = njit(nogil=True, cache=True)
 fast_compiled: Any = njit(nogil=True, cache=True, fastmath=True)
@@ -34,9 +34,9 @@ fast_compiled: Any = njit(nogil=True, cache=True, fastmath=True)
 
 @compiled
 def alias_table(law: Doubles) -> tuple[Doubles, Ids]:
-    """Walker's alias method (Vose 1991): a draw is one cell i, and i itself or its alias.
+    """Walker's alias method (Vose 1991): a sample is a uniform cell i, and i itself or its alias.
 
-    Gives (V,) the probability to stay and (V,) the alias.
+    Returns (V,) the probability to stay and (V,) the alias.
     """
     size = len(law)
     stay = law / law.sum() * size
@@ -60,7 +60,7 @@ def alias_table(law: Doubles) -> tuple[Doubles, Ids]:
             larges -= 1
             small[smalls] = high
             smalls += 1
-    # What rounding left over stays where it is.
+    # Leftovers of rounding keep their own cell.
     for i in range(larges):
         stay[large[i]] = 1.0
     for i in range(smalls):
@@ -70,7 +70,7 @@ def alias_table(law: Doubles) -> tuple[Doubles, Ids]:
 
 @compiled
 def splitmix_uniform(state: np.uint64) -> tuple[float, np.uint64]:
-    """A number in [0, 1) of 53 random bits, and the state after it (SplitMix64, Steele 2014)."""
+    """SplitMix64 (Steele 2014): a uniform number in [0, 1) of 53 bits, and the next state."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     z = state
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -81,7 +81,7 @@ def splitmix_uniform(state: np.uint64) -> tuple[float, np.uint64]:
 
 @compiled
 def subsample_words(tokens: Ids, kept: Doubles, state: np.uint64) -> tuple[Ids, Ids, np.uint64]:
-    """The words that stay, the number of each one's sentence, and the random state after."""
+    """Subsampling: the words kept, the sentence index of each, and the next random state."""
     words = np.empty(len(tokens), np.int32)
     sentences = np.empty(len(tokens), np.int32)
     count = sentence = 0
@@ -109,12 +109,12 @@ def sample_training_pairs(
     negatives: int,
     seed: int,
 ) -> tuple[Ids, Ids, Ids, Ids]:
-    """Draw what is learnt from a stretch of text: n places, at most M words around, k of noise.
+    """Sample training pairs of a chunk: n positions, at most M context words, k negative samples.
 
-    Gives words (n,), words around (n, M) of which the first counts (n,) are there, noise (n, k).
-    `kept` (V,) is the probability of each token to stay, `SENTENCE_BREAK` where it ends a sentence.
-    A window is 1 … `window` words wide to either side, uniformly; with `random_contexts` that many
-    words of the whole window. Windows end at the stretch's ends.
+    Returns words (n,), contexts (n, M) of which the first counts (n,) are valid, negatives (n, k).
+    `kept` (V,) is the keep probability of each token, `SENTENCE_BREAK` where it ends a sentence. A
+    window has a uniform width of 1 … `window` words to either side; with `random_contexts` that
+    many words of the whole window. Windows end at the chunk's ends.
     """
     words, sentences, state = subsample_words(tokens, kept, np.uint64(seed))
     count = len(words)
@@ -156,14 +156,14 @@ def _dot(one: Floats, other: Floats) -> np.float32:
 
 @fast_compiled
 def _wrong(score: np.float32, target: bool) -> np.float32:
-    """label - σ(score): minus the derivative of the loss by the score."""
+    """Negative gradient of the loss by the score: label - σ(score)."""
     probability = np.float32(1.0) / (np.float32(1.0) + math.exp(-score))
     return np.float32(1.0) - probability if target else -probability
 
 
 @fast_compiled
 def _lost(score: np.float32, target: bool) -> float:
-    """-log σ(±score), without overflow."""
+    """Logistic loss -log σ(±score), without overflow."""
     away = -score if target else score
     above = float(away) if away > 0.0 else 0.0
     return above + math.log1p(math.exp(-abs(away)))
@@ -171,7 +171,7 @@ def _lost(score: np.float32, target: bool) -> float:
 
 @fast_compiled
 def _step_both(output: Floats, hidden: Floats, wrong: np.float32, back: Floats) -> None:
-    """Note what an output vector tells its hidden state, then move it."""
+    """Accumulate the gradient of the hidden vector, then update the output vector."""
     for d in range(output.shape[0]):
         back[d] += wrong * output[d]
         output[d] += wrong * hidden[d]
@@ -187,10 +187,10 @@ def skipgram_step(
     outputs: Floats,
     rate: np.float32,
 ) -> tuple[float, int]:
-    """Skip-gram: a step on each (word around, word and its noise); the loss looked at, its count.
+    """Skip-gram: an SGD step per context word on (word, negatives); returns sampled loss and count.
 
-    All scores of a pair are taken before any vector moves: one step down its exact gradient, but
-    where the same word is drawn twice, whose second turn sees it moved by the first.
+    All scores of a pair are computed before any update: one step along its exact gradient, except
+    where a word is sampled twice, whose second update sees the first.
     """
     candidates = noise.shape[1] + 1
     ids = np.empty(candidates, np.int32)
@@ -230,9 +230,9 @@ def cbow_step(
     mean: bool,
     whole: bool,
 ) -> tuple[float, int]:
-    """CBOW: a step on each (mean or sum of the words around, word and its noise).
+    """CBOW: an SGD step on each (mean or sum of the context, word and negatives).
 
-    With `whole` each word around moves by the gradient of the mean, not by its share of that.
+    With `whole` each context word moves by the gradient of the mean, not by its share of that.
     """
     candidates = noise.shape[1] + 1
     ids = np.empty(candidates, np.int32)
@@ -280,7 +280,7 @@ def product_cbow_step(
     outputs: Floats,
     rate: np.float32,
 ) -> tuple[float, int]:
-    """002's CBOW, P = Π_j σ(o · x_j): a step on each word, and on each of its noise words."""
+    """Product CBOW, P = Π_j σ(o · x_j): an SGD step on each word and each of its negatives."""
     width, most = inputs.shape[1], around.shape[1]
     shares = np.empty(most, np.float32)
     before = np.empty((most, width), np.float32)

@@ -1,4 +1,4 @@
-"""Recurrent cells by name, for systems that take any of them."""
+"""Registry of recurrent cells by name: RNN, LSTM, GRU and their variants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CellName = Literal[
     "gru-minimal",
     "mgru",
 ]
-"""Names that `build_cell` knows, each the cell of the system of that name."""
+"""Names of cells for `build_cell`."""
 
 _CELLS: dict[str, Callable[[int, int], RecurrentCell]] = {
     "rnn": TanhCell,
@@ -48,7 +48,7 @@ assert set(get_args(CellName)) == {*_CELLS, *_SWITCH_CELLS}
 def build_cell(
     name: str, input_width: int, width: int, off: Collection[int | str] | str = ()
 ) -> RecurrentCell:
-    """The cell of that name; `off` are the switches that are off, by number or name."""
+    """Build the named cell; `off` lists the terms switched off, by number or name."""
     if name in _SWITCH_CELLS:
         cell = _SWITCH_CELLS[name]
         return cell(input_width, width, off=parse_switches(off, cell.switches, of=name))
@@ -62,5 +62,5 @@ def build_cell(
 
 
 def cell_switches(name: str) -> tuple[str, ...]:
-    """The names of a cell's switches in the order of their numbers; empty where it has none."""
+    """Names of the cell's switches, by number; empty if it has none."""
     return _SWITCH_CELLS[name].switches if name in _SWITCH_CELLS else ()

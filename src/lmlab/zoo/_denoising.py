@@ -1,4 +1,4 @@
-"""What the encoder-decoders share that restore what a source hides: BART, PEGASUS, PALM."""
+"""Denoising encoder-decoders (BART, PEGASUS, PALM): shared settings and builders."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from lmlab.zoo._transformer import (
 
 @dataclass(frozen=True, kw_only=True)
 class DenoisingConfig(DecoderConfig):
-    """Settings of an encoder-decoder that restores what a source hides."""
+    """Settings of a denoising encoder-decoder."""
 
     decoder_layers: int = field(default=0, metadata={"at_least": 0})
-    """Blocks of the decoder; 0 for as many as the encoder has."""
+    """Decoder layers; 0 for as many as the encoder has."""
     scaled_embeddings: bool = False
-    """Whether embeddings are multiplied by √width."""
+    """Whether to multiply embeddings by √width."""
     full_mask_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
-    """Share of the texts whose source is one mask symbol alone, and which are written whole: what
-    its score of a text is given."""
+    """Share of the texts whose source is a single <mask> and whose target is the whole text: the
+    condition under which texts are scored."""
     mask: int | None = field(default=None, metadata={"at_least": 0})
-    """Id of the symbol that hides; the tokeniser's own where none is given."""
+    """Id of the mask token; None for the tokeniser's own."""
     decoder_prefix: tuple[int, ...] = ()
-    """Ids that the decoder is given first; the start symbol where none are given."""
+    """Ids of the decoder prefix; empty for the start token."""
     source_has_start: bool = True
-    """Whether a source begins with the start symbol."""
+    """Whether a source begins with the start token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostNormDenoisingConfig(DenoisingConfig):
-    """Settings of one whose layers are BERT's, as those of BART and PALM are."""
+    """Settings of a denoising encoder-decoder with post-norm layers (BART, PALM)."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
 
 
 def make_special_tokens(config: DenoisingConfig, vocabulary: Vocabulary) -> DenoisingSpecialTokens:
@@ -67,7 +67,7 @@ def make_special_tokens(config: DenoisingConfig, vocabulary: Vocabulary) -> Deno
 
 
 def make_sentence_splitter(vocabulary: Vocabulary) -> SentenceSplitter:
-    """What cuts texts into sentences; in contiguous text the end of a line ends one too."""
+    """Sentence splitter; in contiguous text a line end also ends a sentence."""
     return SentenceSplitter(() if vocabulary.end is None else (vocabulary.end,))
 
 
@@ -83,7 +83,7 @@ def make_backbone(config: DenoisingConfig, tokens: nn.Embedding) -> TransformerE
 def make_denoising_encoder_decoder(
     config: DenoisingConfig, tokens: nn.Embedding, vocabulary: Vocabulary, *, copies: bool
 ) -> TwoOutputEncoderDecoder:
-    """The same where both ends are asked, with a pointer to the source where words are copied."""
+    """Encoder-decoder with outputs at both stacks; a pointer network if `copies`."""
     made = make_backbone(config, tokens)
     if not copies:
         return TwoOutputEncoderDecoder(made.encoder, made.decoder)
@@ -101,7 +101,7 @@ def make_denoising_seq2seq(
     tokens: nn.Embedding | None = None,
     backbone: TransformerEncoderDecoder | None = None,
 ) -> DenoisingSeq2Seq:
-    """The system and its window; a backbone that is given stands on the given tokens."""
+    """Denoising seq2seq model; a given `backbone` must use the given `tokens`."""
     tokens = tokens or make_token_embedding(config, vocabulary)
     backbone = backbone or make_backbone(config, tokens)
     system = (DenoisingPointerGenerator if isinstance(backbone, PointerEncoderDecoder) else kind)(
@@ -110,6 +110,6 @@ def make_denoising_seq2seq(
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=objective,
     )
-    # The encoder reads a whole text with its symbols, the decoder all but the last of them.
+    # The encoder input is the text with its special tokens; the decoder's lacks the last one.
     system.window = config.length - max(1, len(config.decoder_prefix) - 1)
     return system

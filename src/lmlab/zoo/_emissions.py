@@ -1,4 +1,4 @@
-"""Emissions by name, so that any backbone that yields vectors takes any of them."""
+"""Registry of emissions (output layers) by name; any backbone with vector outputs takes them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ EmissionName = Literal[
     "hamming-min",
     "rbf",
 ]
-"""The type of a config field `emission`."""
+"""Names of emissions, for config fields."""
 EMISSIONS: tuple[EmissionName, ...] = get_args(EmissionName)
 DEFAULT_SOFTMAXES = 10
-"""Of a mixture of softmaxes, where no other number is asked for; Yang et al. 2018 take 15."""
+"""Default components of a mixture of softmaxes; Yang et al. 2018 use 15."""
 MAX_PARTS = 8
-"""Vectors of a word under hamming, where no other number is asked for: or the next lower divisor
-of the width."""
+"""Default vectors per word under hamming, or the next lower divisor of the width."""
 
 
 def build_emission(
@@ -45,12 +44,12 @@ def build_emission(
     dropout: float,
     parts: int | None = None,
 ) -> Emission:
-    """The emission of that name over hidden vectors of `width` numbers.
+    """Build the named emission over hidden states of size `width`.
 
-    `tied` is the input embedding where it serves as the output vectors too. `states` is K, read by
-    the mixtures alone. `parts` is how many softmaxes a mixture of them has, or how many vectors a
-    word has under hamming; None for the usual number. `dropout` falls on the hidden state inside
-    the emission, so the backbone before it drops nothing at its end.
+    `tied` is the input embedding under weight tying. `states` is K of the mixtures. `parts` is the
+    number of softmaxes in a mixture of softmaxes, or of vectors per word under hamming; None for
+    the default. `dropout` applies to the hidden state inside the emission, so the backbone must
+    not drop its output.
     """
     match name:
         case "softmax":

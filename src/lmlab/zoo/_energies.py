@@ -1,4 +1,4 @@
-"""What the energy models share: their settings and how they are put together."""
+"""Energy-based models: shared settings and builders."""
 
 from __future__ import annotations
 
@@ -39,23 +39,22 @@ CorruptionName = Literal["uniform", "unigram", "proposals"]
 MembershipName = Literal["texts", "grams", "none"]
 PoolingName = Literal["all", "blanks", "stopped"]
 OptionalSystem = System | None
-"""Another system, trained before, where one is given."""
+"""An optional trained system."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyConfig(TransformerConfig):
-    """Settings of an energy that an encoder gives a text."""
+    """Settings of an energy function computed by a Transformer encoder."""
 
     energy: EnergyName = "inner-product"
-    """Energy of a place: minus the inner product of its hidden state with the embedding of the
-    token fed there (inner-product), a linear map of the state (linear), or its squared distance to
-    the origin (squared)."""
+    """Energy per position: negative inner product of hidden state and input embedding
+    (inner-product), a linear map of the state (linear), or the squared norm of one (squared)."""
     negatives: int = field(default=1, metadata={"at_least": 1})
-    """How many texts are made up for each of the data."""
+    """Negative texts per training text."""
 
 
 def make_encoder(config: EnergyConfig, tokens: nn.Embedding, encoder: System | None) -> Transformer:
-    """What reads a whole text, with its first weights, or with those of a trained system."""
+    """Transformer encoder, randomly initialised or with the weights of a trained system."""
     backbone = make_transformer(config, tokens)
     if encoder is not None:
         copy_encoder_weights(backbone, encoder)
@@ -63,13 +62,13 @@ def make_encoder(config: EnergyConfig, tokens: nn.Embedding, encoder: System | N
 
 
 def make_energy_emission(config: EnergyConfig, tokens: nn.Embedding) -> EnergyEmission:
-    """What the energy of a place is, with its first weights."""
+    """Energy head, initialised."""
     match config.energy:
         case "inner-product":
             emission: EnergyEmission = InnerProductEnergy(config.width, tokens)
             init_transformer_weights(emission, config.width)
         case "linear":
-            emission = LinearEnergy(config.width)  # which starts at zero
+            emission = LinearEnergy(config.width)  # initialised to zero
         case "squared":
             emission = SquaredEnergy(config.width)
             init_transformer_weights(emission, config.width)
@@ -79,7 +78,7 @@ def make_energy_emission(config: EnergyConfig, tokens: nn.Embedding) -> EnergyEm
 def make_corruption(
     name: CorruptionName, vocabulary: Vocabulary, base: System | None
 ) -> TokenCorruption:
-    """The law of corruptions; the base is a masked model whose proposals they are."""
+    """Corruption distribution; `base` is the masked LM of corruption=proposals."""
     if name == "proposals":
         if base is None:
             raise UserError(
@@ -102,5 +101,5 @@ POOLINGS: dict[str, type[EnergyPooling]] = {
 
 
 def make_membership(name: MembershipName, size: int) -> BuildMembership | None:
-    """By what corruptions are known as texts of the data."""
+    """Membership test that detects corruptions which are training texts."""
     return {"texts": TextSet, "grams": ngram_membership(size), "none": None}[name]

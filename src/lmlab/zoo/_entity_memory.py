@@ -1,4 +1,4 @@
-"""What the systems with a memory of entities share: settings, and how they are put together."""
+"""Entity memory models (EaE, FaE): shared settings and builders."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ from lmlab.zoo._transformer import (
 
 @dataclass(frozen=True, kw_only=True)
 class EntityConfig(TransformerConfig):
-    """Settings of a masked language model with a memory of entities."""
+    """Settings of a masked language model with an entity memory."""
 
     layers: int = field(default=6, metadata={"at_least": 2})
-    """Blocks stacked on each other; the memory stands between two of them."""
+    """Number of layers; the memory is between two of them."""
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     memory_after: int = field(default=0, metadata={"at_least": 0})
-    """The layer after which entities are looked up; 0 for a third of them, as 4 of 12."""
+    """Layer after which the entity memory is queried; 0 for a third of them (4 of 12)."""
     entity_width: int = field(default=0, metadata={"at_least": 0})
-    """Numbers in an entity's vector; 0 for width."""
+    """Size of entity embeddings; 0 for width."""
     top_k: int = field(default=100, metadata={"at_least": 1})
-    """Entities (and facts) that a mention looks up in use; all in training."""
+    """Top-k entities (and facts) that a mention retrieves at inference; all in training."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens outside of mentions that are hidden and predicted."""
+    """Masking rate of tokens outside mentions."""
     mention_rate: float = field(default=0.2, metadata={"at_least": 0, "below": 1})
-    """Share of the mentions that are hidden whole."""
+    """Share of the mentions that are masked as a whole."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,13 +65,13 @@ class EntityConfig(TransformerConfig):
 
     @property
     def memory_layer(self) -> int:
-        """The layer after which entities are looked up."""
+        """Layer after which the entity memory is queried."""
         return self.memory_after or max(1, self.layers // 3)
 
 
 ENTITY_RECIPES = {
     **TRANSFORMER_RECIPES,
-    # Short sentences with few words, such as those of capitals-told.
+    # Short sentences with a small vocabulary, such as capitals-told.
     "capitals": {
         "learning_rate": 1e-3,
         "schedule": "cosine",
@@ -87,7 +87,7 @@ ENTITY_RECIPES = {
 def build_eae(
     config: EntityConfig, vocabulary: Vocabulary, knowledge: KnowledgeBase
 ) -> EntitiesAsExperts:
-    """An encoder with a memory of entities, and their prediction after the last layer."""
+    """Entities as Experts: encoder with entity memory, entity prediction after the last layer."""
     entities = make_entity_embedding(config, knowledge)
     return EntitiesAsExperts(
         **make_parts(
@@ -99,7 +99,7 @@ def build_eae(
 def build_fae(
     config: EntityConfig, vocabulary: Vocabulary, knowledge: KnowledgeBase
 ) -> FactsAsExperts:
-    """The same with a memory of facts after the last layer."""
+    """Facts as Experts: EaE with a fact memory after the last layer."""
     if not knowledge.facts:
         raise UserError("a memory of facts needs knowledge with facts, and this has none.")
     entities = make_entity_embedding(config, knowledge)
@@ -119,10 +119,10 @@ def make_entity_embedding(config: EntityConfig, knowledge: KnowledgeBase) -> nn.
 
 
 def initialise_entity_norms(*memories: HiddenMemory) -> None:
-    """Let the vectors of entities and relations start at a length of about 4.
+    """Initialise entity and relation embeddings to a norm of about 4.
 
-    A hidden state after a norm has numbers of size one. With vectors as short as a Transformer's
-    first weights, nothing that is looked up is heard beside it, and all is equally likely.
+    Entries of a normalised hidden state have unit scale. Embeddings at a Transformer's usual
+    initial scale would be negligible next to it and give nearly uniform attention.
     """
     for memory in memories:
         for name in ("entities", "relations"):
@@ -137,7 +137,7 @@ def make_parts(
     entities: nn.Embedding,
     last: HiddenMemory,
 ) -> dict[str, Any]:
-    """The parts of such a system by name; `last` is asked after the last layer."""
+    """Constructor arguments of such a system; `last` is queried after the last layer."""
     tokens = make_token_embedding(config, vocabulary)
     frame = (vocabulary.pad, vocabulary.start, vocabulary.end)
     memory = EntityMemory(

@@ -1,4 +1,4 @@
-"""What the latent parents, windows and slots share: settings, recipe, how they are assembled."""
+"""Latent-choice language models (parents, windows, slots): shared settings and builders."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lmlab.objectives.next_token import NextToken
 
 @dataclass(frozen=True, kw_only=True)
 class LatentChoiceConfig:
-    """Settings of a model with latent parents."""
+    """Settings of a latent-choice model."""
 
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in an embedding."""
+    """Embedding size."""
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
-    """Share of embedding entries set to zero in training."""
+    """Dropout rate of embeddings."""
 
 
 LATENT_CHOICE_RECIPES = {
-    # That of `window`, so that what differs is the model.
+    # The recipe of `window`, so that only the model differs.
     "multi30k": {
         "dropout": 0.4,
         "learning_rate": 4e-3,
@@ -41,7 +41,7 @@ LATENT_CHOICE_RECIPES = {
 
 
 def new_embedding(config: LatentChoiceConfig, vocabulary: Vocabulary) -> nn.Embedding:
-    """Vectors of length 1 on average, as `window` has them."""
+    """Embedding with vectors of expected norm 1, as in `window`."""
     embedding = nn.Embedding(vocabulary.size, config.width)
     nn.init.normal_(embedding.weight, std=config.width**-0.5)
     return embedding
@@ -53,7 +53,7 @@ def build_latent_choice_lm(
     vocabulary: Vocabulary,
     emission: Emission | None = None,
 ) -> LatentChoiceLM:
-    """backbone → softmax tied to the embedding, or another emission, predicting the next token."""
+    """Backbone and tied softmax (or another emission), trained on the next token."""
     softmax = Softmax(embedding.embedding_dim, vocabulary, tied=embedding)
     return LatentChoiceLM(
         vocabulary=vocabulary,

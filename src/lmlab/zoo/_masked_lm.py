@@ -1,4 +1,4 @@
-"""What the masked language models share: their settings and how they are put together."""
+"""Masked language models (BERT and its variants): shared settings and builders."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ class MaskedLMConfig(MaskedLossConfig, TransformerConfig):
     """Settings of a masked language model."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
+    """Masking rate: share of the tokens that are masked and predicted."""
     masking: Literal["static", "dynamic"] = "static"
-    """static: a text is hidden in one of a few ways in every epoch; dynamic: always afresh."""
+    """static: reuse a few masks per text in all epochs; dynamic: sample a new mask every time."""
     duplicates: int = field(default=10, metadata={"at_least": 1})
-    """In how many ways a text is hidden, where masking is static."""
+    """Masks per text under static masking."""
     masking_seed: int = field(default=0, metadata={"at_least": 0, "below": 2**31})
-    """Decides what those ways are."""
+    """Random seed of static masking."""
     pairs: SentencePairName = "none"
-    """next: does the second segment follow the first; order: are they swapped; none: one text."""
+    """next: next-sentence prediction; order: sentence-order prediction; none: single texts."""
     segments: int = field(default=0, metadata={"at_least": 0})
-    """Kinds of segments that the input tells apart; 0 for none, pairs have 2."""
+    """Segment (token type) embeddings; 0 for none, pairs have 2."""
     full_sentences: bool = False
-    """Whether an input is as many texts of a batch as fit into length, one after another."""
+    """Full-sentence packing: concatenate as many texts of a batch as fit into length."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,12 +82,12 @@ class MaskedLMConfig(MaskedLossConfig, TransformerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePairConfig(MaskedLMConfig):
-    """Settings of a masked language model that reads a text as two segments."""
+    """Settings of a masked language model with a sentence-pair objective."""
 
     pairs: SentencePairName = "next"
-    """next: does the second segment follow the first; order: are they swapped; none: one text."""
+    """next: next-sentence prediction; order: sentence-order prediction; none: single texts."""
     segments: int = field(default=2, metadata={"at_least": 0})
-    """Kinds of segments that the input tells apart; 0 for none, pairs have 2."""
+    """Segment (token type) embeddings; 0 for none, pairs have 2."""
 
 
 def build_masked_lm(
@@ -99,10 +99,10 @@ def build_masked_lm(
     spans_together: bool = False,
     span_places: int = 0,
 ) -> BERT:
-    """An encoder that predicts what `choice` hides.
+    """Build a BERT-style masked LM with the masking strategy `choice`.
 
-    `units` learn of the tokeniser; `spans_together` replaces the tokens of a span alike; with
-    `span_places` hidden spans are asked from outside too, so many places of a span told apart.
+    `units` are set up by the tokeniser; `spans_together` replaces all tokens of a span alike;
+    `span_places` > 0 adds the span boundary objective with that many position embeddings.
     """
     require_mask_token(vocabulary)
     tokens = make_token_embedding(config, vocabulary)
@@ -125,13 +125,13 @@ def build_masked_lm(
         units=units,
     )
     system = BERT(vocabulary=vocabulary, backbone=backbone, emission=emission, objective=objective)
-    # Cut in two, a text has one symbol more.
+    # A pair has one more special token.
     system.window = config.length - (1 if paired is None else 2)
     return system
 
 
 def make_static_masking(config: MaskedLMConfig) -> StaticMasking | None:
-    """Static masking, where it is asked for."""
+    """Static masking if configured, else None."""
     if config.masking == "dynamic":
         return None
     return StaticMasking(seed=config.masking_seed, duplicates=config.duplicates)

@@ -1,4 +1,4 @@
-"""What the recurrent systems share: their settings and how they are put together."""
+"""Recurrent language models: shared settings, recipes and builders."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ class RecurrentConfig(NextTokenLossConfig):
     """Settings of a recurrent language model."""
 
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in a hidden state and in an embedding."""
+    """Size of hidden states and embeddings."""
     layers: int = field(default=1, metadata={"at_least": 1})
-    """Cells stacked on each other."""
+    """Number of layers."""
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
-    """Share of embeddings and layer outputs set to zero in training."""
+    """Dropout rate of embeddings and layer outputs."""
     tied: bool = False
-    """Whether the output vectors are the input embeddings."""
+    """Weight tying: output vectors are the input embeddings."""
     emission: EmissionName = "softmax"
-    """What a hidden state becomes a distribution by; with a sphere, embeddings lie on one too."""
+    """Emission (output layer); with a sphere emission, input embeddings are normalised too."""
     states: int = field(default=400, metadata={"at_least": 1})
-    """K, the states of a mixture emission."""
+    """K, mixture components of a mixture emission."""
     starts: int = field(default=0, metadata={"at_least": 0})
-    """W, learned initial states, mixed exactly; 0 is one start, at zero and not learned."""
+    """W, learned initial states, summed out exactly; 0 for a fixed zero state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentMixtureConfig(RecurrentConfig):
-    """Settings of a recurrent language model whose hidden state chooses among K states (003)."""
+    """Settings of a recurrent language model with a K-component mixture emission."""
 
     emission: EmissionName = "sphere-mixture"
-    """What a hidden state becomes a distribution by; with a sphere, embeddings lie on one too."""
+    """Emission (output layer); with a sphere emission, input embeddings are normalised too."""
     starts: int = field(default=1, metadata={"at_least": 0})
-    """W, learned initial states, mixed exactly; 0 is one start, at zero and not learned."""
+    """W, learned initial states, summed out exactly; 0 for a fixed zero state."""
 
 
 ON_SPHERE = ("sphere", "sphere-mixture")
-"""Emissions that read directions, beside which the input embeddings are directions too."""
+"""Cosine emissions, with which input embeddings are normalised too."""
 
 RECURRENT_SIZES = {
     "tiny": RecurrentConfig(width=16, dropout=0.0),
@@ -67,7 +67,7 @@ RECURRENT_MIXTURE_SIZES = {
 }
 
 RECURRENT_RECIPES = {
-    # Short sentences: docs/results.md has what it reaches on multi30k-l20.
+    # Short sentences; results on multi30k-l20 in docs/results.md.
     "multi30k": {
         "tied": True,
         "dropout": 0.4,
@@ -116,12 +116,12 @@ def build_recurrent(
 ) -> AutoregressiveLM:
     """Embedding → stacked cells → emission, trained to predict the next token.
 
-    `emission` makes one, given the embedding where it is tied, in the place of the config's.
+    `emission` builds one from the tied embedding (or None), overriding the config's.
     """
     embedding = _embedding(config, vocabulary)
     cells = [cell(config.width, config.width) for _ in range(config.layers)]
     tied = embedding if config.tied else None
-    # A softmax reads what dropout left of the outputs; the other emissions drop by themselves.
+    # A softmax relies on the backbone's output dropout; other emissions apply their own.
     inside = config.emission != "softmax"
     made = (
         build_emission(
@@ -157,6 +157,6 @@ def _embedding(config: RecurrentConfig, vocabulary: Vocabulary) -> nn.Embedding:
     if config.emission in ON_SPHERE:
         return SphereEmbedding(vocabulary.size, config.width)
     embedding = nn.Embedding(vocabulary.size, config.width)
-    # Small vectors: torch's unit normals make the first steps of a softmax model wild.
+    # Small vectors: torch's unit normals make the first steps of a softmax model unstable.
     nn.init.uniform_(embedding.weight, -0.1, 0.1)
     return embedding

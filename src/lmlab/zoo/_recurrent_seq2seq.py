@@ -1,4 +1,4 @@
-"""What the recurrent translators share: their settings and how they are put together."""
+"""Recurrent encoder-decoders (seq2seq): shared settings and builders."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ SEQ2SEQ_CELLS: dict[Seq2SeqCellName, type[RecurrentCell]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentSeq2SeqConfig(NextTokenLossConfig):
-    """Settings of two recurrent networks, one that reads and one that writes."""
+    """Settings of a recurrent encoder-decoder."""
 
     width: int = field(default=256, metadata={"at_least": 2})
-    """Numbers in a hidden state and in an embedding."""
+    """Size of hidden states and embeddings."""
     layers: int = field(default=1, metadata={"at_least": 1})
-    """Cells stacked on each other, in the reader and in the writer."""
+    """Layers of the encoder and of the decoder."""
     cell: Seq2SeqCellName = "gru"
     """rnn, lstm or gru."""
     bidirectional: bool = False
-    """Whether the reader reads both ways, half of the width each."""
+    """Whether the encoder is bidirectional, with half the width per direction."""
     reverse_source: bool = False
-    """Whether the source is read from its end to its beginning."""
+    """Whether to reverse the source (Sutskever et al. 2014)."""
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
-    """Share of embeddings and layer outputs set to zero in training."""
+    """Dropout rate of embeddings and layer outputs."""
     tied: bool = True
-    """Whether the output vectors are the writer's embeddings."""
+    """Weight tying: output vectors are the decoder's embeddings."""
     shared_embeddings: bool = False
-    """Whether reader and writer have the same embeddings."""
+    """Whether encoder and decoder share embeddings."""
     latent_choices: int = field(default=1, metadata={"at_least": 1})
-    """Values of a latent variable between source and text, summed out exactly; 1 is none."""
+    """Values of a latent variable between source and target, summed out exactly; 1 for none."""
     label_smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Label smoothing: the share of a target's mass that all tokens share in training."""
+    """Label smoothing: probability mass spread uniformly over all tokens in training."""
 
     def __post_init__(self) -> None:
         if self.bidirectional and self.width % 2:
@@ -67,7 +67,7 @@ class RecurrentSeq2SeqConfig(NextTokenLossConfig):
 
 
 SEQ2SEQ_MULTI30K = {
-    # German to English on two cores: docs/translation.md has what it reaches.
+    # German to English on two cores; results in docs/translation.md.
     "dropout": 0.3,
     "label_smoothing": 0.1,
     "learning_rate": 2e-3,
@@ -92,9 +92,9 @@ def build_recurrent_seq2seq(
     joined: bool,
     source: Vocabulary | None,
 ) -> EncoderDecoderLM:
-    """A reader, and the writer that `make_writer` makes, its inputs twice as wide if `joined`.
+    """Encoder and the decoder built by `make_writer`, with inputs twice as wide if `joined`.
 
-    `source` is the reader's vocabulary, where it is another.
+    `source` is the source vocabulary, if different.
     """
     if config.latent_choices > 1 and config.label_smoothing:
         raise UserError(
@@ -107,9 +107,9 @@ def build_recurrent_seq2seq(
             "--source-tokenizer out."
         )
     writing = nn.Embedding(vocabulary.size, config.width)
-    # Small vectors: torch's unit normals make the first steps of a softmax model wild.
+    # Small vectors: torch's unit normals make the first steps of a softmax model unstable.
     nn.init.uniform_(writing.weight, -0.1, 0.1)
-    # A reader's words stand in no softmax, and are told apart sooner where they are large.
+    # Source embeddings enter no softmax, and train faster at unit scale.
     reading = (
         writing
         if config.shared_embeddings

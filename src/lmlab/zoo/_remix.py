@@ -1,4 +1,4 @@
-"""What the remixes share: their settings and the recipe for short sentences."""
+"""State-mixture models (remixes): shared settings and the recipe for short sentences."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True)
 class StateMixtureConfig:
-    """Settings of a model with K states, each a distribution of tokens."""
+    """Settings of a model with K latent states, each a distribution over tokens."""
 
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in an embedding and in a state's vector."""
+    """Size of embeddings and state vectors."""
     states: int = field(default=400, metadata={"at_least": 1})
-    """K, the number of states."""
+    """K, latent states."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemixConfig(StateMixtureConfig):
-    """Settings of a model in which embeddings predict the weights of K states."""
+    """Settings of a mixture of K states weighted by the previous embedding."""
 
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
-    """Share of embedding entries set to zero in training."""
+    """Dropout rate of embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowRemixConfig(RemixConfig):
-    """Settings of a remix that looks back on several tokens."""
+    """Settings of a remix conditioned on several tokens."""
 
     size: int = field(default=4, metadata={"at_least": 1})
-    """Tokens looked back on."""
+    """Context size n, in tokens."""
 
 
 REMIX_SIZES = {
@@ -56,7 +56,7 @@ REMIX_RECIPES = {"multi30k": {"dropout": 0.3, **SHORT_SENTENCES}}
 
 
 def small_embedding(size: int, width: int) -> nn.Embedding:
-    """Vectors of length one or so: torch's unit normals make the first steps wild."""
+    """Embedding with vectors of norm about 1; torch's unit normals make training unstable."""
     embedding = nn.Embedding(size, width)
     nn.init.normal_(embedding.weight, std=width**-0.5)
     return embedding

@@ -1,4 +1,4 @@
-"""What the systems that look documents up share: their settings and their encoders."""
+"""Dense retrievers (DPR, REALM): shared settings and the bi-encoder."""
 
 from __future__ import annotations
 
@@ -12,35 +12,33 @@ from lmlab.zoo._transformer import TransformerConfig, make_token_embedding, make
 
 @dataclass(frozen=True, kw_only=True)
 class RetrieverConfig(TransformerConfig):
-    """Settings of a system with an encoder of questions and one of documents."""
+    """Settings of a bi-encoder: a question encoder and a document encoder."""
 
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in a hidden state."""
+    """Hidden size."""
     layers: int = field(default=2, metadata={"at_least": 1})
-    """Blocks stacked on each other."""
+    """Number of layers."""
     length: int = field(default=128, metadata={"at_least": 4})
-    """The longest input that it takes at once; longer documents are cut."""
+    """Maximum input length in tokens; longer documents are truncated."""
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     vector_width: int = field(default=128, metadata={"at_least": 0})
-    """Numbers in the vector of a text; 0 for width, without a projection."""
+    """Size of text vectors; 0 for width, without a projection."""
     pooling: TextPooling = "mean"
-    """first: the hidden state of place 0, as the papers have it, whose encoders were trained
-    before; mean: that of all places, which learns sooner from nothing."""
+    """first: hidden state of position 0 (CLS), as in the papers, with pre-trained encoders; mean:
+    mean over positions, which learns faster from scratch."""
     shared_encoders: Literal["all", "tokens", "nothing"] = "all"
-    """What the two encoders have in common: all but their projections, the tokens' vectors, or
-    nothing."""
+    """What the encoders share: all but their projections, the token embeddings, or nothing."""
     vector_norm: float = field(default=0.0, metadata={"at_least": 0})
-    """The length that vectors are brought to, so that a score is its square times a cosine; 0
-    leaves them as they are."""
+    """Norm that vectors are scaled to, so that a score is its square times the cosine; 0 for no
+    scaling."""
 
     inherited_from_base: ClassVar[frozenset[str]]
-    """Settings that are the base's where none are given: its weights are copied, so they must have
-    the same shapes, and mean the same."""
+    """Settings that default to the base's, since its weights are copied."""
 
 
 RetrieverConfig.inherited_from_base = frozenset(spec.name for spec in fields(RetrieverConfig))
@@ -54,9 +52,9 @@ TINY: dict[str, Any] = {
     "dropout": 0.0,
     "attention_dropout": 0.0,
 }
-"""What tests build."""
+"""Size for tests."""
 RETRIEVER_RECIPES = {
-    # WordNet's examples and glosses: benchmarks/dpr.py has what it reaches.
+    # WordNet's examples and glosses; results in benchmarks/dpr.py.
     "glosses": {
         "learning_rate": 1e-3,
         "schedule": "cosine",
@@ -71,7 +69,7 @@ RETRIEVER_RECIPES = {
 def make_encoders(
     config: RetrieverConfig, vocabulary: Vocabulary
 ) -> tuple[PooledTextEncoder, PooledTextEncoder]:
-    """That of questions and that of documents."""
+    """Question encoder and document encoder."""
     tokens = make_token_embedding(config, vocabulary)
     other = (
         tokens if config.shared_encoders == "tokens" else make_token_embedding(config, vocabulary)
@@ -88,6 +86,6 @@ def make_encoders(
         for backbone in (first, second)
     )
     if questions.projection is not None and documents.projection is not None:
-        # Begun alike, so that texts with the same words are near each other from the first step.
+        # Equal initialisation, so that texts with the same words are close from the first step.
         documents.projection.load_state_dict(questions.projection.state_dict())
     return questions, documents

@@ -1,4 +1,4 @@
-"""What latent-variable models and autoencoders of sentences share."""
+"""Sentence autoencoders and VAEs: shared settings and builders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from lmlab.zoo._emissions import EmissionName, build_emission
 
 LatentName = Literal["gaussian", "full-gaussian", "bernoulli"]
 
-# Short sentences; as many tokens at once as make the table of a mixture worth its while.
+# Short sentences; batches large enough to amortise the mixture's emission table.
 AUTOENCODER_MULTI30K = {
     "learning_rate": 2e-3,
     "schedule": "cosine",
@@ -53,46 +53,46 @@ AUTOENCODER_MULTI30K = {
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseConfig:
-    """Settings of the noise that a model of sentences is trained under."""
+    """Settings of training noise for sentence autoencoders."""
 
     latent_noise: float = field(default=0.0, metadata={"at_least": 0})
-    """Gaussian noise on the latent in training, in units of the latent's own size."""
+    """Gaussian noise on the latent in training, relative to the latent's RMS."""
     token_noise: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that the encoder reads erased in training."""
+    """Share of the encoder's input tokens erased in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceAutoencoderConfig(NoiseConfig):
-    """Settings of a model that writes a sentence from one latent vector."""
+    """Settings of a model that decodes a sentence from one latent vector."""
 
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in an embedding and in a hidden state."""
+    """Size of embeddings and hidden states."""
     latent: int = field(default=128, metadata={"at_least": 1})
-    """Numbers of the latent vector."""
+    """Latent size."""
     emission: EmissionName = "sphere-mixture"
-    """What a hidden state becomes a distribution by."""
+    """Emission (output layer)."""
     states: int = field(default=400, metadata={"at_least": 1})
-    """K, the states of a mixture emission."""
+    """K, mixture components of a mixture emission."""
     dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Share of embeddings and hidden states set to zero in training."""
+    """Dropout rate of embeddings and hidden states."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ELBOConfig(NoiseConfig):
-    """Settings of a bound on the probability of a sentence."""
+    """Settings of the evidence lower bound (ELBO)."""
 
     latent: int = field(default=32, metadata={"at_least": 1})
-    """Numbers of the latent vector."""
+    """Latent size."""
     posterior: LatentName = "gaussian"
-    """gaussian (diagonal), full-gaussian (with a covariance), or bernoulli (bits)."""
+    """gaussian (diagonal), full-gaussian (full covariance), or bernoulli (binary)."""
     anneal_steps: int = field(default=0, metadata={"at_least": 0})
-    """Steps over which the weight of the KL rises from 0 to 1; 0 for full weight at once."""
+    """KL annealing: steps over which the KL weight rises from 0 to 1; 0 for none."""
     free_bits: float = field(default=0.0, metadata={"at_least": 0})
-    """Nats for each latent number and sentence that cost nothing in training."""
+    """Free bits: nats of KL per latent dimension and sentence that are not penalised."""
     bound: BoundName = "elbo"
-    """How a sentence is scored: elbo, or importance (tighter, the more samples)."""
+    """Bound for scoring: elbo, or importance (IWAE; tighter with more samples)."""
     samples: int = field(default=4, metadata={"at_least": 1})
-    """Points of the posterior at which a sentence is scored."""
+    """Posterior samples per scored sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,21 +100,21 @@ class VAEConfig(ELBOConfig, SentenceAutoencoderConfig):
     """Settings of a variational autoencoder of sentences."""
 
     latent_every_step: bool = False
-    """Whether the latent joins every input of the decoder, beside starting it."""
+    """Whether the latent is concatenated to every decoder input, not only its initial state."""
     word_dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Share of the words fed to the decoder erased in training, so that it needs the latent."""
+    """Word dropout: share of decoder inputs erased in training, so that it needs the latent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedLengthAutoencoderConfig(SentenceAutoencoderConfig):
-    """Settings of an autoencoder that reads and writes all places of a sentence at once."""
+    """Settings of an autoencoder over all positions of a fixed-length sentence at once."""
 
     length: int = field(default=64, metadata={"at_least": 2})
-    """Tokens of the longest sentence, <s> and </s> counted, as a corpus counts where it cuts."""
+    """Maximum sentence length in tokens, <s> and </s> included."""
 
 
 def build_embedding(config: SentenceAutoencoderConfig, vocabulary: Vocabulary) -> nn.Embedding:
-    """On the sphere where the emission is."""
+    """Token embedding; normalised with a sphere emission."""
     if "sphere" in config.emission:
         return SphereEmbedding(vocabulary.size, config.width)
     embedding = nn.Embedding(vocabulary.size, config.width)
@@ -125,7 +125,7 @@ def build_embedding(config: SentenceAutoencoderConfig, vocabulary: Vocabulary) -
 def make_autoencoder_emission(
     config: SentenceAutoencoderConfig, vocabulary: Vocabulary
 ) -> Emission:
-    """The emission of the config's name, untied."""
+    """The configured emission, untied."""
     return build_emission(
         config.emission,
         config.width,
@@ -137,7 +137,7 @@ def make_autoencoder_emission(
 
 
 def make_latent(name: LatentName, size: int) -> LatentFamily:
-    """The kind of latent of that name."""
+    """Latent distribution family by name."""
     kinds: dict[str, type[DiagonalGaussian] | type[BernoulliLatent]] = {
         "gaussian": DiagonalGaussian,
         "full-gaussian": FullGaussian,
@@ -147,14 +147,14 @@ def make_latent(name: LatentName, size: int) -> LatentFamily:
 
 
 def make_token_noise(rate: float, vocabulary: Vocabulary) -> TokenNoise | None:
-    """Nothing where the rate is zero."""
+    """Token noise, or None if the rate is zero."""
     return TokenNoise(rate, vocabulary) if rate else None
 
 
 def build_vae(
     config: VAEConfig, vocabulary: Vocabulary, cell: CellName, off: tuple[int, ...] = ()
 ) -> VariationalAutoencoder:
-    """Right-to-left encoder, latent, decoder that starts from it; one cell each, of one kind."""
+    """Sentence VAE: right-to-left encoder, latent, decoder initialised from it; one cell type."""
     embedding = build_embedding(config, vocabulary)
     heard = config.width + (config.latent if config.latent_every_step else 0)
     decoder = TeacherForcedDecoder(
@@ -187,7 +187,7 @@ def build_elbo(
     *,
     word_dropout: TokenNoise | None = None,
 ) -> ELBO:
-    """The bound with all that the config says of it."""
+    """ELBO objective of the config."""
     return ELBO(
         encoder,
         make_latent(config.posterior, config.latent),
@@ -207,7 +207,7 @@ def build_autoencoder(
     encoder: SentenceEncoder,
     decoder: LatentDecoder,
 ) -> Autoencoder:
-    """An encoder and a decoder with a vector between them."""
+    """Autoencoder: encoder, latent vector, decoder."""
     return Autoencoder(
         vocabulary=vocabulary,
         backbone=Bottleneck(encoder, decoder),
@@ -222,7 +222,7 @@ def build_autoencoder(
 def build_recurrent_autoencoder(
     config: SentenceAutoencoderConfig, vocabulary: Vocabulary, cell: CellName
 ) -> Autoencoder:
-    """A cell reads the sentence right to left, another is unrolled from what it kept."""
+    """Recurrent autoencoder: right-to-left encoder, free-running decoder."""
     embedding = build_embedding(config, vocabulary)
     read = build_cell(cell, config.width, config.width)
     reader = ReverseRNNEncoder(embedding, read, dropout=config.dropout)

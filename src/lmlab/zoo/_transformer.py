@@ -1,4 +1,4 @@
-"""What the Transformers share: their settings and how they are put together."""
+"""Transformers: shared settings and builders (blocks, stacks, positions, encoder-decoder)."""
 
 from __future__ import annotations
 
@@ -60,73 +60,73 @@ class TransformerConfig:
     """Settings of a Transformer."""
 
     width: int = field(default=256, metadata={"at_least": 1})
-    """Numbers in a hidden state."""
+    """Hidden size."""
     layers: int = field(default=4, metadata={"at_least": 1})
-    """Blocks stacked on each other."""
+    """Number of layers."""
     heads: int = field(default=4, metadata={"at_least": 1})
-    """Attention functions side by side in each layer."""
+    """Attention heads per layer."""
     head_width: int = field(default=0, metadata={"at_least": 0})
-    """Numbers of a head's query; 0 for width / heads."""
+    """Size of a head; 0 for width / heads."""
     ffn_width: int = field(default=0, metadata={"at_least": 0})
-    """Units of the feed-forward layers; 0 for four times the width."""
+    """FFN hidden size; 0 for four times the width."""
     length: int = field(default=128, metadata={"at_least": 2})
-    """The longest input that it takes at once."""
+    """Maximum input length in tokens."""
     dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
-    """Share of embeddings and sublayers' outputs set to zero in training."""
+    """Dropout rate of embeddings and sublayer outputs."""
     attention_dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
-    """Share of attention weights set to zero in training."""
+    """Dropout rate of attention weights."""
     positions: PositionName = "learned"
     """learned, sinusoidal, concatenated, pairs, buckets (T5), shaw, nezha, transformer-xl, alibi,
     rotary or none."""
     clip_distance: int = field(default=8, metadata={"at_least": 1})
-    """Distance beyond which Shaw's and NEZHA's positions are clipped."""
+    """Clipping distance of Shaw's and NEZHA's relative positions."""
     buckets: int = field(default=32, metadata={"at_least": 4})
-    """Buckets of distances, where positions are buckets."""
+    """Relative-position buckets (T5)."""
     max_distance: int = field(default=128, metadata={"at_least": 2})
-    """Distance from which on all fall into the last bucket."""
+    """Distance from which all positions share the last bucket (T5)."""
     clamp_length: int = field(default=0, metadata={"at_least": 0})
-    """Distance beyond which Transformer-XL's positions are all alike; 0 for none."""
+    """Clamping distance of Transformer-XL positions; 0 for none."""
     relative_segments: bool = False
-    """Whether Transformer-XL's positions ask if two places are of one segment (XLNet)."""
+    """Relative segment encodings in Transformer-XL positions (XLNet)."""
     pre_norm: bool = True
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     norm: NormName = "layer"
     """layer or rms."""
     norm_epsilon: float = field(default=1e-5, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     embedding_norm: bool = False
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     scaled_scores: bool = True
-    """Whether attention divides its products by the root of the head's width; T5 does not."""
+    """Whether attention scores are divided by √head_width; not in T5."""
     activation: ActivationName = "gelu"
     """gelu, gelu-tanh, relu, silu or tanh."""
     gated_ffn: bool = False
-    """Whether the units of the feed-forward layers pass through gates."""
+    """Gated feed-forward layers (GLU)."""
     biases: bool = True
-    """Whether linear maps have biases."""
+    """Whether linear layers have biases."""
     attention_biases: bool = True
-    """Whether those of attention have them too; XLNet's have none."""
+    """Whether those of attention have them too; not in XLNet."""
     embedding_width: int = field(default=0, metadata={"at_least": 0})
-    """Numbers in a token's vector, widened by a matrix where fewer than width; 0 for width."""
+    """Factorised embedding size, projected to width; 0 for width."""
     segments: int = field(default=0, metadata={"at_least": 0})
-    """Kinds of segments that the input tells apart; 0 for none."""
+    """Segment (token type) embeddings; 0 for none."""
     shared_layers: bool = False
-    """Whether all layers have the same parameters (ALBERT)."""
+    """Cross-layer parameter sharing (ALBERT)."""
     tied: bool = True
-    """Whether the output vectors are the input embeddings."""
+    """Weight tying: output vectors are the input embeddings."""
     cosine_attention: bool = False
-    """Normalised queries and keys: attention by direction alone (001)."""
+    """Cosine attention: normalise queries and keys."""
     temperature: float = field(default=1.0, metadata={"at_least": 0})
-    """Divides attention's scores; 0 is the hard limit, all weight on the best."""
+    """Attention temperature, dividing the scores; 0 for hard attention (argmax)."""
     disabled_layers: tuple[int, ...] = ()
-    """Layers that are passed by, counted from 1."""
+    """Layers to skip, counted from 1."""
     disabled_heads: tuple[str, ...] = ()
-    """Heads whose output counts as zero, as layer.head, each counted from 1: 2.4."""
+    """Heads whose output is zeroed, as layer.head, counted from 1: 2.4."""
 
     two_dimensional_positions: ClassVar[bool] = False
-    """Whether the objective tells each place by two numbers (GLM)."""
+    """Whether a position is a pair of numbers (GLM)."""
     has_decoder: ClassVar[bool] = False
-    """Whether a stack of it looks back alone, so that all its buckets are for one direction."""
+    """Whether a stack is causal, so that all its buckets are for one direction."""
 
     def __post_init__(self) -> None:
         if not self.head_width and self.width % self.heads:
@@ -144,7 +144,7 @@ class TransformerConfig:
         self._check_silent()
 
     def _check_attention_positions(self) -> None:
-        """Rotary turns numbers in pairs; buckets that grow follow those of one distance each."""
+        """Rotary needs an even head width; max_distance must exceed the exact buckets."""
         if self.positions == "rotary" and head_width(self) % 2:
             raise UserError(
                 f"rotary positions turn the numbers of a head in pairs, and it has "
@@ -160,7 +160,7 @@ class TransformerConfig:
             )
 
     def _check_silent(self) -> None:
-        """What is silenced must be there."""
+        """Disabled layers and heads must exist."""
         heads = parse_heads(self.disabled_heads)
         for layer in (*self.disabled_layers, *(layer for layer, _ in heads)):
             if not 1 <= layer <= self.layers:
@@ -172,13 +172,13 @@ class TransformerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(TransformerConfig):
-    """Settings of a Transformer that has a decoder, alone or behind an encoder."""
+    """Settings of a decoder-only or encoder-decoder Transformer."""
 
     has_decoder = True
 
 
 TRANSFORMER_RECIPES = {
-    # Short texts such as WordNet's glosses: docs/pretraining.md has what it reaches.
+    # Short texts such as WordNet's glosses; results in docs/pretraining.md.
     "glosses": {
         "learning_rate": 1e-3,
         "schedule": "cosine",
@@ -191,7 +191,7 @@ TRANSFORMER_RECIPES = {
 
 
 TRANSFORMER_MULTI30K = {
-    # German to English on two cores: docs/translation.md has what it reaches.
+    # German to English on two cores; results in docs/translation.md.
     "width": 192,
     "layers": 3,
     "heads": 6,
@@ -211,7 +211,7 @@ TRANSFORMER_MULTI30K = {
 
 
 def make_norm(config: TransformerConfig, width: int | None = None) -> nn.Module:
-    """A norm of the config's kind."""
+    """Layer norm or RMS norm."""
     kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
     return kind(width or config.width, eps=config.norm_epsilon)
 
@@ -219,7 +219,7 @@ def make_norm(config: TransformerConfig, width: int | None = None) -> nn.Module:
 def make_attention(
     config: TransformerConfig, positions: RelativePositionEncoding | None = None
 ) -> MultiHeadAttention:
-    """Attention by the config's scores."""
+    """Multi-head attention with dot-product or cosine scores."""
     size = head_width(config)
     scores = (
         CosineScores(size, temperature=config.temperature)
@@ -242,7 +242,7 @@ def head_width(config: TransformerConfig) -> int:
 
 
 def make_block(config: TransformerConfig, *, reads_source: bool = False) -> TransformerBlock:
-    """One layer; with attention to a source where it is a decoder's."""
+    """One Transformer block; with cross-attention if `reads_source`."""
     feed = GatedFeedForward if config.gated_ffn else FeedForward
     return TransformerBlock(
         make_attention(config, attention_positions(config)),
@@ -265,7 +265,7 @@ def make_residual(config: TransformerConfig) -> ResidualConnection:
 
 
 def attention_positions(config: TransformerConfig) -> RelativePositionEncoding | None:
-    """What a layer's attention knows of positions."""
+    """Relative position encoding inside a layer's attention, if any."""
     each = head_width(config)
     known: dict[PositionName, Callable[[], RelativePositionEncoding]] = {
         "rotary": lambda: RotaryEmbedding(each),
@@ -284,7 +284,7 @@ def attention_positions(config: TransformerConfig) -> RelativePositionEncoding |
 
 
 def score_bias(config: TransformerConfig, *, both_ways: bool) -> PositionBias | None:
-    """What all layers add to their scores."""
+    """Position bias on attention scores shared by all layers (ALiBi, T5), if any."""
     match config.positions:
         case "alibi":
             return AlibiBias(config.heads)
@@ -299,7 +299,7 @@ def score_bias(config: TransformerConfig, *, both_ways: bool) -> PositionBias | 
 
 
 def input_positions(config: TransformerConfig, width: int) -> PositionalEmbedding | None:
-    """What tells input vectors of `width` numbers where they stand."""
+    """Positional embedding of size `width` for the input, if any."""
     match config.positions:
         case "learned":
             return LearnedPositionalEmbedding(config.length, width)
@@ -315,7 +315,7 @@ def input_positions(config: TransformerConfig, width: int) -> PositionalEmbeddin
 def make_embedding(
     config: TransformerConfig, tokens: nn.Module, *, scale: float = 1.0
 ) -> InputEmbedding:
-    """The way from tokens to the first layer; `tokens` may be shared with another part."""
+    """Input embedding: tokens, positions, segments, norm; `tokens` may be shared."""
     width = config.embedding_width or config.width
     joined = 2 * width if config.positions == "concatenated" else width
     return InputEmbedding(
@@ -336,7 +336,7 @@ def make_token_embedding(config: TransformerConfig, vocabulary: Vocabulary) -> n
 def make_stack(
     config: TransformerConfig, *, reads_source: bool = False, both_ways: bool = True
 ) -> TransformerStack:
-    """All layers; one block many times over where they share their parameters."""
+    """Stack of blocks; one repeated block under cross-layer parameter sharing."""
     count = 1 if config.shared_layers else config.layers
     return TransformerStack(
         [make_block(config, reads_source=reads_source) for _ in range(count)],
@@ -349,7 +349,7 @@ def make_stack(
 
 
 def parse_heads(heads: tuple[str, ...]) -> list[tuple[int, int]]:
-    """`2.4` as layer 2, head 4."""
+    """Parse `2.4` as layer 2, head 4."""
     found = []
     for text in heads:
         layer, head = map(parse_integer, str(text).partition(".")[::2])
@@ -362,7 +362,7 @@ def parse_heads(heads: tuple[str, ...]) -> list[tuple[int, int]]:
 def make_transformer(
     config: TransformerConfig, tokens: nn.Embedding, *, both_ways: bool = True
 ) -> Transformer:
-    """An encoder (which looks both ways) or a decoder without a source, with its first weights."""
+    """Encoder (`both_ways`) or decoder-only Transformer, initialised."""
     stack = make_stack(config, both_ways=both_ways)
     backbone = Transformer(make_embedding(config, tokens), stack, width=config.width)
     init_transformer_weights(backbone, config.width, layers=config.layers if config.pre_norm else 0)
@@ -378,10 +378,10 @@ def make_encoder_decoder(
     shared: bool = False,
     scaled: bool = False,
 ) -> TransformerEncoderDecoder:
-    """Both, over one embedding, or with one of its own for the encoder (`source`).
+    """Encoder-decoder Transformer; `source` is the encoder's embedding, if separate.
 
-    `shared`: the decoder's layers are the encoder's, but for looking at the source. `scaled`
-    multiplies embeddings by √width, as Vaswani et al. do.
+    `shared` shares all layers but cross-attention between encoder and decoder. `scaled`
+    multiplies embeddings by √width (Vaswani et al. 2017).
     """
     scale = config.width**0.5 if scaled else 1.0
     encoder_stack = make_stack(config)
@@ -401,7 +401,7 @@ def make_encoder_decoder(
 
 
 def share_layers(encoder: TransformerStack, decoder: TransformerStack) -> None:
-    """Let the decoder's layers use the encoder's attention and feed-forward parts."""
+    """Share the encoder's self-attention and feed-forward layers with the decoder."""
     for read, write in zip(encoder.blocks, decoder.blocks, strict=True):
         assert isinstance(read, TransformerBlock) and isinstance(write, TransformerBlock)
         write.attention, write.feed_forward = read.attention, read.feed_forward
@@ -417,7 +417,7 @@ def make_softmax(
     bias: bool = False,
     head: bool = False,
 ) -> Softmax:
-    """The emission: tied to the embedding, and behind BERT's prediction head, where asked."""
+    """Softmax output, optionally tied and after BERT's MLM head (`head`)."""
     width = config.embedding_width or config.width
     transform: nn.Module | None = None
     if head:

@@ -1,4 +1,4 @@
-"""What the systems with two streams of attention share: how these are put together."""
+"""Two-stream attention (XLNet, MPNet): shared builders."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TWO_STREAM_RELATIVE_POSITIONS: tuple[PositionName, ...] = (
     "alibi",
     "rotary",
 )
-"""Positions that act on attention, by which a query without an input knows its place."""
+"""Relative positions inside attention, usable by a query stream without input tokens."""
 ABSOLUTE_POSITIONS: tuple[PositionName, ...] = ("learned", "sinusoidal", "concatenated", "none")
-"""Positions that input vectors are told, which leave attention to the buckets."""
+"""Absolute positions added to the input; attention uses T5 buckets."""
 
 
 def check_relative(positions: PositionName) -> None:
-    """A UserError where a query could not know its place."""
+    """Raise a UserError unless positions are relative, as the query stream needs."""
     if positions not in TWO_STREAM_RELATIVE_POSITIONS:
         raise UserError(
             f"a query knows its place by attention alone, so positions must be one of "
@@ -38,7 +38,7 @@ def check_relative(positions: PositionName) -> None:
 def make_xlnet_backbone(
     config: TransformerConfig, tokens: nn.Embedding, memory: int
 ) -> TwoStreamTransformer:
-    """XLNet's: queries start as one learned vector, and text that goes on is remembered."""
+    """XLNet backbone: a learned initial query vector, and segment-level memory."""
     backbone = TwoStreamTransformer(
         make_embedding(config, tokens),
         make_stack(config),
@@ -52,7 +52,7 @@ def make_xlnet_backbone(
 
 
 def make_mpnet_backbone(config: TransformerConfig, tokens: nn.Embedding) -> TwoStreamTransformer:
-    """MPNet's: queries start as the masks, and buckets of distances stand beside the positions."""
+    """MPNet backbone: queries start as masks; T5 buckets in addition to absolute positions."""
     if config.positions not in ABSOLUTE_POSITIONS:
         raise UserError(
             f"attention has buckets of distances already, so positions must be one of "

@@ -1,4 +1,4 @@
-"""What the two word-vector models share: their settings and how they are put together."""
+"""word2vec (CBOW, skip-gram): shared settings and builder."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from lmlab.objectives.negative_sampling import NegativeSampling
 
 @dataclass(frozen=True, kw_only=True)
 class Word2VecConfig:
-    """Settings of word vectors."""
+    """Settings of word2vec."""
 
     width: int = field(default=100, metadata={"at_least": 1})
-    """Numbers in the vector of a word."""
+    """Size of word vectors."""
     window: int = field(default=5, metadata={"at_least": 1})
-    """Words to either side that are context; in training each window is 1 to so many words wide."""
+    """Maximum context words on each side; in training the window size is sampled from 1 up."""
     negatives: int = field(default=5, metadata={"at_least": 0})
-    """k, noise words that each word is told from."""
+    """k, negative samples per word."""
     power: float = field(default=0.75, metadata={"at_least": 0})
-    """Noise is drawn by counts to this power."""
+    """Exponent of the unigram counts in the noise distribution."""
     sample: float = field(default=1e-3, metadata={"at_least": 0})
-    """Words with a larger share of the text than this are left out now and then; 0 for never."""
+    """Subsampling threshold for frequent words, as a relative frequency; 0 for none."""
     threads: int = field(default=1, metadata={"at_least": 1})
-    """Stretches of text that are learnt from at once; with more than one, two trainings differ."""
+    """Parallel training threads (Hogwild); not reproducible with more than one."""
     fitting: Literal["words", "gradient"] = "words"
-    """words: word by word, in compiled code; gradient: the ordinary loop and its optimisers."""
+    """words: per-word SGD in compiled code; gradient: the standard training loop."""
 
 
 WORD2VEC_RECIPES: dict[str, dict[str, Any]] = {
-    # word2vec's own: linear to nothing, words seen fewer than five times left out.
+    # word2vec's defaults: linear decay to zero, words with fewer than five occurrences dropped.
     "default": {
         "learning_rate": 0.025,
         "schedule": "linear",
@@ -56,7 +56,7 @@ def build_word2vec(
     *,
     random_contexts: int = 0,
 ) -> Word2Vec:
-    """A word model whose surroundings score a word by `combination`."""
+    """Build word2vec; `combination` says how context vectors score a word."""
     law = UnigramDistribution(vocabulary, power=config.power, sample=config.sample)
     system = Word2Vec(
         vocabulary=vocabulary,

@@ -1,9 +1,9 @@
-"""ALBERT: one layer used many times, narrow token vectors, and two segments in order or swapped.
+"""ALBERT: BERT with cross-layer sharing, factorised embeddings and sentence-order prediction.
 
-    loss = -Σ_{t hidden} log p(s_t | what is shown) - log p(in order or swapped | h_0)
+    loss = -Σ_{t masked} log p(s_t | unmasked tokens) - log p(in order or swapped | h_0)
 
-Token vectors of 128 numbers are widened by a matrix, and all layers have the same parameters: a
-base model has a ninth of BERT's. Hidden are n-grams of one to three words, p(n) ∝ 1/n.
+Token embeddings of size 128 are projected to the width, and all layers share their parameters: a
+base model has a ninth of BERT's. Masked are n-grams of one to three words, p(n) ∝ 1/n.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Config(SentencePairConfig):
     """Settings of ALBERT."""
 
     pairs: SentencePairName = "order"
-    """next: does the second segment follow the first; order: are they swapped; none: one text."""
+    """next: next-sentence prediction; order: sentence-order prediction; none: single texts."""
     shared_layers: bool = True
-    """Whether all layers have the same parameters."""
+    """Cross-layer parameter sharing."""
     embedding_width: int = field(default=64, metadata={"at_least": 0})
-    """Numbers in a token's vector, widened by a matrix where fewer than width; 0 for width."""
+    """Factorised embedding size, projected to width; 0 for width."""
     activation: ActivationName = "gelu-tanh"
     """gelu, gelu-tanh, relu, silu or tanh."""
     longest: int = field(default=3, metadata={"at_least": 1})
-    """Words of the longest n-gram that is hidden."""
+    """Maximum length of a masked n-gram, in words."""
 
 
 SIZES = {

@@ -1,11 +1,11 @@
-"""A VAE chained after a trained autoencoder: it models the vectors that sentences become.
+"""Latent-space VAE: a VAE over the latent vectors of a trained, frozen sentence autoencoder.
 
     u ~ N(0, I);  z = f(u);  p(s | u) = Π_t p(s_t | decoder(z))
     log p(s) ≥ E_q(u|s) log p(s | u) - KL(q(u | s) || N(0, I)),  q(u | s) from g(encoder(s))
 
-Encoder, decoder and emission are those of the run `--base`, an autoencoder, and stay as they are;
-the two small networks f and g are trained. So a system without a prior gets one, as 003 proposes to
-make the VAE's training steadier. Words are independent given u: nothing else can be told apart.
+Encoder, decoder and emission are those of the run `--base`, an autoencoder, and stay frozen; only
+the two small networks f and g are trained. This gives the autoencoder a prior without training a
+VAE from scratch. Words are conditionally independent given u.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ELBOConfig):
-    """Settings of a VAE on the latents of an autoencoder."""
+    """Settings of a VAE over the latents of an autoencoder."""
 
     ffn_width: int = field(default=256, metadata={"at_least": 1})
-    """Numbers in the hidden layer of both networks."""
+    """Hidden size of both networks."""
 
 
 SIZES = {
@@ -69,7 +69,7 @@ def build(config: Config, vocabulary: Vocabulary, base: System) -> VariationalAu
     if not isinstance(base, Autoencoder):
         raise UserError("the base of autoencoder-vae must be an autoencoder; give a run of one.")
     frozen, inner, width = deepcopy(base), config.ffn_width, base.decoder.latent
-    # Latents have any size: its network is shown them at the same one.
+    # Latents have any scale; normalise them for the network.
     read = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inner), nn.Tanh())
     write = nn.Sequential(nn.Linear(config.latent, inner), nn.Tanh(), nn.Linear(inner, width))
     encoder = ProjectedEncoder(frozen.backbone.encoder, read, width=inner)

@@ -1,13 +1,12 @@
-"""BART: an encoder reads a damaged text, a decoder writes the whole one.
+"""BART: denoising encoder-decoder; the encoder reads a corrupted text, the decoder restores it.
 
     x = noise(s),  p(s | x) = Π_t p(s_t | s_<t, x)
 
-Of the five noises (masking, deletion, infilling, permutation of sentences, rotation) the paper's
-choice is the default, in this order: the sentences are shuffled, then spans of Poisson(3) tokens,
-30 % of the text, become one <mask> each. A text's score is p(s | <mask>): given an infilling that
-hides all of it. It is exact and sums to one, but poor after training with short spans alone, which
-`whole` mends. Left out: random tokens in place of a tenth of the masks, which the published code
-has and the paper has not.
+Of the five noises (token masking, deletion, text infilling, sentence permutation, rotation) the
+paper's choice is the default: sentences are permuted, then spans of Poisson(3) tokens, 30 % of the
+text, become one <mask> each. A text's score is p(s | <mask>), with the whole text infilled: exact
+and normalised, but poor after training with short spans alone, unless `full_mask_rate` is set. Left
+out: random tokens for a tenth of the masks, which are in the published code but not in the paper.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class Config(PostNormDenoisingConfig):
     """Settings of BART."""
 
     noises: tuple[str, ...] = ("permutation", "infilling")
-    """Damage to the source, in this order: masking, deletion, infilling, permutation, rotation."""
+    """Noises, applied in order: masking, deletion, infilling, permutation, rotation."""
     rate: float = field(default=0.3, metadata={"at_least": 0, "at_most": 1})
-    """Share of the tokens that masking, deletion and infilling take."""
+    """Corruption rate of masking, deletion and infilling."""
     mean_span: float = field(default=3.0, metadata={"at_least": 0.5})
-    """Tokens of a span of infilling on average."""
+    """Mean span length of infilling (Poisson)."""
 
 
 TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)

@@ -1,10 +1,10 @@
-"""BERT: predict 15 % of the tokens from all the others, and whether one segment follows another.
+"""BERT: masked language modelling of 15 % of the tokens, and next-sentence prediction.
 
-    loss = -Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
+    loss = -Σ_{t masked} log p(s_t | unmasked tokens) - log p(next or not | h_0)
 
-Of the hidden tokens 80 % become <mask>, 10 % a random token, and 10 % stay. Half of the second
-segments are the end of another text. What is hidden in a text is drawn ten times before training
-and then stays; the ends of other texts are those of the same batch, so they change with it.
+Of the chosen tokens 80 % become <mask>, 10 % a random token, and 10 % stay. Half of the second
+segments come from another text. Masking is static: ten masks per text, sampled before training; the
+negative second segments come from the same batch, so they vary.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""BERT with whole-word masking: a word of several pieces is hidden whole or not at all.
+"""BERT with whole-word masking: all pieces of a word are masked together.
 
-    loss = -Σ_{t hidden} log p(s_t | what is shown) - log p(next or not | h_0)
+    loss = -Σ_{t masked} log p(s_t | unmasked tokens) - log p(next or not | h_0)
 
-A piece whose neighbours are shown is guessed from the spelling of its word; a whole word is not.
-Where the tokeniser has words or ideographs as tokens it is BERT again.
+A single masked piece can be guessed from the spelling of its word; a whole word cannot. Where the
+tokeniser has words or ideographs as tokens it equals BERT.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RECIPES = TRANSFORMER_RECIPES
 EXAMPLE = Example(
     "un ##happ ##y kitten ##s were play ##ing on the door ##mat , so they were warm ##er ."
 )
-"""Words of several pieces, or there would be nothing to see."""
+"""Contains words of several pieces."""
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:

@@ -1,13 +1,12 @@
-"""CBOW word vectors: the words around a place, averaged, tell its word from words drawn at random.
+"""CBOW (word2vec): the averaged context words predict the centre word by negative sampling.
 
     loss = -log σ(o_w · h) - Σ_{i=1..k} log σ(-o_{v_i} · h),   h = mean_j x_j,   v_i ~ counts^0.75
 
-Each word has a vector x as context, which is the word vector, and one, o, as the word asked for.
-As a distribution p(w | around) ∝ q(w) exp(o_w · h), q the noise: what negative sampling fits, so
-that a text has a pseudo-log-likelihood. `context=product` is 002's: Π_j σ(o · x_j) for σ(o · h).
-As in word2vec and gensim each x_j learns by the gradient of the mean, undivided; with
-`whole_gradient=false` by its share of it, the true gradient, which wants twice the learning rate
-(İrsoy et al. 2021).
+Each word has an input vector x, which is the word vector, and an output vector o. The implied
+distribution is p(w | context) ∝ q(w) exp(o_w · h), q the noise, which negative sampling fits, so a
+text has a pseudo-log-likelihood. `context=product` takes Π_j σ(o · x_j) for σ(o · h). As in
+word2vec and gensim each x_j gets the undivided gradient of the mean; with `whole_gradient=false`
+its share, the true gradient, which needs twice the learning rate (İrsoy et al. 2021).
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ class Config(Word2VecConfig):
     """Settings of CBOW."""
 
     context: Literal["mean", "sum", "product"] = "mean"
-    """How the words around are joined: their vectors' mean or sum, or 002's product of sigmoids."""
+    """Combination of context words: mean or sum of vectors, or product of sigmoids."""
     whole_gradient: bool = True
-    """Whether each word around learns by the gradient of the mean, and not by its share of it."""
+    """Give each context word the undivided gradient of the mean, as word2vec does."""
 
 
 SIZES = {

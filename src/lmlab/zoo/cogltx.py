@@ -1,11 +1,11 @@
-"""CogLTX: BERT for long texts, of which a judge recalls the blocks that a task needs.
+"""CogLTX: BERT for long texts; a judge selects relevant blocks (MemRecall) for a reasoner.
 
     z⁺ = the best blocks by judge(z) = sigmoid(MLP(BERT(z))); answer = reasoner(z⁺)
 
-As a language model it is BERT. `lmlab finetune` makes two of it, a judge that recalls blocks into a
-working memory and a reasoner that does the task on them, unless told another way by --long.
-004 writes the condition of the retrieval as "until len(z⁺) < L"; it is until the next block does
-not fit. The authors' program has levels of relevance; here it is yes or no, as in the paper.
+As a language model it is BERT. `lmlab finetune` makes two copies: a judge that recalls blocks into
+a working memory and a reasoner that does the task on them, unless --long selects another strategy.
+Blocks are added until the next one does not fit. Relevance is binary as in the paper; the authors'
+program has several levels.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""CogQA: a reader that hops from paragraph to paragraph and reasons on the graph of its hops.
+"""CogQA: multi-hop question answering by a BERT reader (system 1) and a graph network (system 2).
 
     X' = σ(X W₂ + σ((A D⁻¹)ᵀ σ(X W₁)))
 
-By itself it is a BERT, pre-trained as one. What makes it CogQA is `lmlab finetune RUN --task hops`,
-for which it carries the settings: the run becomes system 1, which points at next hops and answers
-in a paragraph, and a graph network is put over what it finds (system 2). Any run with token vectors
-can be put to that task.
+By itself it is a BERT, pre-trained as one. `lmlab finetune RUN --task hops` makes it CogQA, with
+the settings here: the run becomes system 1, which extracts next-hop and answer spans from a
+paragraph, and a graph network over the extracted nodes is system 2. Any run with token vectors can
+be fine-tuned on that task.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(CogQAConfig, SentencePairConfig):
-    """Settings of CogQA: those of BERT, and those of its two systems."""
+    """Settings of CogQA: those of BERT and of systems 1 and 2."""
 
 
 SIZES = {
-    # As long as the small one: the texts of WordNet have up to 113 tokens.
+    # length as in small: the texts of WordNet have up to 113 tokens.
     "tiny": Config(width=12, layers=2, heads=2, length=128, dropout=0.0, attention_dropout=0.0),
     "small": Config(),
     "base": Config(width=768, layers=12, heads=12, length=512),

@@ -1,15 +1,14 @@
-"""DPR: questions and documents as vectors, each question finding its document among the batch's.
+"""DPR (dense passage retrieval): bi-encoder of questions and documents with in-batch negatives.
 
     loss = -Σ_i log softmax_j(q(x_i) · d(z_j))_i
 
-What a text is given is the question and the text the document that answers it: `lmlab train dpr
---data wordnet-examples`. Texts that are given nothing are cut into a question and a document, the
+The condition of a text is the question, the text is the document that answers it: `lmlab train dpr
+--data wordnet-examples`. Texts without a condition are cut into a question and a document, the
 inverse cloze task of Lee et al. 2019. Its score is that of a document given a question, up to a
-constant; it is no distribution over texts. Documents with the same words are not set against each
-other. `hard_negatives=1` sets the wrong document that BM25 finds for each question against all of
-them too, as in the paper. `--base` is a run to begin with, whose sizes are taken where none are
-given: of dpr, as `lmlab import-hf` makes one of a sentence encoder, or a Transformer that reads
-both ways (the paper's is BERT).
+constant; it is no distribution over texts. Documents with the same words are not negatives of each
+other. `hard_negatives=1` adds the best wrong document by BM25 for each question, as in the paper.
+`--base` is a run for initialisation, whose sizes are the defaults: a dpr, as `lmlab import-hf`
+makes of a sentence encoder, or a bidirectional Transformer (the paper's is BERT).
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ class Config(RetrieverConfig):
     """Settings of DPR."""
 
     keep_rate: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
-    """How often a question that is cut out of a text stays in it too."""
+    """Inverse cloze task: probability that the question also stays in its document."""
     hard_negatives: int = field(default=0, metadata={"at_least": 0})
-    """Wrong documents of the training split for each question, found by BM25; the paper's is 1."""
+    """BM25 hard negatives per question, from the training split; 1 in the paper."""
 
 
 SIZES = {

@@ -1,11 +1,11 @@
-"""EaE (Entities as Experts): a masked model that looks up the entities a text mentions.
+"""Entities as Experts (EaE): a masked LM with an entity memory queried at each mention.
 
     X¹ = Transformer(l₀ layers), X³ = LayerNorm(X¹ + EntityMemory(X¹)), X⁴ = Transformer(l₁ layers)
-    loss = masked words + where mentions are + which entity each is, by the memory and by X⁴
+    loss = masked words + mention detection + entity linking, by the memory and by X⁴
 
-The memory gives a mention the entities' learnt vectors, weighed by how well they fit its two ends,
-and only its first place is changed. l₀ : l₁ is 1 : 2, as 4 : 8. One fifth of the mentions is hidden
-whole; mentions come from the corpus in training, and from a layer of the model's own in use.
+The memory returns entity embeddings weighted by attention from the mention's two end positions, and
+changes the first position only. l₀ : l₁ is 1 : 2, as 4 : 8. One fifth of the mentions is masked as
+a whole; mentions come from the corpus in training, from mention detection at inference.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Config(EntityConfig):
 
 
 SIZES = {
-    # Norms before the layers, which learn at the rate that the suite tries all systems at.
+    # Pre-norm, which trains at the test suite's learning rate.
     "tiny": Config(
         width=12,
         layers=2,

@@ -1,11 +1,11 @@
-"""EBM: an encoder reads the whole text and gives it an energy; data is told from corruptions.
+"""Energy-based model (EBM): an encoder gives a whole text an energy, trained by NCE on corruptions.
 
     p(s | T) ∝ exp(-E(s)),  E(s) = Σ_t e(h_t, s_t) + c,  h = encoder(s) with nothing masked
-    loss = -log σ(-E(s)) - log σ(E(s')),  s' = s with another token at one place, not in the data
+    loss = -log σ(-E(s)) - log σ(E(s')),  s' = s with another token at one position, not in the data
 
-Candidates are fed, so that an energy may be of any order, where a masked model's places are
-independent (000); but one token's law takes a pass for each candidate. The encoder may begin with
-the weights of a Transformer (--encoder, a run of roberta, say).
+Candidates are input tokens, so an energy can be of any order, where a masked LM's positions are
+independent; but the distribution of one token takes one pass per candidate. The encoder can be
+initialised from a Transformer (--encoder, a run of roberta, say).
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(parts.EnergyConfig):
-    """Settings of an energy model."""
+    """Settings of an energy-based model."""
 
     pooling: parts.PoolingName = "all"
-    """Whose energies are added: of all places, of the blanks, or (stopped) of all with a template
-    that does not see the blanks; in training the corrupted place is the blank."""
+    """Positions whose energies are summed: all, the blanks, or (stopped) all, with a template that
+    does not attend to the blanks; in training the corrupted position is the blank."""
     corruption: parts.CorruptionName = "uniform"
-    """What takes a token's place: any (uniform), a frequent one (unigram), or what a masked model
-    says (proposals), which alone takes a run of one by --base."""
+    """Corruption distribution: uniform, unigram, or a masked LM's predictions (proposals), which
+    needs a run of one as --base."""
     known: parts.MembershipName = "texts"
-    """By what a corruption is found to be data, and left out: texts or (n-)grams; none: never."""
+    """Test that drops corruptions found in the data: by texts or (n-)grams; none: no test."""
     gram: int = field(default=4, metadata={"at_least": 1})
     """n of those n-grams."""
 

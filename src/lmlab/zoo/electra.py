@@ -1,9 +1,9 @@
-"""ELECTRA: a small masked model replaces tokens, and a detector says of each whether it was.
+"""ELECTRA: replaced token detection; a discriminator detects tokens replaced by a small masked LM.
 
     min_{G,D} Σ_{t masked} -log p_G(s_t | masked s) + λ Σ_t -log p_D(ŝ_t = s_t or not | ŝ),  ŝ ~ p_G
 
-Every place teaches the detector, where BERT learns from 15 %. The two share their embeddings. The
-detector encodes; log_prob and fill are the generator's, since it alone knows of words.
+The discriminator learns from all positions, BERT from 15 %. The two networks share embeddings. The
+discriminator encodes; log_prob and fill use the generator, which alone predicts tokens.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from lmlab.zoo._transformer import (
 
 @dataclass(frozen=True, kw_only=True)
 class ElectraConfig(TransformerConfig):
-    """Settings of ELECTRA; those of a Transformer are the detector's."""
+    """Settings of ELECTRA; Transformer settings apply to the discriminator."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden from the generator."""
+    """Masking rate of the generator's input."""
     discriminator_weight: float = field(default=50.0, metadata={"at_least": 0})
-    """What the detector's mean loss is multiplied by before the generator's is added."""
+    """λ, weight of the discriminator's loss."""
     networks: Literal["both", "detector", "generator"] = "both"
-    """Which of its two networks have weights; a checkpoint of the Hub may have one alone."""
+    """Networks that have weights (detector: the discriminator); Hub checkpoints may have one."""
     generator_width: int = field(default=0, metadata={"at_least": 0})
-    """Numbers in a hidden state of the generator; 0 for a quarter of the detector's."""
+    """Hidden size of the generator; 0 for a quarter of the discriminator's."""
     generator_layers: int = field(default=0, metadata={"at_least": 0})
-    """Blocks of the generator; 0 for as many as the detector's."""
+    """Layers of the generator; 0 for as many as the discriminator's."""
     generator_heads: int = field(default=0, metadata={"at_least": 0})
-    """Heads of the generator; 0 for a quarter of the detector's."""
+    """Heads of the generator; 0 for a quarter of the discriminator's."""
     generator_ffn_width: int = field(default=0, metadata={"at_least": 0})
-    """Units of the generator's feed-forward layers; 0 for four times its width."""
+    """FFN hidden size of the generator; 0 for four times its width."""
 
     @property
     def generator(self) -> ElectraConfig:
-        """The settings of the generator: narrower layers over the same embedding, none silent."""
+        """Settings of the generator: narrower, same embedding, no disabled layers or heads."""
         return replace(
             self,
             width=self.generator_width or max(1, self.width // 4),
@@ -79,15 +79,15 @@ class ElectraConfig(TransformerConfig):
 def make_generator(
     config: ElectraConfig, vocabulary: Vocabulary, tokens: nn.Embedding, detector: Transformer
 ) -> MaskedLM:
-    """The small masked model; positions, segments and their norm are the detector's as well."""
+    """Generator (small masked LM), sharing all embeddings and their norm with the discriminator."""
     small, choice = config.generator, IndependentMasking(config.rate)
-    # The paper hides all chosen tokens behind <mask>: the detector never sees that symbol.
+    # As in the paper all chosen tokens become <mask>; the discriminator never sees <mask>.
     replacement = MaskReplacement(vocabulary=vocabulary, mask=1.0, random=0.0)
     backbone, shared = make_transformer(small, tokens), detector.embedding
     backbone.embedding.positions = shared.positions
     backbone.embedding.segments = shared.segments
     backbone.embedding.norm = shared.norm
-    # The tokens' first vectors are the detector's: the generator's width would make them longer.
+    # Initialise embeddings for the discriminator's width; the generator's would scale them up.
     init_transformer_weights(tokens, config.width)
     return MaskedLM(
         vocabulary=vocabulary,
@@ -102,11 +102,11 @@ MISSING_NETWORK: dict[str, Literal["detector", "generator"] | None] = {
     "detector": "generator",
     "generator": "detector",
 }
-"""By the networks that have weights, the one that has none."""
+"""The network without weights, by setting `networks`."""
 
 
 def make_discriminator_head(config: ElectraConfig) -> Discriminator:
-    """The detector's head, with its first weights."""
+    """Discriminator head, initialised."""
     detection = Discriminator(config.width, activation=config.activation)
     init_transformer_weights(detection, config.width)
     return detection
@@ -130,11 +130,11 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ElectraConfig):
-    """Settings of ELECTRA; those of a Transformer are the detector's."""
+    """Settings of ELECTRA; Transformer settings apply to the discriminator."""
 
 
 SIZES = {
-    # In the few steps of a test fifty times the detector's loss would drown the generator's.
+    # In a short test λ = 50 would drown the generator's loss.
     "tiny": Config(
         width=32,
         embedding_width=16,

@@ -1,11 +1,11 @@
-"""ELMo: a forward and a backward recurrent language model whose layers are features of words.
+"""ELMo: forward and backward LSTM language models whose layers are contextual word features.
 
     loss = -Σ_t log p→(s_t | s_<t) - Σ_t log p←(s_t | s_>t)
     vector_t = [x_t; γ Σ_j softmax(w)_j [h→_tj; h←_tj]]
 
-Both share words and softmax; log_prob is the forward one's. A task learns w and γ on frozen layers:
-`lmlab finetune RUN --task … --frozen`. With `mix=last` the last layers stand beside the word (002).
-The paper's words are made of characters, its LSTMs have projections and a residual connection.
+Both share embeddings and softmax; log_prob is the forward model's. A task learns w and γ on frozen
+layers: `lmlab finetune RUN --task … --frozen`. `mix=last` concatenates the last layers only. The
+paper has character-based words, and LSTMs with projections and a residual connection.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Config(BidirectionalLossConfig):
     """Settings of ELMo."""
 
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in a word's vector and in a hidden state of each direction."""
+    """Size of word vectors and of hidden states per direction."""
     layers: int = field(default=2, metadata={"at_least": 1})
-    """Cells stacked on each other in each direction."""
+    """Layers per direction."""
     cell: Literal["lstm", "gru", "rnn"] = "lstm"
     """lstm, gru or rnn."""
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
-    """Share of embeddings and layer outputs set to zero in training."""
+    """Dropout rate of embeddings and layer outputs."""
     tied: bool = False
-    """Whether the output vectors are the input embeddings."""
+    """Weight tying: output vectors are the input embeddings."""
     mix: Literal["layers", "last"] = "layers"
-    """What stands beside the word's vector: a mix of all layers that a task learns, or the last."""
+    """Features after the word vector: a learned scalar mix of all layers, or the last layer."""
 
 
 SIZES = {

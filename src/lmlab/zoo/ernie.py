@@ -1,12 +1,12 @@
-"""ERNIE: names and phrases are hidden whole, so that they are known and not spelled.
+"""ERNIE (Baidu): masked LM with entity-level and phrase-level masking.
 
-    loss = -Σ_{t hidden} log p(s_t | what is shown)
+    loss = -Σ_{t masked} log p(s_t | unmasked tokens)
 
-Names are those that the corpus tells (JSON lines with `mentions`); in a text that tells none they
-come of a lexicon and are found as tokens, the longest first. What is in none is hidden word by
-word. Sun et al. 2019 go from tokens to phrases to entities in three stages; here a name counts as
-one unit beside words from the start. `positions=nezha` with `reach=64` gives the fixed relative
-positions of NEZHA (Wei et al. 2019), which hides words whole as well.
+Entities are those annotated in the corpus (JSON lines with `mentions`); in texts without annotation
+they are matched against a lexicon, longest first. Other words are masked one by one. Sun et al.
+2019 go from tokens to phrases to entities in three stages; here an entity is one masking unit like
+a word from the start. `positions=nezha` with `clip_distance=64` gives the fixed relative positions
+of NEZHA (Wei et al. 2019), which also uses whole-word masking.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Config(MaskedLMConfig):
     """Settings of ERNIE."""
 
     mentions: str = "countries,wordnet"
-    """countries, wordnet (lemmas of several words) or a file of one name a line; or several. For
-    texts that do not tell their mentions."""
+    """Lexicons for texts without annotated mentions: countries, wordnet (multi-word lemmas) or a
+    file with one name per line; comma-separated."""
 
 
 SIZES = {
@@ -74,7 +74,7 @@ RECIPES = {
 }
 
 EXAMPLE = Example("ice cream from New Zealand is sold in Paris , where it is hot .")
-"""With names and a phrase of the lexicons."""
+"""Contains names and a phrase of the lexicons."""
 
 
 def build(config: Config, vocabulary: Vocabulary) -> BERT:

@@ -1,13 +1,13 @@
-"""FaE (Facts as Experts): EaE that also looks facts up, and can be told new ones.
+"""Facts as Experts (FaE): EaE with a fact memory that can be edited without training.
 
     β = softmax over facts of (W_a [subject ‖ relation]) · (W_v x);   λ = β of the null fact
     p(entity) = softmax(E (λ W_c x + Σ β · objects));   loss = EaE's + facts + answers
 
-A fact is (subject, relation) and the set of its objects, made of the entities' own vectors, so a
-fact that is put into the memory or changed there counts at once, without training. x is what the
-last layer makes of a hidden mention. In training a fact is right if the text shows its subject and
-hides one of its objects, and the null fact where there is none. 004 only sketches it: this is the
-paper's form, with what was looked up also added to the hidden states, so that words profit.
+A fact has a key (subject, relation) and a set of objects, built from the entity embeddings, so a
+fact added to the memory or changed there takes effect at once. x is the last hidden state at a
+masked mention. In training the target is a fact whose subject is in the text and one of whose
+objects is masked, else the null fact. As in the paper, but the retrieved objects are also added to
+the hidden states, which helps word prediction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Config(EntityConfig):
 
 
 SIZES = {
-    # Norms before the layers, which learn at the rate that the suite tries all systems at.
+    # Pre-norm, which trains at the test suite's learning rate.
     "tiny": Config(
         width=12,
         layers=2,

@@ -1,11 +1,12 @@
-"""GLM: spans are taken out of a text that reads both ways, and written again left to right.
+"""GLM: autoregressive blank infilling; spans are removed and generated left to right.
 
     loss = -Σ_spans Σ_j log p(s_j | text with blanks, spans before, s_<j);  p(s) = p(s | <mask>)
 
-Spans of Poisson(3) tokens to 15 % of the text, or one of 50 to 100 %; their order is shuffled, not
-their contents. Positions are pairs: the blank's place in the text, and the place in the blank, so
-that nothing tells how long a blank is. A text from nothing is one blank; so is a class of a text,
-written as a word: `lmlab fill RUN "… it was <mask>" --among good --among bad`.
+The corrupted text is encoded bidirectionally. Spans of Poisson(3) tokens cover 15 % of the text, or
+one span 50 to 100 %; the order of the spans is shuffled. Positions are 2D: the blank's position in
+the text, and the position in the span, so the length of a blank is unknown. Unconditional
+generation is one blank; so is classification, with a word as label:
+`lmlab fill RUN "… it was <mask>" --among good --among bad`.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ class Config(TransformerConfig):
 
     two_dimensional_positions = True
     positions: PositionName = "pairs"
-    """pairs: the place in the text and the place in the blank."""
+    """pairs: 2D positions, in the text and in the blank."""
     rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
-    """Share of a text that short spans take out."""
+    """Masking rate of short spans."""
     mean: float = field(default=3.0, metadata={"above": 0, "at_most": 100})
-    """Mean of the Poisson distribution of their lengths, of which 0 is left out."""
+    """Mean of the zero-truncated Poisson distribution of their lengths."""
     long_span_rate: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
-    """How often one long span is taken out instead."""
+    """Probability of masking one long span instead."""
     long_span_min_share: float = field(default=0.5, metadata={"above": 0, "at_most": 1})
-    """The least share of the text that a long span takes out; the most is all."""
+    """Minimum share of the text in a long span; the maximum is all."""
 
 
 SIZES = {

@@ -1,9 +1,9 @@
-"""GPT: a causal Transformer that predicts each token from those before it.
+"""GPT: decoder-only Transformer language model, predicting each token from those before it.
 
     h_t = Transformer(s_0 … s_t),  p(s_{t+1} = k | s_≤t) = softmax_k(e_k · h_t)
 
-Norms stand before the sublayers, positions are learned, the output vectors are the embeddings. The
-notes' W8 and D6 are its heads and its depth: `--set heads=8 layers=6`.
+Pre-norm, learned positional embeddings, tied output. Set heads and depth by
+`--set heads=8 layers=6`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def build(config: Config, vocabulary: Vocabulary) -> CausalLM:
     system = CausalLM(
         vocabulary=vocabulary,
         backbone=make_transformer(config, tokens, both_ways=False),
-        # Without a bias the scores of rare tokens could not start low, as sampled objectives ask.
+        # Sampled losses need a bias, so that scores of rare tokens can start low.
         emission=make_softmax(config, vocabulary, tokens, bias=config.objective != "next-token"),
         objective=NextToken(),
     )

@@ -2,8 +2,7 @@
 
     r, z = σ(W [h, x] + b);  n = tanh(W_n x + b_n + r∘(U_n h + c_n));  h' = (1 - z)∘n + z∘h
 
-The reset gate acts after the product with U_n, as cuDNN and torch have it; z keeps the old state,
-where 002 lets it admit the new one.
+The reset gate acts after the product with U_n, as in cuDNN and torch; z weighs the old state.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Autoencoder of sentences with gated recurrent units: read into one vector, written from it.
+"""GRU sentence autoencoder: a GRU encodes the sentence into one vector, another decodes it.
 
     z = C · GRU(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = GRU(z, h_{t-1});  p(s_t | h_t)
 
-The decoder hears the latent at every step and never the words before, so all of the sentence must
-be in the latent; 003 does not say whether its decoder is told them. 003 finds it far better at this
-than the simple recurrent network, and the linear one better still.
+The decoder is free-running: its input is the latent at every step and never the previous words, so
+the latent must hold the whole sentence.
 """
 
 from __future__ import annotations

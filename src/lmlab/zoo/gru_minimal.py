@@ -1,13 +1,12 @@
-"""Minimal gated unit with a mixture on the sphere, its eight terms each with a switch.
+"""Minimal gated unit (MGU) with a cosine mixture emission; each of its eight terms has a switch.
 
     f = σ(x U_f [0] + h V_f [1] + b_f [2])
     g = tanh(x U_h [3] + (h∘f) V_h [4] + b_h [5])
     h' = (1-f)∘h [6] + f∘g [7];  p(next) = Σ_z P(z | h') P(next | z), K states
 
-`--set off=4` takes term 4 out, and its parameters with it; several are parted by commas, and names
-do as well as numbers. With 7 off the candidate's parameters go too, with 0 and 3 off the model is
-blind to its input, and with 6 and 7 off there is nothing left, which is refused. The first state
-is learned; `starts` = W of them are mixed.
+`--set off=4` ablates term 4 and its parameters; separate several by commas, as numbers or names.
+With 7 off the candidate's parameters go too, with 0 and 3 off the model ignores its input, and 6
+and 7 cannot both be off. The initial state is learned; `starts` = W > 1 gives a mixture of them.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RecurrentMixtureConfig):
-    """Settings of the minimal gated unit."""
+    """Settings of the minimal gated unit (MGU)."""
 
     off: tuple[int, ...] = field(default=(), metadata={"switches": MINIMAL_GRU_SWITCHES})
-    """Terms that are taken out, by number or name: 4,6 or gate-input,candidate-bias."""
+    """Terms to ablate, by number or name: 4,6 or gate-input,candidate-bias."""
 
 
 SIZES = {

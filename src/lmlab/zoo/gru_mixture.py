@@ -1,10 +1,10 @@
-"""GRU with a mixture on the sphere, from one or more learned starts.
+"""GRU with a cosine mixture emission and learned initial states.
 
     h' = (1 - z)∘n + z∘h
     p(next) = Σ_z P(z | h) P(next | z);  P(s | z) = softmax_s(β_z cos(e_s, v_z)), K states
 
-The first state is learned; `starts` = W of them are mixed, p(s) = Σ_w π_w p(s | start w), and the
-sum is taken exactly.
+The initial state is learned; `starts` = W gives a mixture p(s) = Σ_w π_w p(s | start w), summed
+exactly.
 """
 
 from __future__ import annotations

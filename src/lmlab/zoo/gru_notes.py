@@ -1,8 +1,8 @@
-"""GRU as the notes write it: the reset gate multiplies the input.
+"""GRU variant whose reset gate multiplies the input instead of the state.
 
     z, r = σ(W [h, x]);  h̃ = tanh(W [h, r∘x]);  h' = (1 - z)∘h + z∘h̃
 
-The paper's reset gate multiplies h; 002 has it on x, without biases. Kept to be compared.
+The reset gate of Cho et al. 2014 multiplies h. No biases. For comparison with gru.
 """
 
 from __future__ import annotations

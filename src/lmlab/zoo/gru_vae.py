@@ -1,12 +1,11 @@
-"""Variational autoencoder of sentences with gated cells, any of the zoo's.
+"""Variational autoencoder (VAE) of sentences with gated recurrent cells, any of the zoo's.
 
     z ~ N(0, I) or bits;  h_0 = A z + a, h_t = cell(x_t, h_{t-1});  p(next | h_t) a mixture
     log p(s) ≥ E_q(z|s) log p(s | z) - KL(q(z | s) || p(z))
 
-`cell` is the cell of the encoder and of the decoder, `off` the terms of a switchable one that are
-off: `--set cell=gru-minimal --set off=0,4,5` is 003's row. The latent is Gaussian, with a diagonal
-or a full covariance, or bits, which 003 thinks fit gated states better. 003 does not say how its
-figures count the KL; ours are the whole ELBO in nats for each predicted token.
+`cell` is the cell of encoder and decoder, `off` the ablated terms of a switchable one, for example
+`--set cell=gru-minimal --set off=0,4,5`. The latent is Gaussian, with a diagonal or a full
+covariance, or binary. Scores are the whole ELBO, in nats per predicted token.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(VAEConfig):
-    """Settings of a variational autoencoder with gated cells."""
+    """Settings of a sentence VAE with gated cells."""
 
     cell: CellName = "gru"
-    """The cell of the encoder and of the decoder."""
+    """Recurrent cell of encoder and decoder."""
     off: tuple[int, ...] = ()
-    """Switches of the cell that are off, by number."""
+    """Terms of the cell to ablate, by number."""
 
 
 SIZES = {

@@ -2,10 +2,10 @@
 
     p(s) = Σ_z P(z_1) Π_t P(z_{t+1} | z_t) P(s_t | z_t)
 
-Summed exactly by the forward recursion. Fitted by gradient, where networks over vectors for states
-and words give the tables, or by EM, where the tables are free. With C blocks a token can only come
-from the K / C states of its own. The paper's blocks are Brown clusters; ours are stretches of the
-vocabulary, most frequent words first, of about equal mass, as building sees no training text.
+Summed exactly by the forward algorithm. Fitted by gradient, with neural parametrisation of the
+tables, or by EM, with free tables. With C blocks a token is emitted only by the K / C states of its
+block. The paper's blocks are Brown clusters; ours are frequency-sorted segments of the vocabulary
+of about equal mass, as the builder sees no training text.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Config:
     states: int = field(default=256, metadata={"at_least": 1, "at_most": 65536})
     """K, hidden states."""
     blocks: int = field(default=1, metadata={"at_least": 1})
-    """C, blocks of states that share the vocabulary among them; a divisor of the states."""
+    """C, blocks of states that partition the vocabulary; a divisor of the states."""
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in the vector of a state or word."""
+    """Size of state and word vectors."""
     dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Share of the networks' inner units set to zero in training."""
+    """Dropout rate of the networks' hidden units."""
     state_dropout: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Share of states left out of a training batch."""
+    """State dropout: share of states left out of a training batch."""
     fitting: Literal["gradient", "em"] = "gradient"
-    """By gradient, with neural tables, or by expectation-maximisation, with free ones."""
+    """gradient, with neural tables, or em (expectation-maximisation), with free ones."""
 
 
 SIZES = {

@@ -1,9 +1,9 @@
-"""Context-free mixture: every token drawn alone, from one of K tables.
+"""Unigram mixture: every token is independent, sampled from one of K unigram distributions.
 
     p(s) = Σ_z π_z P(s | z)
 
-A sum of tables is a table, so nothing it does can beat the unigram entropy on its training text;
-003 asks whether components help, and this is the check. Fitted by EM or by gradient.
+A mixture of unigrams per token is a unigram, so it cannot beat the unigram entropy on its training
+text: a sanity check. Fitted by EM or by gradient.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of the context-free mixture."""
+    """Settings of the unigram mixture."""
 
     states: int = field(default=8, metadata={"at_least": 1})
-    """K, the number of tables."""
+    """K, mixture components."""
     fitting: Literal["em", "gradient"] = "em"
-    """By expectation-maximisation or by gradient."""
+    """em (expectation-maximisation) or gradient."""
 
 
 SIZES = {"tiny": Config(states=3), "small": Config(), "base": Config(states=64)}

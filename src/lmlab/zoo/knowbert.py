@@ -1,11 +1,11 @@
-"""KnowBERT: entities linked inside a trained BERT, and read by all of its words.
+"""KnowBERT: entity linking and knowledge attention inserted into a pre-trained BERT.
 
     ψ_mk = MLP(p_mk, s_m · e_mk);  s'_m = s_m + Σ_k softmax_k(ψ_m) e_mk
     H' = MLP(MultiHeadAttn(H W₁, S', S')) W₂ + H;  loss = masked + linking
 
-Mentions, their candidates and priors come from a lexicon of the knowledge's aliases, vectors of
-entities from its facts, its glosses or both. The linker is trained first with all else frozen, then
-everything. Next sentences, which BERT is also trained on, are left out: texts are single ones.
+Mentions, candidates and priors come from a lexicon of the knowledge base's aliases, entity
+embeddings from its facts, glosses or both. The entity linker is trained first with the rest frozen,
+then everything. BERT's next-sentence prediction is left out: inputs are single texts.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 @dataclass(frozen=True, kw_only=True)
 class KnowingConfig:
-    """Settings of a masked model with linked entities."""
+    """Settings of a masked LM with entity linking."""
 
     entity_width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in the vector of an entity and of a mention."""
+    """Size of entity and mention vectors."""
     heads: int = field(default=4, metadata={"at_least": 1})
-    """Attention functions side by side, among mentions and from words to mentions."""
+    """Attention heads, among mentions and from words to mentions."""
     knowledge_layer: int = field(default=0, metadata={"at_least": 0})
-    """The layer of the base after which knowledge comes in; 0 for two thirds of the way up."""
+    """Layer of the base after which knowledge is inserted; 0 for two thirds of the depth."""
     candidates: int = field(default=30, metadata={"at_least": 1})
-    """Most entities that a mention is weighed between, those it names most often."""
+    """Maximum candidate entities per mention, by prior."""
     entities: Literal["graph", "glosses", "both"] = "both"
-    """Where the vectors of entities come from: facts, titles and descriptions, or both."""
+    """Source of entity embeddings: facts (graph), titles and descriptions (glosses), or both."""
     linking: Literal["softmax", "margin"] = "softmax"
-    """What the linker loses: softmax, minus the log-probability of the true entity; margin, what
-    scores lack to be well above or below 0."""
+    """Linking loss: softmax, cross-entropy of the true entity; margin, hinge loss of scores
+    around 0."""
     threshold: float = field(default=0.0, metadata={"at_least": -5, "at_most": 5})
-    """Candidates that score less count for nothing, where linking is by margin; softmax's scores
-    mean something beside each other only, so there all count."""
+    """Score below which candidates are ignored, for linking=margin; softmax scores are only
+    relative, so there all candidates count."""
     margin: float = field(default=0.2, metadata={"at_least": 0})
-    """How far above or below 0 scores are to be, where linking is by margin."""
+    """Margin of the hinge loss, for linking=margin."""
     linking_weight: float = field(default=1.0, metadata={"at_least": 0})
-    """What a linked mention counts beside a hidden token."""
+    """Weight of a linked mention relative to a masked token."""
     linking_steps: int = field(default=500, metadata={"at_least": 0})
-    """Steps in which the linker alone is trained."""
+    """Initial steps in which only the entity linker is trained."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
+    """Masking rate: share of the tokens that are masked and predicted."""
     dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
-    """Share of what words read of entities set to zero in training."""
+    """Dropout rate of the knowledge attention output."""
 
     def __post_init__(self) -> None:
         if self.entity_width % self.heads:
@@ -84,7 +84,7 @@ class KnowingConfig:
             self._check_without_margin()
 
     def _check_without_margin(self) -> None:
-        """What only linking by margin reads must be as it is where nobody says."""
+        """Settings of linking=margin must be at their defaults otherwise."""
         for name in ("threshold", "margin"):
             given, usual = getattr(self, name), getattr(type(self), name)
             if given != usual:
@@ -97,7 +97,7 @@ class KnowingConfig:
 def insert_knowledge(
     config: KnowingConfig, vocabulary: Vocabulary, base: System, knowledge: KnowledgeBase
 ) -> KnowBERT:
-    """A copy of a trained masked model with knowledge after one of its layers."""
+    """Copy of a trained masked LM with knowledge attention after one of its layers."""
     copied, encoder = copy_encoder(base)
     layers = len(encoder.stack.blocks) * encoder.stack.times
     if config.knowledge_layer > layers:
@@ -128,7 +128,7 @@ def insert_knowledge(
 
 
 def copy_encoder(base: System) -> tuple[BERT, Transformer]:
-    """A copy of a trained masked model, and its encoder; a UserError where it is none."""
+    """Copy of a trained masked LM, and its encoder; a UserError for other systems."""
     if not isinstance(base, BERT) or not isinstance(base.backbone, Transformer):
         raise UserError(
             "knowledge goes between the layers of a masked model, and the base is none; give a run "
@@ -142,7 +142,7 @@ def copy_encoder(base: System) -> tuple[BERT, Transformer]:
 def make_knowledge_attention(
     config: KnowingConfig, encoder: Transformer, knowledge: KnowledgeBase
 ) -> KnowledgeAttention:
-    """The part between two layers, with vectors for all entities."""
+    """Knowledge attention layer with embeddings of all entities."""
     tokens = encoder.embedding.tokens
     assert isinstance(tokens, nn.Embedding)
     vectors = EntityEmbeddings(
@@ -159,7 +159,7 @@ def make_knowledge_attention(
 
 
 def make_linking_loss(config: KnowingConfig) -> LinkingLoss:
-    """What the linker loses."""
+    """Loss of the entity linker."""
     return MarginLinkingLoss(config.margin) if config.linking == "margin" else SoftmaxLinkingLoss()
 
 
@@ -184,7 +184,7 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(KnowingConfig):
-    """Settings of KnowBERT; its encoder is its base's."""
+    """Settings of KnowBERT; the encoder is the base's."""
 
 
 SIZES = {

@@ -1,10 +1,9 @@
-"""Linear autoencoder of sentences: one layer from all places to one vector, one layer back.
+"""Linear sentence autoencoder: one linear layer from all positions to one vector, one back.
 
     z = C [e(s_1), …, e(s_n)] + c;  [h_1, …, h_n] = D z + d;  p(s_t | h_t)
 
-Places behind the end of a sentence are zeros. 003 finds that it compresses best of all, and that
-latent noise breaks it: it has learnt a map of sentences to themselves and no more. `latent_noise`
-in training is the remedy that 003 names.
+Positions after the end of a sentence are zeros. Training with `latent_noise` discourages learning
+the mere identity.
 """
 
 from __future__ import annotations

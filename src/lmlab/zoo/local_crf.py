@@ -1,11 +1,10 @@
-"""Local CRF: a local HMM whose transition matrix is a function of the previous word.
+"""Local CRF: a local HMM whose transition matrix depends on the previous word.
 
     p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z)_{s_i} P(z | s_i)
     P(z' | z)_s = softmax_z'(a_z · b_z' + c_z' · e(s)),  P(z | s) ∝ P(z) P(s | z)
 
-003 names the idea and not the form of the matrix. This one is the potential of a linear-chain CRF
-(a transition and what is observed), which makes a step two matrix products. With a = 0 it is
-remix, with c = 0 it is local-hmm. One embedding serves all sides.
+The matrix has the potentials of a linear-chain CRF (transition and observation), which makes a step
+two matrix products. With a = 0 it is remix, with c = 0 it is local-hmm. Embeddings are tied.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Local CRF of two words: both say what the state between them was, and the later moves it.
+"""Local CRF of order two: combine both words' posteriors of the state, then make a transition.
 
     P(z_{i+2}) = Σ_z P(z_{i+2} | z)_{s_{i+1}} norm_z[P(z | s_{i+1}) P(z | s_i)]
     P(z | s_{i+1}) ∝ P(z) P(s_{i+1} | z);  P(z | s_i) as local-crf predicts it after s_i
 
-The notes' product has P(z) in it twice where Bayes' rule has it once; ours is theirs. After the
-start symbol, with nothing before it, it is local-crf. 003 finds it no better than local-crf.
+The product contains the prior P(z) twice, where Bayes' rule has it once. After the start token,
+with nothing before it, it equals local-crf.
 """
 
 from __future__ import annotations

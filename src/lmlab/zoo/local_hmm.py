@@ -1,10 +1,10 @@
-"""Local HMM: the previous word's state is inferred from the word, then moves once.
+"""Local HMM: infer the previous word's state from that word alone, then make one transition.
 
     p(s_{i+1} | s_i) = Σ_{z'} P(s_{i+1} | z') Σ_z P(z' | z) P(z | s_i)
     P(z | s) ∝ P(z) P(s | z),  P(s | z) = softmax_s(e(s) · v_z) on both sides
     P(z' | z) = softmax_z'(a_z · b_z')
 
-A step of an HMM that starts afresh at every word: remix through a transition matrix.
+One step of an HMM restarted at every word: remix with a transition matrix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LSTM language model: a memory cell that gates write, keep and show.
+"""LSTM language model: a memory cell with input, forget and output gates.
 
 i, f, o = σ(W [h, x] + b);  g = tanh(W_g [h, x] + b_g);  c' = f∘c + i∘g;  h' = o∘tanh(c')
 p(next) = softmax(E h' + b)

@@ -1,4 +1,4 @@
-"""LSTM whose forget gate is one minus its input gate.
+"""LSTM with coupled gates: the forget gate is one minus the input gate.
 
 i, o = σ(W [h, x] + b);  g = tanh(W_g [h, x] + b_g);  c' = (1 - i)∘c + i∘g;  h' = o∘tanh(c')
 """

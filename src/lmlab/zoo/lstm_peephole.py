@@ -1,8 +1,8 @@
-"""LSTM whose gates also see the memory cell, by full matrices.
+"""Peephole LSTM: the gates also see the memory cell, by full matrices.
 
     i, f, o = σ(W [h, x, c] + b);  g = tanh(W_g [h, x] + b_g);  c' = f∘c + i∘g;  h' = o∘tanh(c')
 
-Gers and Schmidhuber's peepholes are diagonal; 002 writes full matrices, and so does this.
+Gers and Schmidhuber's peepholes are diagonal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""LSTM with embeddings and outputs on a sphere: directions speak, lengths are silent.
+"""LSTM with normalised embeddings and a cosine softmax: only directions matter.
 
     x = √W e(s)/|e(s)|;  h by the LSTM;  p(k) = softmax_k(β cos(e_k, h)), β learned
 
-003 finds that the sphere helps a great deal; docs/results.md tells what we measured.
+Results are in docs/results.md.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RecurrentConfig):
-    """Settings of the LSTM on the sphere."""
+    """Settings of the LSTM with a cosine softmax."""
 
     emission: EmissionName = "sphere"
-    """What a hidden state becomes a distribution by; with a sphere, embeddings lie on one too."""
+    """Emission (output layer); with a sphere emission, input embeddings are normalised too."""
     scale: float | None = field(default=None, metadata={"above": 0})
-    """β at the start; None is √width."""
+    """Initial β; None for √width."""
 
 
 SIZES = {

@@ -1,10 +1,11 @@
-"""MASS: half of a text, in one piece, is hidden from the encoder, and the decoder writes it.
+"""MASS: masked sequence-to-sequence pre-training; the decoder generates one masked span.
 
     -Σ_{t=u}^{v} log p(s_t | s_u … s_{t-1}, text with s_u … s_v masked)
 
-The decoder sees nothing of the text but what it has written of the span, so it must look at the
-encoder. `tokens=1` is BERT's limit, `share=1` that of a language model. A corpus of pairs gives it
-sources. log_prob is that of a text beside a single mask: poor after spans alone; `whole` mends it.
+The span is half of the text. The decoder sees only the earlier tokens of the span, so it must
+attend to the encoder. `tokens=1` is BERT's limit, `share=1` a language model's. A corpus of pairs
+gives sources. log_prob conditions on a single mask: poor after spans alone, unless
+`full_mask_rate` is set.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ class Config(DecoderConfig):
     """Settings of MASS."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     share: float = field(default=0.5, metadata={"above": 0, "at_most": 1})
-    """Share of a text's tokens in the span; 1 is the limit of a language model."""
+    """Share of a text's tokens in the span; 1 gives a language model."""
     tokens: int = field(default=0, metadata={"at_least": 0})
-    """Tokens of the span; 0 for a share of the text, 1 is the limit of BERT."""
+    """Span length in tokens; 0 to use `share`, 1 for BERT's limit."""
     full_mask_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
-    """Share of the texts written whole beside a single mask, as its log_prob asks."""
+    """Share of the texts generated whole from a single mask, as log_prob needs."""
     masked: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
-    """Share of the span's tokens that the encoder sees as masks."""
+    """Share of the span's tokens masked in the encoder input."""
     swapped: float = field(default=0.1, metadata={"at_least": 0, "at_most": 1})
-    """Share of them that it sees replaced by random tokens; the rest it sees as they are."""
+    """Share of them replaced by random tokens; the rest is unchanged."""
 
 
 SIZES = {
-    # Nothing that is asked is shown, so that the tests see that nothing is seen.
+    # All targets are masked, so that tests can check that none leaks.
     "tiny": Config(
         width=16,
         layers=2,

@@ -1,4 +1,4 @@
-"""The gated unit that 003's ablations led to, with a mixture on the sphere and twelve switches.
+"""mGRU: a reduced minimal gated unit with a cosine mixture emission and twelve ablation switches.
 
     f = σ(h V_f)         [0 off: no h V_f]
     g = tanh(x U_h)      [1 off: no x U_h]      [4 off: sigmoid instead of tanh]
@@ -9,9 +9,9 @@
       with it [7 off: the gate sees h] [8 off: the output is h']
               [9 off: the gate sees atanh(2(h - ½)), clipped]
 
-It is `gru-minimal` without 0, 2, 4 and 5. 003's best has 4 and 6 off: the first state goes through
-a sigmoid, and states are probabilities, 0 ≤ h ≤ 1. 7, 8 and 9 say how 6 is done and are refused
-without it, as are 10 with 11 and 2 with 3; without 1 or 3 the model is blind to its input.
+It is `gru-minimal` without 0, 2, 4 and 5. With 4 and 6 off the initial state passes through a
+sigmoid, and states are in [0, 1]. 7, 8 and 9 are variants of 6 and refused without it, as are 10
+with 11 and 2 with 3; without 1 or 3 the model ignores its input.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RecurrentMixtureConfig):
-    """Settings of the unit."""
+    """Settings of the mGRU."""
 
     off: tuple[int, ...] = field(default=(), metadata={"switches": MGRU_SWITCHES})
-    """What is switched off, by number or name: 4,6 or tanh,no-centring."""
+    """Switches to turn off, by number or name: 4,6 or tanh,no-centring."""
 
 
 SIZES = {

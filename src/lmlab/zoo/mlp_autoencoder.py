@@ -1,8 +1,8 @@
-"""Autoencoder of sentences with two layers from all places to one vector, and two back.
+"""MLP sentence autoencoder: two layers from all positions to one vector, two back.
 
     z = C_2 tanh(C_1 [e(s_1), …, e(s_n)] + c_1) + c_2;  [h_1, …, h_n] = D_2 tanh(D_1 z + d_1) + d_2
 
-Places behind the end of a sentence are zeros. 003 finds it no better than the linear one.
+Positions after the end of a sentence are zeros.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(FixedLengthAutoencoderConfig):
-    """Settings of the autoencoder with two layers."""
+    """Settings of the MLP autoencoder."""
 
     ffn_width: int = field(default=256, metadata={"at_least": 1})
-    """Numbers in the layer between the places and the latent, on both sides."""
+    """Hidden size of encoder and decoder MLPs."""
 
 
 SIZES = {

@@ -1,10 +1,10 @@
-"""MPNet: predict 15 % of the tokens in a random order, with masks for those still to come.
+"""MPNet: masked and permuted pre-training; predict 15 % of the tokens in a random order.
 
-    log p = E_z Σ_{t > c} log p(x_{z_t} | x_{z_<t}, M_{z_>c}),  z an order drawn evenly from all
+    log p = E_z Σ_{t > c} log p(x_{z_t} | x_{z_<t}, M_{z_>c}),  z a uniformly random permutation
 
-BERT's hidden tokens don't know of each other, XLNet's don't know how long the text is: here each
-prediction sees the tokens before it in the order, and where all the others stand. Positions are
-learned and, besides, relative in buckets that all layers share. In use it is an encoder like BERT.
+BERT's masked tokens are independent, XLNet does not see the length of the text: here each
+prediction sees the tokens before it in the order and masks at all other positions. Positions are
+learned, plus relative buckets shared by all layers. At inference it is an encoder like BERT.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(TransformerConfig):
-    """Settings of MPNet; attention has buckets of distances besides what `positions` says."""
+    """Settings of MPNet; attention has relative buckets in addition to `positions`."""
 
     positions: PositionName = "learned"
-    """learned, sinusoidal, concatenated or none: what input vectors are told."""
+    """Absolute positions: learned, sinusoidal, concatenated or none."""
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are predicted, the last of the order."""
+    """Share of the tokens that are predicted, the last in the order."""
 
 
 SIZES = {

@@ -1,8 +1,8 @@
-"""Count n-gram with interpolated modified Kneser-Ney smoothing, of any order.
+"""n-gram model by counts, with interpolated modified Kneser-Ney smoothing.
 
     p(w | u) = max(c(uw) - D(c(uw)), 0) / c(u·)  +  γ(u) p(w | u'),   u' is u less its oldest word
 
-Lower orders count in how many contexts a word was seen, not how often; D has one value each for
+Lower orders use continuation counts (distinct contexts of a word); D has one discount each for
 counts of 1, 2 and 3 or more. Equal to KenLM's `lmplz`.
 """
 
@@ -33,10 +33,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of the n-gram."""
+    """Settings of the n-gram model."""
 
     order: int = field(default=5, metadata={"at_least": 1, "at_most": MOST_ORDER})
-    """Words in the longest n-gram, the predicted one included."""
+    """n, the order, predicted word included."""
 
 
 SIZES = {"tiny": Config(order=3), "small": Config(order=5), "base": Config(order=5)}

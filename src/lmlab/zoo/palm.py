@@ -1,11 +1,11 @@
-"""PALM: an encoder learns to restore a text, then a decoder to go on with it.
+"""PALM: pre-train an encoder by masked LM, then an encoder-decoder to continue the text.
 
     stage one: q(s_t | masked s) at the encoder;  stage two: p(s_>c | masked s_≤c), c = 0.8 T
 
-15 % of the tokens that the encoder reads are hidden as in BERT; the decoder may copy its source's
-words (`copies`). Stage two trains both by the continuation alone, as 004 and the paper have it;
-`joint` adds stage one's loss. A text's score is p(s | <mask>), all of it a continuation of nothing
-known: exact, poor after short continuations alone, which `whole` mends. No start from RoBERTa.
+15 % of the encoder's tokens are masked as in BERT; the decoder can copy source tokens by a pointer
+network (`copy_mechanism`). Stage two trains both on the continuation only, as in the paper; `joint`
+adds stage one's loss. A text's score is p(s | <mask>), the text continuing a single mask: exact,
+poor after short continuations alone, unless `full_mask_rate` is set. Not initialised from RoBERTa.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Config(PostNormDenoisingConfig):
     """Settings of PALM."""
 
     stage_one_steps: int = field(default=1000, metadata={"at_least": 0})
-    """Steps of training in which the encoder alone learns, from masked texts."""
+    """Steps of stage one, which trains the encoder alone by masked LM."""
     first: float = field(default=0.8, metadata={"at_least": 0, "at_most": 1})
-    """Share of a text that the encoder reads; the decoder writes the rest."""
+    """Share of a text in the encoder; the decoder generates the rest."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden from the encoder."""
+    """Masking rate of the encoder input."""
     joint: bool = False
-    """Whether the encoder goes on to restore hidden tokens in stage two; not so in the paper."""
+    """Keep the encoder's masked LM loss in stage two; not in the paper."""
     copy_mechanism: bool = True
-    """Whether the decoder may copy words of its source."""
+    """Whether the decoder can copy source tokens (pointer-generator)."""
 
 
 TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)

@@ -1,10 +1,9 @@
-"""One latent parent: a token comes from one of the last words, by a bigram, nobody says which.
+"""Latent-parent bigram: a token depends on one of the last words, under a uniform prior.
 
     p(s_i = k | s_<i) = Σ_a P(a) softmax_k(e(k) · W e(s_a) + b_k), P(a) uniform
 
-The posterior over a is a guess at a tree: who depends on whom. 003 fixes 1/5 for each of the last
-five; here the tokens that are there share the weight alike, so that it also sums to one at the
-start of a sentence.
+The posterior over a is a guess at a dependency tree. At the start of a sentence the prior is
+uniform over the tokens that exist, so that it sums to one.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LatentChoiceConfig):
-    """Settings of the model with one latent parent."""
+    """Settings of the latent-parent model."""
 
     max_distance: int | None = field(default=5, metadata={"at_least": 1})
-    """How many tokens back the parent may be; none for all tokens so far."""
+    """Maximum distance of the parent, in tokens; none for no limit."""
 
 
 SIZES = {

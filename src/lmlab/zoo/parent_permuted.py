@@ -1,10 +1,9 @@
-"""Window in a latent order: the last words are read in some order, nobody says which.
+"""Log-bilinear n-gram with a latent order of the context words, summed over all permutations.
 
     p(s_i = k | s_<i) = Σ_π P(π) softmax_k(e(k) · Σ_{j=1..n} W_j e(s_{i-π(j)}) + b_k)
 
-All n! orderings of the window have a learned weight, and each is normalised by itself: 003 calls it
-far too slow with n = 5, which is 120 normalisers a word. With all weight on the order of the text
-it is `window`. Tokens before the start symbol count as zero.
+Each of the n! permutations has a learned weight and its own normaliser: 120 per word at n = 5. With
+all weight on the identity it is `window`. Tokens before the start token count as zero.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LatentChoiceConfig):
-    """Settings of the window in a latent order."""
+    """Settings of the log-bilinear n-gram with a latent order."""
 
     size: int = field(default=3, metadata={"at_least": 2, "at_most": 5})
-    """Tokens looked back on; the orderings are 2, 6, 24 or 120."""
+    """Context size n, in tokens; there are 2, 6, 24 or 120 permutations."""
 
 
 SIZES = {

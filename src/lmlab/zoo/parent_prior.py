@@ -1,8 +1,8 @@
-"""One latent parent with a learned prior: where a place looks is learned, place by place.
+"""Latent-parent bigram with a learned prior over parents for each position.
 
     p(s_i = k | s_<i) = Σ_{a<i} P(a | i) softmax_k(e(k) · W e(s_a) + b_k), P(a | i) a learned table
 
-003 finds that the prior goes to the start symbol: to say nothing of the context.
+The prior can put its weight on the start token, which ignores the context.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LatentChoiceConfig):
-    """Settings of the model with one latent parent and a learned prior."""
+    """Settings of the latent-parent model with a learned prior."""
 
     length: int = field(default=32, metadata={"at_least": 2})
-    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+    """Positions with their own prior; later ones share the last, over `length` words."""
 
 
 SIZES = {

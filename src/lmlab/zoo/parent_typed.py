@@ -1,9 +1,9 @@
-"""One latent parent and a latent kind of relation: R matrices instead of one.
+"""Latent-parent bigram with R latent relation types, one matrix each.
 
     p(s_i = k | s_<i) = Σ_{a<i} P(a | i) Σ_{r=1..R} π_r softmax_k(e(k) · W_r e(s_a) + b_k)
 
-A subject and its verb, a noun and its adjective: relations of different kinds need not be turned
-by the same matrix. The kind is drawn apart from the parent.
+Different relations (subject and verb, noun and adjective) can have different matrices. The type is
+independent of the parent.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LatentChoiceConfig):
-    """Settings of the model with one latent parent and kinds of relation."""
+    """Settings of the latent-parent model with relation types."""
 
     length: int = field(default=32, metadata={"at_least": 2})
-    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+    """Positions with their own prior; later ones share the last, over `length` words."""
     types: int = field(default=2, metadata={"at_least": 1})
-    """R, the kinds of relation."""
+    """R, relation types."""
 
 
 SIZES = {

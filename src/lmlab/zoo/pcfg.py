@@ -1,12 +1,11 @@
-"""Neural probabilistic context-free grammar: a sentence is what a random tree has at its leaves.
+"""Neural probabilistic context-free grammar (PCFG), summed over trees by the inside algorithm.
 
     p(s) = Σ_trees P(root → A) Π_nodes P(A → B C) Π_leaves P(A → s_i)
 
-Summed exactly by the inside algorithm, at a cost of T³ for a sentence of T words; sentences of more
-than `longest` words are refused. Scores by token are ratios of prefix probabilities (Jelinek and
-Lafferty 1991), so that text that is cut off has a probability too: that of all sentences beginning
-so. An empty sentence has a rule of its own. Trees that never end would be mass that no sentence
-has; the grammar may learn such rules, and the mass then stays with the unfinished prefixes.
+Exact at a cost of T³ for a sentence of T words; sentences of more than `longest` words are refused.
+Token scores are ratios of prefix probabilities (Jelinek and Lafferty 1991), so truncated text has a
+probability too: that of all sentences with this prefix. The empty sentence has its own rule. The
+grammar can be inconsistent: mass of infinite trees then stays with unfinished prefixes.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ class Config:
     """Settings of the grammar."""
 
     nonterminals: int = field(default=12, metadata={"at_least": 1})
-    """N, symbols of inner nodes."""
+    """N, nonterminals."""
     preterminals: int = field(default=24, metadata={"at_least": 1})
-    """P, symbols of leaves."""
+    """P, preterminals."""
     width: int = field(default=64, metadata={"at_least": 1})
-    """Numbers in the vector of a symbol."""
+    """Size of symbol vectors."""
     longest: int = field(default=60, metadata={"at_least": 1})
-    """Most words of a sentence; memory grows with their square, time with their cube."""
+    """Maximum words of a sentence T; memory is O(T²), time O(T³)."""
 
 
 SIZES = {

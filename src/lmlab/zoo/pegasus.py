@@ -1,14 +1,14 @@
-"""PEGASUS: an encoder reads a text without its telling sentences, a decoder writes those.
+"""PEGASUS: gap-sentence generation; the decoder generates important sentences masked in the source.
 
     gaps = the sentences with the highest ROUGE-1 F1 against the rest,
     p(gaps | text with <mask> for each gap)
 
-30 % of the sentences are gaps, at least one; `choice` takes them otherwise. Norms stand before the
-sublayers, positions are sinusoidal, embeddings are multiplied by √width. Texts of one sentence are
-cut into stretches of `segment_length` tokens. A text's score is p(s | <mask>): given a source whose
-only sentence is a gap. It is exact and sums to one, but poor after training with single sentences
-alone, which `whole` mends. Left out, as in the paper's final model: masked tokens beside the gaps;
-and the fifth of the gaps that its mixed model leaves in the source.
+30 % of the sentences are gaps, at least one, selected by `choice`. Pre-norm, sinusoidal positions,
+embeddings times √width. Texts of one sentence are cut into segments of `segment_length` tokens. A
+text's score is p(s | <mask>), with its only sentence a gap: exact and normalised, but poor after
+training with single sentences alone, unless `full_mask_rate` is set. Left out, as in the paper's
+final model: masked tokens in addition to gaps; also the fifth of the gaps that its mixed model
+leaves in the source.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Config(DenoisingConfig):
     positions: PositionName = "sinusoidal"
     """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
     scaled_embeddings: bool = True
-    """Whether embeddings are multiplied by √width."""
+    """Whether to multiply embeddings by √width."""
     activation: ActivationName = "relu"
     """gelu, gelu-tanh, relu, silu or tanh."""
     choice: str = "ind-orig"
-    """How gap sentences are chosen: ind-orig, ind-uniq, seq-orig, seq-uniq, random or lead."""
+    """Gap sentence selection: ind-orig, ind-uniq, seq-orig, seq-uniq, random or lead."""
     rate: float = field(default=0.3, metadata={"at_least": 0, "at_most": 1})
-    """Share of the sentences that are gaps."""
+    """Gap sentence ratio."""
     segment_length: int = field(default=4, metadata={"at_least": 1})
-    """Tokens that stand for a sentence, where a text is but one."""
+    """Pseudo-sentence length in tokens, for texts of one sentence."""
 
 
 TINY = Config(width=16, layers=2, heads=2, length=64, dropout=0.0, attention_dropout=0.0)

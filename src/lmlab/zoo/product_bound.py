@@ -1,11 +1,11 @@
-"""Product of weak remixes, trained on a lower bound and scored with the exact normaliser.
+"""Product of experts of weak remixes, trained on a lower bound, scored with the exact normaliser.
 
     p(s | s_{i-1}) = Π_g f_g(s | s_{i-1}) / Σ_s' Π_g f_g(s' | s_{i-1}) ≥ Π_g f_g(s | s_{i-1})
     f_g(s | s_{i-1}) = Σ_z P_g(s | z) P_g(z | s_{i-1})
 
-K^G joint states for the price of G · K; states=2 is the extreme of Bernoulli states. On the bound
-each factor learns alone, so that all of them learn the same and their product is too sure; 003
-finds the bound loose. One embedding serves all sides, which is all that couples the factors.
+K^G joint states for the cost of G · K; states=2 gives Bernoulli states. On the bound each factor
+learns alone, so all learn the same and the product is overconfident. Tied embeddings are all that
+couples the factors.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Config(RemixConfig):
     """Settings of the product of remixes."""
 
     states: int = field(default=100, metadata={"at_least": 1})
-    """K, the number of states of each factor; 2 for Bernoulli states."""
+    """K, states of each factor; 2 for Bernoulli states."""
     factors: int = field(default=2, metadata={"at_least": 1})
-    """G, the number of remixes multiplied."""
+    """G, factors of the product."""
     objective: Literal["lower-bound", "next-token"] = "lower-bound"
-    """The bound, or the log-probability itself, which costs G · K · V a token."""
+    """lower-bound, or next-token (exact log-probability, at G · K · V per token)."""
 
 
 SIZES = {

@@ -1,12 +1,11 @@
-"""RAG-Sequence: an answer is written beside each retrieved document, and the results are summed.
+"""RAG-Sequence: retrieval-augmented generation, one latent document for the whole output.
 
     p(y | x) = Σ_{z ∈ top-k} p(z | x) Π_t p(y_t | x, z, y_<t),  p(z | x) ∝ exp(d(z) · q(x))
 
-One document is behind a whole text. d is fixed, q and the writer learn together. `--base` is a
-trained bi-encoder (the paper's is DPR); without one, documents and questions are bags of words on
-random vectors. p(z | x) is normalised over the k documents found, so that the sum is one. Decoding
-is thorough or fast as in the paper; or token by token, which is exact here: the weights of the
-documents learn from what was written.
+d is fixed, q and the generator are trained together. `--base` is a trained bi-encoder (the paper's
+is DPR); without one, documents and questions are bags of words by random projection. p(z | x) is
+normalised over the k retrieved documents. Decoding is thorough or fast as in the paper; or token by
+token, which is exact here: document weights are updated by the generated prefix.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""RAG-Token: each token of an answer may rest on another of a few retrieved documents.
+"""RAG-Token: retrieval-augmented generation, a latent document for each output token.
 
     p(y | x) = Π_t Σ_{z ∈ top-k} p(z | x) p(y_t | x, z, y_<t),  p(z | x) ∝ exp(d(z) · q(x))
 
-d is fixed, q and the writer learn together. `--base` is a trained bi-encoder (the paper's is DPR);
-without one, documents and questions are bags of words on random vectors. p(z | x) is normalised
-over the k documents found, so that the sum is one. It is an ordinary writer for every decoding.
+d is fixed, q and the generator are trained together. `--base` is a trained bi-encoder (the paper's
+is DPR); without one, documents and questions are bags of words by random projection. p(z | x) is
+normalised over the k retrieved documents. Any decoding strategy applies.
 """
 
 from __future__ import annotations

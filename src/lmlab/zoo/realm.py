@@ -1,14 +1,14 @@
-"""REALM: hidden words told from documents that are looked up, and the looking up learnt from it.
+"""REALM: masked LM pre-training with a latent retrieved document and a learned retriever.
 
     p(y | x) = Σ_{z ∈ top-k} p(y | z, x) p(z | x),   p(z | x) ∝ exp(q(x) · d(z))
 
-What is hidden are names (`salient`), the document that a text came from may not help it, and an
-empty one may do as well. All documents are embedded anew every `refresh` steps, sooner at first and
-before anything is kept, by default while training goes on (`background`). `--base` is a run of dpr
-whose encoders it starts from (the paper's warm start is the inverse cloze task, which dpr learns
-from single texts), or one of realm; its sizes are taken where none are given. With
-`objective=spans` texts are answers to the question that each is given, words of the documents
-found, whose vectors then stay as a masked base has them:
+Salient spans (names) are masked (`salient_spans`), a text's own document is excluded, and a null
+document is a candidate. The index is rebuilt every `refresh` steps, more often at first and before
+checkpoints, by default asynchronously (`background_refresh`). `--base` is a run of dpr that
+initialises the encoders (the paper's warm start is the inverse cloze task, which dpr learns from
+single texts), or one of realm; its sizes are the defaults. With `objective=spans` it is fine-tuned
+for open-domain QA: texts are answers, extracted as spans of retrieved documents, whose vectors stay
+fixed if the base is a masked one:
 `lmlab train realm --data wordnet-questions --set objective=spans --base RUN`.
 """
 
@@ -60,37 +60,37 @@ from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_tran
 
 @dataclass(frozen=True, kw_only=True)
 class RealmConfig(RetrieverConfig):
-    """Settings of REALM; those of a Transformer are both encoders' and the reader's."""
+    """Settings of REALM; Transformer settings apply to both encoders and the reader."""
 
     length: int = field(default=128, metadata={"at_least": 4})
-    """The longest text or question that it takes."""
+    """Maximum length of a text or question."""
     document_length: int = field(default=32, metadata={"at_least": 4})
-    """Tokens of a document that are read at most, its symbols counted."""
+    """Maximum tokens of a document, special tokens included."""
     retrieved: int = field(default=4, metadata={"at_least": 0})
-    """Documents that are looked up for a text, k; 0 for none, to compare with."""
+    """k, documents retrieved per text; 0 for a baseline without retrieval."""
     index: IndexKind = "flat"
-    """How they are found: flat compares all vectors; ivf and hnsw, by FAISS, some of them, for
-    documents by the hundred thousand."""
+    """Index type: flat is exact search; ivf and hnsw (FAISS) are approximate, for hundreds of
+    thousands of documents."""
     refresh: int = field(default=500, metadata={"at_least": 0})
-    """Steps after which all documents are embedded anew, at first sooner (16, 32, 64 …); 0 for at
-    the first step alone. What is measured and kept is always embedded by its own weights."""
+    """Steps between index rebuilds, fewer at first (16, 32, 64 …); 0 for the first step only.
+    Evaluation and checkpoints always use an up-to-date index."""
     background_refresh: bool = True
-    """Whether that is done while training goes on; the index then comes half of `refresh` later."""
+    """Rebuild the index asynchronously; it then arrives half of `refresh` later."""
     document_encoder: Literal["auto", "learnt", "fixed"] = "auto"
-    """Whether the documents' encoder learns; fixed, documents are embedded once. auto: fixed by
-    spans from a masked run, as in the paper, else learnt."""
+    """learnt: train the document encoder; fixed: freeze it and embed documents once; auto: fixed
+    for objective=spans from a masked run, as in the paper, else learnt."""
     objective: Literal["masked", "spans"] = "masked"
-    """masked: hidden words of single texts; spans: answers to questions, found in documents."""
+    """masked: masked language modelling; spans: extractive open-domain QA."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the names (or tokens) that are hidden, at least one of a text."""
+    """Masking rate of salient spans (or tokens), at least one per text."""
     salient_spans: bool = True
-    """Whether names are hidden, those of the documents' titles; else any token."""
+    """Salient span masking: mask names from document titles; else any token."""
     max_answer_length: int = field(default=4, metadata={"at_least": 1})
-    """Tokens of an answer at most, where objective=spans; pieces, where words are cut in pieces."""
+    """Maximum tokens (subwords) of an answer, for objective=spans."""
     early_candidates: int = field(default=64, metadata={"at_least": 1})
-    """Documents among which the retriever is told those that hold the answer."""
+    """Candidate documents of the retriever's early loss, which rewards those with the answer."""
 
-    # The reader's positions are those of a text and a document.
+    # The reader has positions for a text and a document.
     inherited_from_base = RetrieverConfig.inherited_from_base | {"document_length"}
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ TINY: dict[str, Any] = {
     "retrieved": 2,
     "refresh": 2,
 }
-"""What tests build."""
+"""Size for tests."""
 LARGE: dict[str, Any] = {
     "width": 768,
     "layers": 12,
@@ -121,9 +121,9 @@ LARGE: dict[str, Any] = {
     "retrieved": 8,
     "shared_encoders": "nothing",
 }
-"""The paper's size."""
+"""Size in the paper."""
 PLACEHOLDER_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
-"""Of a base that is built again only to be taken apart."""
+"""Placeholder when a base is rebuilt only for its weights."""
 
 
 def make_realm(
@@ -132,7 +132,7 @@ def make_realm(
     documents: Documents | None,
     base: System | None,
 ) -> RetrieverModel:
-    """A retriever, a reader and what they learn from; a base's weights to begin with."""
+    """Retriever, reader and objective, initialised from a base if given."""
     make = make_masked_realm if config.objective == "masked" else make_open_qa
     system = make(config, vocabulary, documents or PLACEHOLDER_DOCUMENTS)
     system.window = config.length - 1
@@ -145,7 +145,7 @@ def make_realm(
 
 
 def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> Retriever:
-    """Both encoders and the documents."""
+    """Bi-encoder with the document index."""
     longest = max(config.length, config.document_length)
     questions, encoder = make_encoders(replace(config, length=longest), vocabulary)
     memory = DocumentMemory(
@@ -167,7 +167,7 @@ def make_retriever(config: RealmConfig, vocabulary: Vocabulary, documents: Docum
 
 
 def make_masked_realm(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> REALM:
-    """REALM as it is pre-trained."""
+    """REALM for masked pre-training."""
     require_mask_token(vocabulary)
     settings = reader_config(config)
     tokens = make_token_embedding(settings, vocabulary)
@@ -192,7 +192,7 @@ def make_masked_realm(config: RealmConfig, vocabulary: Vocabulary, documents: Do
 
 
 def make_open_qa(config: RealmConfig, vocabulary: Vocabulary, documents: Documents) -> OpenQAModel:
-    """REALM as it is put to open questions."""
+    """REALM for open-domain question answering."""
     settings = reader_config(config)
     reader = make_transformer(settings, make_token_embedding(settings, vocabulary))
     spans = SpanScorer(config.width, longest=config.max_answer_length)
@@ -206,7 +206,7 @@ def make_open_qa(config: RealmConfig, vocabulary: Vocabulary, documents: Documen
 
 
 def reader_config(config: RealmConfig) -> RealmConfig:
-    """Of what reads a text and a document after it."""
+    """Settings of the reader, whose input is a text followed by a document."""
     return replace(config, length=config.length + config.document_length - 1, segments=2)
 
 

@@ -1,10 +1,9 @@
-"""Remix: the previous word chooses among K states, each a distribution over the next.
+"""Remix: a low-rank bigram; the previous word weighs K latent states, each a distribution.
 
     p(s_i | s_{i-1}) = Σ_z P(s_i | z) P(z | s_{i-1})
     P(s | z) = softmax_s(e(s) · v_z),  P(z | s) = softmax_z(c_z · e(s) + b_z)
 
-A bigram through a bottleneck of K. One embedding serves both sides. 003 writes the vector of a
-state as W v(z); K free vectors say as much.
+An aggregate Markov model with K classes. Input and output embeddings are tied.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Remix with alignment: the state comes from any earlier word, and the next word from the state.
+"""Remix with latent alignment: the state is predicted from any earlier word, marginalised.
 
     p(s_i = k | s_<i) = Σ_{a<i} P(a | i) Σ_z P(z | s_a) P(k | z), P(a | i) a learned table
     P(z | s_a) = softmax_z(c_z · e(s_a) + b_z),  P(k | z) = softmax_k(e(k) · v_z)
 
-The sums are done where they are small: each earlier word is turned into its states once, however
-many places look at it. 003 finds that it prefers the word before.
+Each earlier word's distribution over states is computed once, for all later positions.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LatentChoiceConfig):
-    """Settings of the remix with alignment."""
+    """Settings of the remix with latent alignment."""
 
     states: int = field(default=400, metadata={"at_least": 2})
-    """K, the latent states between a word and the next."""
+    """K, latent states."""
     length: int = field(default=32, metadata={"at_least": 2})
-    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+    """Positions with their own prior; later ones share the last, over `length` words."""
 
 
 SIZES = {

@@ -1,10 +1,10 @@
-"""Remix with a rotation: one of K fixed states, or the previous word's own vector, turned.
+"""Remix with a rotation component: K fixed states, or a linear map of the previous word's vector.
 
     p(s | s_{i-1}) = Σ_{z<K} P(z | s_{i-1}) softmax_s(e(s) · v_z)
                      + P(K | s_{i-1}) softmax_s(e(s) · R e(s_{i-1}))
 
-A fixed state keeps little of the word before, the turned vector all of it. 003 finds the rotation
-rarely used. R is any matrix, which the notes call a rotation. One embedding serves both sides.
+A fixed state keeps little of the previous word, the mapped vector all of it. R is an unconstrained
+matrix. Input and output embeddings are tied.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Renewal: half the time a word follows from the one before, half the time from nothing.
+"""Renewal model: a bigram interpolated with a unigram, weight ½ each.
 
     p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) W(s_i | s_{i-1}),  λ = 1/2
     Q = softmax_k(e(k) · q + b_k),  W = softmax_k(e(k) · W e(s_{i-1}) + b_k)
 
-Where a phrase ends the next word does not depend on the last: Q takes what W need not explain.
+At the end of a phrase the next word does not depend on the last: Q covers what W need not explain.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Config(LatentChoiceConfig):
     """Settings of the renewal model."""
 
     learned_weight: bool = False
-    """Whether λ is learned, from 1/2 on; the notes fix it."""
+    """Whether λ is learned, initialised to 1/2; else fixed."""
 
 
 SIZES = {

@@ -1,4 +1,4 @@
-"""Renewal with kinds: a word starts afresh, or follows from the one before in one of K ways.
+"""Renewal model with K latent transition types: a unigram plus a mixture of K bigrams.
 
 p(s_i | s_{i-1}) = λ Q(s_i) + (1 - λ) Σ_{r=1..K} π_r W_r(s_i | s_{i-1}),  λ = 1/2
 Q = softmax_k(e(k) · q + b_k),  W_r = softmax_k(e(k) · W_r e(s_{i-1}) + b_k)
@@ -37,12 +37,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LatentChoiceConfig):
-    """Settings of the renewal model with kinds of transition."""
+    """Settings of the renewal model with transition types."""
 
     types: int = field(default=4, metadata={"at_least": 1})
-    """K, the kinds of transition."""
+    """K, transition types."""
     learned_weight: bool = False
-    """Whether λ is learned, from 1/2 on; the notes fix it."""
+    """Whether λ is learned, initialised to 1/2; else fixed."""
 
 
 SIZES = {

@@ -1,12 +1,13 @@
-"""Residual EBM: a language model's texts judged as a whole, p(s) ∝ p_LM(s) exp(-E(s)).
+"""Residual energy-based model: a language model reweighted globally, p(s) ∝ p_LM(s) exp(-E(s)).
 
     E(s) = Σ_t e(h_t, s_t) + c,  h = encoder(s);  Z = E_{s ~ LM} exp(-E(s))
     loss = -log σ(-E(s)) - log σ(E(s')),  s' ~ p_LM
 
-The base (--base, any run that steps) stays as it is and is told from the data; what the encoder
-sees in whole texts, the base's left-to-right factors missed. The encoder may begin with the weights
-of a Transformer (--encoder, a run of roberta, say), as the paper's do. Scores are estimates: Z is
-from draws of the base; `low` and `high` lie two standard errors beyond its two estimates.
+The base (--base, any autoregressive run) is frozen and is the noise distribution of NCE; the
+encoder sees whole texts and corrects left-to-right errors. The encoder can be initialised from a
+Transformer (--encoder, a run of roberta, say), as in the paper. Scores are estimates: Z is
+estimated from samples of the base; `low` and `high` lie two standard errors beyond its two
+estimates.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(EnergyConfig):
-    """Settings of a residual energy."""
+    """Settings of a residual energy-based model."""
 
     energy: EnergyName = "linear"
-    """As of an energy model; linear starts as the base itself."""
+    """Energy per position, as in ebm; linear starts at the base model."""
     draws: int = field(default=4096, metadata={"at_least": 2})
-    """Texts of the base that Z is estimated from."""
+    """Samples of the base to estimate Z."""
     candidates: int = field(default=64, metadata={"at_least": 1})
-    """Texts of the base of which one is taken, where a text is drawn."""
+    """Samples of the base from which one is resampled, for generation."""
 
 
 SIZES = {

@@ -1,9 +1,9 @@
-"""Simple recurrent network: tanh, or linear to study how gradients grow and die.
+"""Simple (Elman) RNN language model: tanh, or linear to study vanishing and exploding gradients.
 
     h_t = tanh(W x_t + U h_{t-1} + b);  p(next) = softmax(E h_t + b)
 
-With `activation=linear` the gradient through t steps is U^t exactly (002 §3.2.3); `radius` sets the
-spectral radius that U starts with.
+With `activation=linear` the gradient through t steps is U^t exactly; `radius` sets the initial
+spectral radius of U.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RecurrentConfig):
-    """Settings of a simple recurrent network."""
+    """Settings of a simple RNN."""
 
     activation: Literal["tanh", "linear"] = "tanh"
-    """What is applied to the sum: tanh, or nothing."""
+    """Activation: tanh or linear."""
     radius: float | None = field(default=None, metadata={"above": 0})
-    """Spectral radius of U at the start; None leaves torch's own initialisation."""
+    """Initial spectral radius of U; None for torch's initialisation."""
 
 
 SIZES = {

@@ -1,10 +1,9 @@
-"""Autoencoder of sentences with simple recurrent networks: read into one vector, written from it.
+"""RNN sentence autoencoder: a tanh RNN encodes the sentence into one vector, another decodes it.
 
     z = C · RNN(e(s_n), …, e(s_1)) + c;  h_0 = A z + a, h_t = tanh(W z + U h_{t-1} + b);
     p(s_t | h_t)
 
-The decoder hears the latent at every step and never the words before. 003 finds it the worst of
-the autoencoders: what a tanh network keeps of a sentence is its last few words.
+The decoder is free-running: its input is the latent at every step and never the previous words.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Variational autoencoder of sentences with simple recurrent networks.
+"""Variational autoencoder (VAE) of sentences with simple RNNs.
 
     z ~ N(0, I);  h_0 = A z + a, h_t = tanh(W x_t + U h_{t-1} + b);  p(next | h_t) a mixture
     log p(s) ≥ E_q(z|s) log p(s | z) - KL(q(z | s) || N(0, I))
 
-The encoder reads the sentence from right to left. 003 finds its posteriors at the origin, without
-variance from sentence to sentence: the decoder, being told every word before the next, can do
-without the latent. `anneal_steps`, `free_bits` and `word_dropout` are the known remedies.
+The encoder runs right to left. It is prone to posterior collapse: a teacher-forced decoder can
+ignore the latent. `anneal_steps`, `free_bits` and `word_dropout` are the known remedies (Bowman et
+al. 2016).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""RoBERTa: BERT with another mask every time, whole texts, no pairs and larger batches.
+"""RoBERTa: BERT with dynamic masking, full sentences, no sentence pairs and larger batches.
 
-    loss = -Σ_{t hidden} log p(s_t | what is shown)
+    loss = -Σ_{t masked} log p(s_t | unmasked tokens)
 
 The paper's full sentences and larger batches are the recipe `full-sentences`: as many texts of a
-batch as fit stand one after another in an input. Without it an input is one text. Hugging Face's
-tables of positions begin with two rows that no text uses; ours has none of them.
+batch as fit are packed into an input. Without it an input is one text. Hugging Face's position
+tables begin with two unused rows; ours do not.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Config(MaskedLMConfig):
     """Settings of RoBERTa."""
 
     masking: Literal["static", "dynamic"] = "dynamic"
-    """static: a text is hidden in one of a few ways in every epoch; dynamic: always afresh."""
+    """static: reuse a few masks per text in all epochs; dynamic: sample a new mask every time."""
     norm_epsilon: float = field(default=1e-5, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     segments: int = field(default=1, metadata={"at_least": 0})
-    """Kinds of segments that the input tells apart; 1 is a vector that all places share."""
+    """Segment (token type) embeddings; 1 is a vector that all positions share."""
 
 
 SIZES = {
@@ -56,7 +56,7 @@ SIZES = {
 }
 RECIPES = {
     **TRANSFORMER_RECIPES,
-    # Liu et al. go from 256 to 8,192 texts a batch, and raise the learning rate with it.
+    # Liu et al. go from 256 to 8,192 texts per batch, with a higher learning rate.
     "full-sentences": {
         **TRANSFORMER_RECIPES["glosses"],
         "learning_rate": 2e-3,

@@ -1,11 +1,11 @@
-"""Sequence to sequence: one recurrent network reads a source, another begins where it ended.
+"""Sequence-to-sequence (seq2seq) RNN: the encoder's last state initialises the decoder.
 
     h^enc_i = f_enc(e(x_i), h^enc_{i-1});  h_0 = h^enc_last;  h_t = f_dec(e(s_{t-1}), h_{t-1})
     p(s | x) = Π_t softmax(E h_t + b)[s_t]
 
-All that is known of the source passes through one vector. `reversed=true` reads it backwards as
-the paper does; `everywhere=true` joins the vector to every input of the writer (Cho et al. 2014).
-`choices=K` puts a latent variable of K values between source and text, summed out exactly.
+The source passes through one vector. `reverse_source=true` reverses it as the paper does;
+`everywhere=true` concatenates the vector to every decoder input (Cho et al. 2014).
+`latent_choices=K` adds a latent variable of K values between source and target, summed out exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Config(RecurrentSeq2SeqConfig):
     """Settings of the sequence-to-sequence model."""
 
     everywhere: bool = False
-    """Whether the reader's last state joins every input of the writer."""
+    """Concatenate the encoder's last state to every decoder input."""
 
 
 SIZES = {

@@ -1,11 +1,11 @@
-"""Sequence to sequence with attention: the writer looks at every place of the source at each step.
+"""Sequence-to-sequence RNN with attention (Bahdanau, Luong) over the encoder states.
 
     p_i = softmax_i(score(q_t, h^enc_i));  c_t = Σ_i p_i h^enc_i
-    before (002, Bahdanau):  q_t = h_{t-1},  h_t = f([e(s_{t-1}), c_t], h_{t-1})
-    after (Luong):           h_t = f(e(s_{t-1}), h_{t-1}),  q_t = h_t
+    before (Bahdanau):  q_t = h_{t-1},  h_t = f([e(s_{t-1}), c_t], h_{t-1})
+    after (Luong):      h_t = f(e(s_{t-1}), h_{t-1}),  q_t = h_t
     p(s_t | …) = softmax(E tanh(A [h_t, c_t] + a) + b)
 
-`score` is dot (002's), scaled, general or additive; `input_feeding` is Luong's input feeding.
+`score` is dot, scaled, general or additive; `input_feeding` is Luong's input feeding.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Config(RecurrentSeq2SeqConfig):
     """Settings of the sequence-to-sequence model with attention."""
 
     bidirectional: bool = True
-    """Whether the reader reads both ways, half of the width each."""
+    """Whether the encoder is bidirectional, with half the width per direction."""
     looks: Literal["before", "after"] = "before"
-    """before: the last state asks, and the context joins the input; after: the new state asks."""
+    """before (Bahdanau): the previous state is the query; after (Luong): the new state is."""
     score: AttentionScoreName = "dot"
     """dot, scaled, general or additive."""
     input_feeding: bool = False
-    """Whether what was asked last joins the next input; where it looks after."""
+    """Luong's input feeding: concatenate the last attentional state; needs looks=after."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

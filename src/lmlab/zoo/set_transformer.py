@@ -1,10 +1,10 @@
-"""Set Transformer: a few inducing points read all words, and each word reads the points.
+"""Set Transformer: attention through inducing points, linear in the length.
 
     ISAB(X) = MAB(X, MAB(I, X)),  MAB(X, Y) = norm(H + ff(H)),  H = norm(X + MultiAtt(X, Y))
 
-Its cost is linear in the length, a Transformer's quadratic. It looks both ways, so it is trained as
-BERT is. A set has no order: positions are added to the inputs, and with `positions=none` the hidden
-states of permuted words are the permuted hidden states.
+A few inducing points attend to all tokens, and each token attends to the points; full attention is
+quadratic. It is bidirectional and trained as BERT is. Positions are added to the inputs; with
+`positions=none` it is permutation-equivariant.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lmlab.zoo._transformer import (
 )
 
 SET_POSITIONS = ("learned", "sinusoidal", "concatenated", "none")
-"""Those that inputs carry: attention's own would ask where a point stands, and it is nowhere."""
+"""Absolute positions only: inducing points have no position for relative ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +45,13 @@ class SetConfig(MaskedLossConfig, TransformerConfig):
     """Settings of the Set Transformer."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding, so that words are as long as points."""
+    """Whether to normalise the embedding output, to the scale of the inducing points."""
     points: int = field(default=16, metadata={"at_least": 1})
     """Inducing points of each layer."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
+    """Masking rate: share of the tokens that are masked and predicted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +69,7 @@ class SetConfig(MaskedLossConfig, TransformerConfig):
 
 
 def make_set_transformer(config: SetConfig, tokens: nn.Embedding) -> SetTransformer:
-    """The backbone with its first weights."""
+    """Backbone, initialised."""
     backbone = SetTransformer(
         make_embedding(config, tokens),
         [make_induced_set_attention_block(config) for _ in range(config.layers)],
@@ -81,7 +81,7 @@ def make_set_transformer(config: SetConfig, tokens: nn.Embedding) -> SetTransfor
 
 
 def make_induced_set_attention_block(config: SetConfig) -> InducedSetAttentionBlock:
-    """One layer: the points gather, and the words read what they gathered."""
+    """ISAB layer: inducing points attend to tokens, then tokens to the points."""
     gather, spread = make_block(config), make_block(config)
     return InducedSetAttentionBlock(gather, spread, points=config.points, width=config.width)
 

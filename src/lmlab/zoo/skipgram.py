@@ -1,11 +1,11 @@
-"""Skip-gram word vectors: each word around a place, alone, tells its word from random words.
+"""Skip-gram (word2vec) with negative sampling: each context word alone predicts the centre word.
 
     loss = Σ_j [ -log σ(o_w · x_j) - Σ_{i=1..k} log σ(-o_{v_i} · x_j) ],   v_i ~ counts^0.75
 
-Each word has a vector x as context, which is the word vector, and one, o, as the word asked for. As
-a distribution p(w | x_j) ∝ q(w) exp(o_w · x_j), q the noise: what negative sampling fits; given all
-words around it is the mean over j, so that a text has a pseudo-log-likelihood. `random_contexts`
-draws R words of the whole window, as 002 tells it, in place of all words of a shrunk one.
+Each word has an input vector x, which is the word vector, and an output vector o. The implied
+distribution is p(w | x_j) ∝ q(w) exp(o_w · x_j), q the noise, which negative sampling fits; given
+all context words it is the mean over j, so a text has a pseudo-log-likelihood. `random_contexts`
+samples R words of the full window instead of all words of a shrunk one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Config(Word2VecConfig):
     """Settings of skip-gram."""
 
     random_contexts: int = field(default=0, metadata={"at_least": 0})
-    """R, words drawn from the whole window for each word; 0 for all words of a shrunk window."""
+    """R, context words sampled from the full window; 0 for all words of a shrunk window."""
 
 
 SIZES = {

@@ -1,11 +1,10 @@
-"""Slots: a window whose places choose for themselves which earlier word to hold.
+"""Slots: log-bilinear n-gram over N soft-attention averages of earlier words.
 
     p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{m=1..N} W_m b_m + b_k),  b_m = Σ_j P(j_m = j) e(s_j)
     P(j_m = j) ∝ P_m(j | i) exp(u_m · e(s_j)), P_m(j | i) a learned table
 
-Mean field: each slot holds an average of the words it may choose, instead of one of them at a time.
-003 writes one prior P(j | i) for all slots; what it finds, that slots become the last N words,
-needs a prior for each.
+Mean field: each slot holds an average of the words it can choose, instead of one at a time. Each
+slot has its own prior; with one prior for all, slots could not become the last N words.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class Config(NextTokenLossConfig, LatentChoiceConfig):
     """Settings of the slots."""
 
     slots: int = field(default=5, metadata={"at_least": 1})
-    """N, the slots."""
+    """N, slots."""
     length: int = field(default=32, metadata={"at_least": 2})
-    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+    """Positions with their own prior; later ones share the last, over `length` words."""
 
 
 SIZES = {

@@ -1,11 +1,11 @@
-"""Chained slots: which word a slot holds depends on which word the slot before it holds.
+"""Chained slots: slot alignments form a Markov chain (structured attention).
 
     p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{m=1..N} W_m b_m + b_k),  b_m = Σ_j P(j_m = j) e(s_j)
     P(j_1 … j_N) ∝ Π_m P_m(j_m | i) exp(u_m · e(s_{j_m})) Π_m ψ(j_{m+1} - j_m)
 
-003 leaves the chain open; here a learned weight ψ of the move from one slot's word to the next's
-ties them. The marginals P(j_m = j) are exact by forward-backward; the words held are still
-averages, not one tuple at a time as in the full sum over all choices. With ψ = 1 it is `slots`.
+A learned potential ψ of the move from one slot's word to the next's couples them. The marginals
+P(j_m = j) are exact by forward-backward; slots still hold averages, not one tuple at a time as in
+the full sum over all choices. With ψ = 1 it is `slots`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Config(NextTokenLossConfig, LatentChoiceConfig):
     """Settings of the chained slots."""
 
     slots: int = field(default=5, metadata={"at_least": 2})
-    """N, the slots of the chain."""
+    """N, slots of the chain."""
     moves: int = field(default=4, metadata={"at_least": 1})
-    """Moves with a weight of their own, both ways; further ones count as this many."""
+    """Maximum move with its own potential, in both directions; longer ones are clipped."""
     length: int = field(default=32, metadata={"at_least": 2})
-    """Places with a prior of their own; later ones share the last, over the last `length` words."""
+    """Positions with their own prior; later ones share the last, over `length` words."""
 
 
 SIZES = {

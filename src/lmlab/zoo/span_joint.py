@@ -1,13 +1,13 @@
-"""Span-joint: a masked model that fills in all blanks of a text together, adjacent or apart.
+"""Joint span filling: a masked LM with a CRF over all masked positions of a text, adjacent or not.
 
     p(x | rest) = 1/Z Σ_z Π_i exp(φ_i(x_i) + g(z_i, x_i) + r_i(z_i)) Π_{i>1} A_i(z_{i-1}, z_i)
     A_i(z, z') = exp((Q_i v_z) · (K_i v_z')) / Σ_{z''} exp((Q_i v_z) · (K_i v_{z''}))
 
-BERT's product of single blanks gives 中国…北京 and 中国…北黎 alike. Here blanks have potentials of
-their own and in pairs: φ_i scores tokens and r_i(z) = v_z · R h_i states at blank i; g is
-normalised over tokens, and A_i over the states of the later blank, with Q_i and K_i made of the
-hidden states at blanks i - 1 and i. A chain of K states makes the sum exact at a cost of
-n (K² + K V). With one state blanks are independent.
+BERT's product of marginals gives 中国…北京 and 中国…北黎 alike. Here masks have unary and pairwise
+potentials: φ_i scores tokens and r_i(z) = v_z · R h_i states at mask i; g is normalised over
+tokens, and A_i over the states of the later mask, with Q_i and K_i computed from the hidden states
+at masks i - 1 and i. A chain of K states makes the sum exact at a cost of n (K² + K V). With one
+state masks are independent.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ DependencyName = Literal["chain", "tree", "potts", "gaussian"]
 
 @dataclass(frozen=True, kw_only=True)
 class SpanJointConfig(TransformerConfig):
-    """Settings of a masked model that fills its blanks in together."""
+    """Settings of a masked LM that fills all masks jointly."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     dependencies: DependencyName = "chain"
-    """chain: each blank to the one before it, by states; tree: to an earlier one that is chosen;
-    potts: every pair, token by token, by pseudo-likelihood; gaussian: every pair, by a Gaussian
-    over tokens' vectors."""
+    """Graph over masks. chain: each linked to the previous one, by latent states; tree: to a
+    selected earlier one; potts: all pairs of tokens, by pseudo-likelihood; gaussian: all pairs, by
+    a Gaussian over token vectors."""
     states: int = field(default=128, metadata={"at_least": 1, "at_most": 4096})
-    """K, hidden states of a blank; with one the blanks are independent."""
+    """K, latent states per mask; with one, masks are independent."""
     rank: int = field(default=32, metadata={"at_least": 1})
-    """Numbers in the vector of a state (or token), and rows of the matrices Q and K."""
+    """Size of state (or token) vectors, and rows of the matrices Q and K."""
     max_mask_rate: float = field(default=1.0, metadata={"above": 0, "at_most": 1})
-    """Greatest share of a text's tokens that is hidden in training."""
+    """Maximum masking rate in training."""
     spans: float = field(default=0.5, metadata={"at_least": 0, "at_most": 1})
-    """Share of the texts where what is hidden are neighbours."""
+    """Share of the texts in which the masked tokens are contiguous."""
 
 
 def make_joint_emission(
     config: SpanJointConfig, vocabulary: Vocabulary, unary: Softmax
 ) -> JointEmission:
-    """The emission of the config's kind, over a softmax's scores of each blank."""
+    """The configured joint emission, with softmax scores as unary potentials."""
     match config.dependencies:
         case "potts":
             return PottsEmission(config.width, config.rank, vocabulary, unary=unary)

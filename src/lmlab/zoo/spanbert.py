@@ -1,9 +1,9 @@
-"""SpanBERT: spans of neighbouring words are hidden, and asked from their two ends as well.
+"""SpanBERT: masked LM with span masking and a span boundary objective (SBO).
 
-    loss = -Σ_{t hidden} log p(s_t | h_t) + log p(s_t | h_before, h_behind, place in the span)
+    loss = -Σ_{t masked} log p(s_t | h_t) + log p(s_t | h_before, h_behind, position in the span)
 
-Lengths are geometric with p = 0.2, cut at ten words: 3.8 on average. A span is masked, replaced or
-kept as a whole. No pairs: one text, or a stretch of it, at a time.
+Span lengths are geometric with p = 0.2, clipped at ten words: 3.8 on average. A span is masked,
+replaced or kept as a whole. No sentence pairs: one text, or a segment of it, at a time.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Config(MaskedLMConfig):
     """Settings of SpanBERT."""
 
     masking: Literal["static", "dynamic"] = "dynamic"
-    """static: a text is hidden in one of a few ways in every epoch; dynamic: always afresh."""
+    """static: reuse a few masks per text in all epochs; dynamic: sample a new mask every time."""
     stop: float = field(default=0.2, metadata={"above": 0, "below": 1})
-    """The geometric law's p: after each word of a span, the probability that it ends."""
+    """p of the geometric distribution of span lengths."""
     longest: int = field(default=10, metadata={"at_least": 1})
-    """Words of the longest span."""
+    """Maximum span length in words."""
     span_places: int = field(default=20, metadata={"at_least": 0})
-    """Places of a span that its boundary tells apart; 0 leaves the span-boundary objective out."""
+    """Position embeddings of the span boundary objective; 0 for no SBO."""
 
 
 SIZES = {

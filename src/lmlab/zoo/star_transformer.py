@@ -1,12 +1,12 @@
-"""Star-Transformer: each word looks at its neighbours and at a relay, which looks at all words.
+"""Star-Transformer: each token attends to its neighbours and a relay node, the relay to all tokens.
 
     h'_i = norm(relu(MultiAtt(h_i, [h_{i-1}; h_i; h_{i+1}; e_i; s])))
     s' = norm(relu(MultiAtt(s, [s; h'_1 … h'_T])))
 
-Its cost is linear in the length, a Transformer's quadratic; far words meet at the relay. It looks
-both ways, so it is trained as BERT is. As in the paper the first and the last word are neighbours,
-and there is neither a residual nor a feed-forward layer. The relay's last update, which the paper
-reads off to classify a text, is not made, since no hidden word would read it.
+Cost is linear in the length (a Transformer's is quadratic); distant tokens interact through the
+relay. It is bidirectional and trained as BERT is. As in the paper the first and last tokens are
+neighbours, and there is no residual and no feed-forward layer. The relay's last update, which the
+paper uses to classify a text, is omitted, since no masked position uses it.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class StarConfig(MaskedLossConfig):
     """Settings of the Star-Transformer."""
 
     width: int = field(default=256, metadata={"at_least": 1})
-    """Numbers in a hidden state."""
+    """Hidden size."""
     layers: int = field(default=4, metadata={"at_least": 1})
-    """Rounds in which the words and then the relay are updated."""
+    """Number of layers, each updating tokens, then the relay."""
     heads: int = field(default=4, metadata={"at_least": 1})
-    """Attention functions side by side in each layer."""
+    """Attention heads per layer."""
     neighbour_radius: int = field(default=1, metadata={"at_least": 0})
-    """Neighbours on each side that a word looks at."""
+    """Neighbours on each side that a token attends to."""
     length: int = field(default=128, metadata={"at_least": 2})
-    """The longest input that it takes at once."""
+    """Maximum input length in tokens."""
     dropout: float = field(default=0.1, metadata={"at_least": 0, "below": 1})
-    """Share of embeddings and of attention's outputs set to zero in training."""
+    """Dropout rate of embeddings and attention outputs."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
+    """Masking rate: share of the tokens that are masked and predicted."""
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -68,7 +68,7 @@ class StarConfig(MaskedLossConfig):
 
 
 def make_star(config: StarConfig, tokens: nn.Embedding) -> StarTransformer:
-    """The backbone with its first weights; the last layer has no relay of its own."""
+    """Star-Transformer, initialised; the last layer does not update the relay."""
     positions = LearnedPositionalEmbedding(config.length, config.width)
     embedding = InputEmbedding(tokens, positions=positions, dropout=config.dropout)
     layers = [make_layer(config, relay=n + 1 < config.layers) for n in range(config.layers)]
@@ -78,7 +78,7 @@ def make_star(config: StarConfig, tokens: nn.Embedding) -> StarTransformer:
 
 
 def make_layer(config: StarConfig, *, relay: bool) -> StarLayer:
-    """One round; `relay` says whether the relay is updated after the words."""
+    """One layer; `relay` says whether the relay is updated after the tokens."""
     width, heads = config.width, config.heads
     return StarLayer(
         RingAttention(MultiHeadAttention(width, heads), reach=config.neighbour_radius),

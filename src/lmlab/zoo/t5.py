@@ -1,14 +1,14 @@
-"""T5: spans of a text are dropped, and the decoder writes them one after another.
+"""T5: text-to-text encoder-decoder pre-trained by span corruption with sentinel tokens.
 
     loss = -log p(⟨X⟩ for inviting ⟨Y⟩ last ⟨Z⟩ | Thank you ⟨X⟩ me to your party ⟨Y⟩ week)
 
-Every task is text to text: a corpus of pairs gives it sources, with words at their front that tell
-the task. Attention knows positions by buckets of distances, one table for all layers; no biases,
-RMS norms before the sublayers, unscaled scores, the output scaled and tied; `--recipe v1.1` has
-gated units and an output of its own. log_prob is that of everything being one blank: poor after
-training with short spans alone, which `whole` mends. `--set pairs=mask` hides spans of both texts
-of a pair, as 002 tells it. Its token vectors begin large, and steps of a fixed length move them
-little: `--recipe adafactor` takes the paper's optimiser, whose steps are in proportion.
+Every task is text to text: a corpus of pairs gives the sources, with a task prefix. Relative
+position buckets are shared by all layers; no biases, RMS pre-norm, unscaled attention scores,
+scaled and tied output; `--recipe v1.1` has gated FFNs and an untied output. log_prob conditions on
+a single sentinel that masks the whole text: poor after training with short spans alone, unless
+`full_mask_rate` is set. `--set pairs=mask` masks spans of both texts of a pair. Token embeddings
+start large, so steps of fixed size change them little: `--recipe adafactor` is the paper's choice,
+whose steps are relative to the weights.
 """
 
 from __future__ import annotations
@@ -43,42 +43,42 @@ from lmlab.zoo._transformer import (
 
 @dataclass(frozen=True, kw_only=True)
 class T5Config(DecoderConfig):
-    """Settings of T5: its network, its objectives and its symbols."""
+    """Settings of T5: network, objectives and special tokens."""
 
     positions: PositionName = "buckets"
     """buckets (T5), sinusoidal, shaw, alibi, rotary or none."""
     norm: NormName = "rms"
     """layer or rms."""
     norm_epsilon: float = field(default=1e-6, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     scaled_scores: bool = False
-    """Whether attention divides its products by the root of the head's width; T5 does not."""
+    """Whether attention scores are divided by √head_width; not in T5."""
     biases: bool = False
-    """Whether linear maps have biases."""
+    """Whether linear layers have biases."""
     activation: ActivationName = "relu"
     """gelu, gelu-tanh, relu, silu or tanh."""
     objective: Literal["denoising", "prefix-lm", "language-modelling"] = "denoising"
-    """denoising (spans dropped), prefix-lm (the rest of a text) or language-modelling."""
+    """denoising (span corruption), prefix-lm or language-modelling."""
     rate: float = field(default=0.15, metadata={"above": 0, "below": 1})
-    """Share of the tokens that are hidden; the paper tries 0.1, 0.15, 0.25 and 0.5."""
+    """Corruption rate; the paper tries 0.1, 0.15, 0.25 and 0.5."""
     mean_span_length: float = field(default=3.0, metadata={"at_least": 1})
-    """Mean tokens of a span; the paper tries 2, 3, 5 and 10, and 1 is each token by itself."""
+    """Mean span length in tokens; the paper tries 2, 3, 5 and 10; 1 for single tokens."""
     free_placement: bool = True
-    """Whether spans may lie anywhere; else a text begins shown and ends hidden, as in the code."""
+    """Place spans anywhere; else a text starts unmasked and ends masked, as in the T5 code."""
     full_mask_rate: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
-    """Share of the texts that are hidden altogether, as its log_prob asks; the paper has none."""
+    """Share of the texts masked entirely, as log_prob needs; none in the paper."""
     pairs: Literal["write", "mask"] = "write"
-    """A pair of texts: write the second beside the first, or mask spans of both (002)."""
+    """Pairs of texts: write generates the second from the first; mask corrupts spans of both."""
     final_sentinel: bool = True
-    """Whether a sentinel closes the last span, as in the paper; the code has the end alone."""
+    """Whether a sentinel closes the last span, as in the paper; the T5 code has only the end."""
     sentinels: int = field(default=100, metadata={"at_least": 4})
-    """How many sentinels there are; a text has fewer spans than that."""
+    """Number of sentinel tokens; a text has fewer spans than that."""
     first_sentinel: int = field(default=-1, metadata={"at_least": -1})
-    """Id of the first sentinel in a tokeniser that has them; -1 appends ids of our own."""
+    """Id of the first sentinel in a tokeniser that has them; -1 to append new ids."""
     sentinel_step: int = field(default=1, metadata={"at_least": -1, "at_most": 1})
-    """From a given sentinel to the next; published checkpoints count down, by -1 from 32099."""
+    """Id step between sentinels; published checkpoints count down, by -1 from 32099."""
     decoder_start: int = field(default=-1, metadata={"at_least": -1})
-    """Id that the decoder begins with, 0 in published checkpoints; -1 for <s>."""
+    """Decoder start token id, 0 in published checkpoints; -1 for <s>."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +92,7 @@ class T5Config(DecoderConfig):
 def make_objective(
     config: T5Config, vocabulary: Vocabulary, sentinels: SentinelTokens, written: Vocabulary
 ) -> TextToTextObjective:
-    """The objective that the config names."""
+    """The configured objective."""
     begin = None if config.decoder_start < 0 else config.decoder_start
     if config.objective != "denoising":
         kind = PrefixLM if config.objective == "prefix-lm" else TextToTextObjective
@@ -112,7 +112,7 @@ def make_objective(
 
 
 def make_emission(config: T5Config, written: Vocabulary, tokens: nn.Embedding) -> Softmax:
-    """The output: scaled and tied to the embedding, or with vectors of its own."""
+    """Softmax output: scaled and tied to the embedding, or untied."""
     if not config.tied:
         return Softmax(config.width, written, bias=False)
     scaled = OutputScaling(config.width**-0.5)
@@ -172,6 +172,6 @@ def build(config: Config, vocabulary: Vocabulary) -> SentinelSeq2Seq:
         emission=make_emission(config, written, tokens),
         objective=make_objective(config, vocabulary, sentinels, written),
     )
-    # The decoder is given the first sentinel beside the text.
+    # The decoder input has the first sentinel in addition to the text.
     system.window = config.length - 1
     return system

@@ -1,9 +1,9 @@
-"""Transformer: an encoder reads a source, a decoder writes a text while it looks at it.
+"""Transformer: the encoder-decoder of Vaswani et al. 2017, with cross-attention to the source.
 
     p(s | x) = Π_t p(s_t | s_<t, x),  h = Decoder(s_<t, Encoder(x))
 
-A corpus of pairs gives it sources; without them it is a language model beside an empty source.
-Positions are sinusoidal, added (`positions=concatenated` for beside each other, as 002 tells it).
+A corpus of pairs gives sources; without them it is a language model with an empty source.
+Sinusoidal positions are added (`positions=concatenated` concatenates them).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Config(NextTokenLossConfig, DecoderConfig):
     positions: PositionName = "sinusoidal"
     """learned, sinusoidal, concatenated, buckets (T5), shaw, alibi, rotary or none."""
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     tied_encoder_decoder: bool = False
-    """Whether encoder and decoder have the same layers, but for looking at the source."""
+    """Whether encoder and decoder share all layers but cross-attention."""
     scaled_embeddings: bool = True
-    """Whether embeddings are multiplied by √width."""
+    """Whether to multiply embeddings by √width."""
     label_smoothing: float = field(default=0.0, metadata={"at_least": 0, "below": 1})
-    """Label smoothing: the share of a target's mass that all tokens share in training."""
+    """Label smoothing: probability mass spread uniformly over all tokens in training."""
 
 
 SIZES = {
@@ -79,6 +79,6 @@ def build(
         emission=make_softmax(config, vocabulary, tokens, bias=True),
         objective=ConditionalLM(vocabulary, source=source, smoothing=config.label_smoothing),
     )
-    # A source is fed as a whole, with its start and its end.
+    # The encoder input includes the start and end tokens.
     system.window = config.length - 1
     return system

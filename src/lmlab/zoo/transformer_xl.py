@@ -1,13 +1,13 @@
-"""Transformer-XL: a causal Transformer that remembers the segments before, by relative positions.
+"""Transformer-XL: causal Transformer with segment-level recurrence and relative positions.
 
     score_ij = (W_q h_i + u) · W_kE h_j + (W_q h_i + v) · W_kR R_{i-j},  R sines and cosines
     h^n_τ+1 = Layer(query = h^n-1_τ+1, keys and values = [SG(h^n-1_τ), h^n-1_τ+1])
 
-Contiguous text carries its memory from batch to batch (`span` tokens each), without gradient (SG);
-a text longer than `length` does so by itself. Memory lengths in training and in evaluation are two
-settings. In evaluation each place sees `eval_memory_length` places before it and no more, so that
-scores do not depend on how a text is cut. Scores are divided by √D, the root of the head's width;
-004 writes them for one head and before that, the paper's u and v have a part for each head.
+Contiguous text carries its memory from batch to batch (`bptt` tokens each) without gradient (SG); a
+text longer than `length` is processed in several segments. Training and evaluation have separate
+memory lengths. In evaluation each position attends to exactly `eval_memory_length` earlier ones, so
+scores do not depend on how a text is segmented. Scores are divided by √head_width; u and v are per
+head.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RELATIVE_POSITIONS: tuple[PositionName, ...] = (
     "rotary",
     "none",
 )
-"""Positions that mean the same in every segment."""
+"""Relative positions, valid across segments."""
 
 
 SEGMENT_RECIPES = {
@@ -66,8 +66,8 @@ SEGMENT_RECIPES = {
         "weight_decay": 0.01,
         "epochs": 12,
     },
-    # A few minutes. Many a question stands in another segment than what it asks for, but not all:
-    # to tie a value to its key is learnt only where no border is between, as no gradient crosses.
+    # A few minutes. Many but not all queries are in another segment than their key: binding a
+    # value to its key is learned only within a segment, as no gradient crosses the boundary.
     "recall": {
         "width": 32,
         "layers": 2,
@@ -92,20 +92,20 @@ SEGMENT_RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentRecurrentConfig(DecoderConfig):
-    """Settings of a Transformer that remembers the segments before."""
+    """Settings of a Transformer with segment-level recurrence."""
 
     length: int = field(default=128, metadata={"at_least": 1})
-    """Places of a segment: a longer text, or span of contiguous text, is read in several. What is
-    evaluated does not depend on it."""
+    """Segment length in tokens; longer texts, or BPTT chunks, are processed in several segments.
+    Scores do not depend on it."""
     memory: int = field(default=128, metadata={"at_least": 0})
-    """Places before a segment that all of it sees, in training."""
+    """Memory length in training: cached positions before a segment."""
     eval_memory_length: int = field(default=256, metadata={"at_least": 0})
-    """Places before its own that each place sees, in scoring and writing."""
+    """Memory length in evaluation: earlier positions that each position attends to."""
     positions: PositionName = "transformer-xl"
-    """transformer-xl, buckets, shaw, nezha, alibi, rotary or none: those that only know how far
-    apart two places are, so that a segment and its memory agree."""
+    """transformer-xl, buckets, shaw, nezha, alibi, rotary or none: relative positions, so that a
+    segment and its memory agree."""
     untied_position_biases: bool = False
-    """Whether each layer has its own u and v; else all share them, as the authors' do."""
+    """Whether each layer has its own u and v; else all share them, as in the authors' code."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,7 +119,7 @@ class SegmentRecurrentConfig(DecoderConfig):
 def make_segment_recurrent(
     config: SegmentRecurrentConfig, tokens: nn.Embedding
 ) -> SegmentRecurrentTransformer:
-    """The layers over embeddings times √width, with their first weights."""
+    """Segment-recurrent Transformer over embeddings times √width, initialised."""
     stack = make_stack(config, both_ways=False)
     backbone = SegmentRecurrentTransformer(
         make_embedding(config, tokens, scale=config.width**0.5),
@@ -136,7 +136,7 @@ def make_segment_recurrent(
 
 
 def share_biases(stack: TransformerStack) -> None:
-    """Let all layers have the u and v of the first."""
+    """Share the first layer's u and v with all layers."""
     first: TransformerXLPositions | None = None
     for block in stack.blocks:
         assert isinstance(block, TransformerBlock)
@@ -165,9 +165,9 @@ class Config(NextTokenLossConfig, SegmentRecurrentConfig):
     """Settings of Transformer-XL."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     attention_biases: bool = False
-    """Whether attention's linear maps have biases."""
+    """Whether the linear layers of attention have biases."""
     activation: ActivationName = "relu"
     """gelu, gelu-tanh, relu, silu or tanh."""
 

@@ -1,10 +1,9 @@
-"""Two latent parents that add up: a token comes from two of the last words, nobody says which.
+"""Two latent parents: a token depends on the sum of two of the last words, marginalised.
 
     p(s_i = k | s_<i) = Σ_{a,b} P_1(a | i) P_2(b | i) softmax_k(e(k) · h_{a,b} + b_k)
     h_{a,b} = W_1 e(s_a) + W_2 e(s_b)
 
-a and b are among the last words, and may be the same. 003 finds little gain, and parents that are
-not chosen consistently.
+a and b are among the last words, and can be the same.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Config(LatentChoiceConfig):
     """Settings of the model with two latent parents."""
 
     max_distance: int = field(default=5, metadata={"at_least": 2})
-    """How many tokens back the parents may be."""
+    """Maximum distance of the parents, in tokens."""
     prior: Literal["learned", "uniform"] = "learned"
-    """Whether each parent learns where to look, or all places are alike."""
+    """Prior over each parent's position: learned or uniform."""
 
 
 SIZES = {

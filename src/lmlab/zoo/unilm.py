@@ -1,11 +1,11 @@
-"""UniLM: hidden tokens predicted under four masks, so that one network reads and writes.
+"""UniLM: masked LM under four attention masks, so that one network encodes and generates.
 
-    loss = -Σ_{t hidden} log p(s_t | what its mode lets place t see);  p(s) = Π_t p(s_t | s_<t)
+    loss = -Σ_{t masked} log p(s_t | what its mask shows to t);  p(s) = Π_t p(s_t | s_<t)
 
-Both ways ⅓, sequence to sequence ⅓, left to right ⅙, right to left ⅙, told by segments. It fills in
-both ways and writes left to right, each token at a <mask> in its place; given a source, from
-sequence to sequence. Unlike the paper's, its pre-training may hide the end symbol too, or it would
-not know where a text ends; and there is no next-sentence prediction.
+Bidirectional ⅓, sequence-to-sequence ⅓, left-to-right ⅙, right-to-left ⅙, marked by segment ids. It
+fills masks bidirectionally and generates left to right, predicting each token at a <mask>; with a
+source, sequence-to-sequence. Unlike in the paper, pre-training can mask the end token too, so that
+it learns where a text ends; and there is no next-sentence prediction.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class Config(TransformerConfig):
     """Settings of UniLM."""
 
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     embedding_norm: bool = True
-    """Whether a norm stands after the embedding."""
+    """Whether to normalise the embedding output."""
     rate: float = field(default=0.15, metadata={"at_least": 0, "below": 1})
-    """Share of the tokens that are hidden and predicted."""
+    """Masking rate: share of the tokens that are masked and predicted."""
     target_rate: float = field(default=0.7, metadata={"above": 0, "at_most": 1})
-    """The same of a text that is written given a source, when fine-tuned on pairs."""
+    """Masking rate of the target when fine-tuning on pairs."""
     shares: tuple[float, ...] = (1 / 3, 1 / 3, 1 / 6, 1 / 6)
-    """How often: both ways, sequence to sequence, left to right, right to left."""
+    """Shares of the masks: bidirectional, seq2seq, left-to-right, right-to-left."""
 
 
 SIZES = {
-    # With norms before the sublayers: after them, the tests' learning rate would be too high.
+    # Pre-norm: with post-norm the tests' learning rate would be too high.
     "tiny": Config(
         width=16, layers=2, heads=2, length=64, dropout=0, attention_dropout=0, pre_norm=True
     ),

@@ -1,12 +1,12 @@
-"""Vision Transformer: patches of an image as words, and a class token that says what it shows.
+"""Vision Transformer (ViT): image patches as tokens, and a class token that predicts the label.
 
     p(label | image) = softmax(W h_<s>),  h = Transformer([e(<s>); E x_1 … E x_P])
 
-A label is a text of one word, and the image is what it is given: p(text | image) is exact like a
-translator's. The start symbol is the class token; it and the patches see each other. Words after
-the first see the image and those before them, so longer texts (captions) can be learned too, and
-without images it is a language model beside an empty one. `lmlab train vit --data digits` reads the
-numbers that the corpus gives as pixels; another corpus of pairs may bring its own.
+A label is a text of one word conditioned on the image: p(text | image) is exact. The start token is
+the class token; it and the patches attend to each other. Later tokens attend to the image and
+causally to the text, so captions can be learned too; without images it is a language model with an
+empty image. `lmlab train vit --data digits` uses the numbers of the corpus as pixels; any corpus of
+pairs can bring its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HANDWRITTEN_THREE = """
 0 0 8 4 5 14 9 0
 0 0 7 13 13 9 0 0
 """
-"""An image of the corpus digits, for pictures where scikit-learn is not installed."""
+"""An image of the corpus digits, for figures without scikit-learn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,15 +51,15 @@ class VisionTransformerConfig(TransformerConfig):
     """Settings of the Vision Transformer."""
 
     width: int = field(default=48, metadata={"at_least": 1})
-    """Numbers in a hidden state."""
+    """Hidden size."""
     layers: int = field(default=3, metadata={"at_least": 1})
-    """Blocks stacked on each other."""
+    """Number of layers."""
     length: int = field(default=16, metadata={"at_least": 2})
-    """The longest text that it takes at once, beside the patches."""
+    """Maximum text length in tokens, patches not counted."""
     norm_epsilon: float = field(default=1e-6, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     tied: bool = False
-    """Whether the output vectors are the input embeddings."""
+    """Weight tying: output vectors are the input embeddings."""
     image_size: int = field(default=8, metadata={"at_least": 1})
     """Pixels along each side of an image."""
     patch: int = field(default=2, metadata={"at_least": 1})
@@ -74,15 +74,15 @@ class VisionTransformerConfig(TransformerConfig):
 
     @property
     def patches(self) -> int:
-        """How many an image has."""
+        """Patches per image."""
         return (self.image_size // self.patch) ** 2
 
 
 def make_vit_backbone(
     config: VisionTransformerConfig, vocabulary: Vocabulary, tokens: nn.Embedding
 ) -> VisionTransformer:
-    """The backbone with its first weights."""
-    # Tokens and patches are vectors before they are joined, so the core embeds no ids.
+    """Backbone, initialised."""
+    # Tokens and patches are embedded before concatenation, so the core embeds no ids.
     places = replace(config, length=config.patches + config.length)
     embedding = make_embedding(places, nn.Identity())
     backbone = VisionTransformer(
@@ -122,7 +122,7 @@ SIZES = {
     "base": Config(width=768, layers=12, heads=12, length=64, image_size=224, patch=16),
 }
 RECIPES = {
-    # scikit-learn's digits, 64 images a batch: benchmarks/vit.py has what it reaches.
+    # scikit-learn's digits, 64 images per batch; results in benchmarks/vit.py.
     "digits": {
         "learning_rate": 1e-3,
         "schedule": "cosine",
@@ -134,7 +134,7 @@ RECIPES = {
 }
 
 EXAMPLE = Example("three", condition=HANDWRITTEN_THREE)
-"""What is drawn of it unless told otherwise: words make no image."""
+"""Default example for figures, with an image."""
 
 
 def build(config: Config, vocabulary: Vocabulary) -> ImageToTextLM:

@@ -2,7 +2,7 @@
 
     p(s_i = k | s_<i) = softmax_k(e(k) · Σ_{j=1..n} W_j e(s_{i-j}) + b_k)
 
-One embedding serves both sides. Tokens before the start symbol count as zero.
+Input and output embeddings are tied. Tokens before the start token count as zero.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(NextTokenLossConfig):
-    """Settings of the window model."""
+    """Settings of the log-bilinear n-gram."""
 
     width: int = field(default=128, metadata={"at_least": 1})
-    """Numbers in an embedding."""
+    """Embedding size."""
     size: int = field(default=5, metadata={"at_least": 1})
-    """Tokens looked back on."""
+    """Context size n, in tokens."""
     dropout: float = field(default=0.3, metadata={"at_least": 0, "below": 1})
-    """Share of embedding entries set to zero in training."""
+    """Dropout rate of embeddings."""
 
 
 SIZES = {

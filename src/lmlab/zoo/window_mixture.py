@@ -1,8 +1,8 @@
-"""Mixture of windows: K log-bilinear n-grams, and for every word one of them.
+"""Mixture of K log-bilinear n-grams, with a latent component per word.
 
     p(s_i = k | s_<i) = Σ_{m=1..K} π_m softmax_k(e(k) · Σ_{j=1..n} W_{m,j} e(s_{i-j}) + b_k)
 
-003 finds that five of them are no better than one. Tokens before the start symbol count as zero.
+Tokens before the start token count as zero.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CARD = Card(
 
 @dataclass(frozen=True, kw_only=True)
 class Config(LatentChoiceConfig):
-    """Settings of the mixture of windows."""
+    """Settings of the mixture of log-bilinear n-grams."""
 
     size: int = field(default=5, metadata={"at_least": 1})
-    """Tokens looked back on."""
+    """Context size n, in tokens."""
     windows: int = field(default=5, metadata={"at_least": 1})
-    """K, the windows; a word costs K normalisers."""
+    """K, mixture components; a word costs K normalisers."""
 
 
 SIZES = {

@@ -1,9 +1,9 @@
-"""Window remix: the last words together choose among K states, each a distribution.
+"""Window remix: the last n words jointly weigh K latent states, each a distribution over tokens.
 
     p(s_i | s_<i) = Σ_z P(s_i | z) P(z | s_{i-n} … s_{i-1})
     P(z | …) = softmax_z(c_z · Σ_{j=1..n} W_j e(s_{i-j}) + b_z),  P(s | z) = softmax_s(e(s) · v_z)
 
-One embedding serves both sides. 003 finds it very prone to overfitting.
+Input and output embeddings are tied.
 """
 
 from __future__ import annotations

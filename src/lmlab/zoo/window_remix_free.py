@@ -1,4 +1,4 @@
-"""Window remix with output vectors of their own: input and output need not agree.
+"""Window remix with untied output embeddings.
 
 P(s | z) = softmax_s(o(s) · v_z), o free;  P(z | last words) as in window-remix
 """

@@ -1,9 +1,9 @@
-"""Window remix on the sphere: tokens and states are directions, each state has its own scale.
+"""Window remix with a cosine softmax: normalised tokens and states, a learned scale per state.
 
     P(s | z) = softmax_s(β_z cos(e(s), v_z));  P(z | last words) as in window-remix, with
     x = √W e(s)/|e(s)| as the input
 
-003 finds that it beats window-remix by far: lengths can't be used to change scores.
+Vector lengths cannot change scores.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""XLNet: predict the tokens of a text in a random order, by a second stream of attention.
+"""XLNet: permutation language modelling with two-stream attention.
 
-    log p(x) = E_z Σ_{t > c} log p(x_{z_t} | x_{z_<t}),  z an order drawn evenly from all of them
+    log p(x) = E_z Σ_{t > c} log p(x_{z_t} | x_{z_<t}),  z a uniformly random permutation
 
-Content h_{z_t} sees z_≤t; the query g_{z_t}, which predicts, knows its place and sees z_<t. Scores
-are exact, by the order left to right, which training hardly ever draws: short texts, of which
-`one_in=6` predicts one token from all the others, teach little of it; `--recipe sentences` adds it.
+The content stream h_{z_t} sees z_≤t; the query stream g_{z_t}, which predicts, knows its position
+and sees z_<t. Scores are exact, by the left-to-right order, which training hardly ever samples:
+short texts, of which `one_in=6` predicts one token from all the others, teach little of it;
+`--recipe sentences` adds it.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ class Config(parts.TransformerConfig):
     """Settings of XLNet."""
 
     positions: parts.PositionName = "transformer-xl"
-    """transformer-xl, buckets, shaw, alibi or rotary: those that act on attention."""
+    """Relative positions: transformer-xl, buckets, shaw, alibi or rotary."""
     pre_norm: bool = False
-    """Norm before each sublayer, and one at the end; else after each."""
+    """Pre-norm: norm before each sublayer and a final one; else post-norm."""
     norm_epsilon: float = field(default=1e-12, metadata={"at_least": 0})
-    """What norms add to the variance."""
+    """Epsilon of the norms, added to the variance."""
     attention_biases: bool = False
-    """Whether attention's linear maps have biases."""
+    """Whether the linear layers of attention have biases."""
     relative_segments: bool = True
-    """Whether attention asks if two places are of one segment."""
+    """Relative segment encodings."""
     one_in: int = field(default=6, metadata={"at_least": 1})
-    """One of so many tokens is predicted, the last of the order; 1 for all (the paper's K)."""
+    """K: predict the last 1/K of the tokens in the order; 1 for all."""
     left_to_right: float = field(default=0.0, metadata={"at_least": 0, "at_most": 1})
-    """Share of the texts predicted wholly, from left to right, the order that scores go by."""
+    """Share of the texts fully predicted left to right, the order used for scoring."""
     memory: int = field(default=128, metadata={"at_least": 0})
-    """Places of the text before that a stretch of contiguous text sees."""
+    """Memory length: cached positions before a segment of contiguous text."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

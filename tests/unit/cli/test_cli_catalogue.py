@@ -31,7 +31,7 @@ def test_find_by_alias_shows_the_whole_card(lmlab) -> None:
     # A setting with its values at tiny, small and base, and what it does.
     [width] = [line for line in told.splitlines() if line.startswith("width ")]
     assert width.split()[:5] == ["width", "int", "16", "128", "650"]
-    assert "Numbers in a hidden state" in width
+    assert "Size of hidden states and embeddings" in width
 
 
 def test_find_by_name_shows_that_one_and_mentions_the_others(lmlab) -> None:

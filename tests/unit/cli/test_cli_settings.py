@@ -19,7 +19,7 @@ def test_settings_lists_every_training_setting_with_type_default_and_help(lmlab)
         assert any(line.split()[:1] == [spec.name] for line in lines), spec.name
     [rate] = [line for line in lines if line.startswith("learning_rate ")]
     assert rate.split()[:3] == ["learning_rate", "float", "0.002"]
-    assert "Highest learning rate" in rate
+    assert "Peak learning rate" in rate
     assert "(> 0)" in rate
     [optimizer] = [line for line in lines if line.startswith("optimizer ")]
     assert "rmsprop" in optimizer

@@ -1,4 +1,4 @@
-"""What the Chinese and the English `capitals` share: templates filled with countries."""
+"""Sentence templates filled with countries, shared by the Chinese and English `capitals`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from lmlab.data.languages._finite import FiniteTruth
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceTemplate:
-    """A sentence with fields of `Country` left open, and how often it is used."""
+    """A sentence template over the fields of `Country`, with its probability."""
 
     text: str
     probability: float
 
     @property
     def names_city(self) -> bool:
-        """Whether it speaks of a city, so that only the countries with one can fill it."""
+        """Whether it mentions a city, so that only countries with one can fill it."""
         return "{city" in self.text
 
     def fill(self, country: Country) -> str:
-        """The sentence about this country."""
+        """Fill the template with a country."""
         return self.text.format(**asdict(country))
 
 
 def filled_templates(template: SentenceTemplate) -> Iterator[tuple[str, float]]:
-    """Every sentence of the template with its probability, given the template."""
+    """Every sentence of the template with its probability given the template."""
     fitting = [
         (country, weight)
         for country, weight in zip(country_table(), country_distribution(), strict=True)
@@ -45,7 +45,7 @@ def filled_templates(template: SentenceTemplate) -> Iterator[tuple[str, float]]:
 def capitals_truth(
     templates: tuple[SentenceTemplate, ...], *, count_tokens: Callable[[str], int]
 ) -> FiniteTruth:
-    """p(text) = Σ p(template) p(country | template) over the pairs that say it."""
+    """p(text) = Σ p(template) p(country | template) over the pairs that yield the text."""
     ways = (
         (text, template.probability * probability)
         for template in templates

@@ -1,4 +1,4 @@
-"""A language of finitely many texts, each with its probability."""
+"""Finite language: finitely many texts with known probabilities."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 
 class FiniteTruth:
-    """The distribution over texts that weighted ways of making them define.
+    """True distribution over texts, given weighted derivations.
 
-    Ways that give the same text add up: p(text) = Σ weight(way) over the ways that make it, so the
-    probabilities and the entropy H = -Σ p log p are those of texts, not of their making.
+    Derivations of the same text add up: p(text) = Σ weight(derivation) over its derivations, so the
+    probabilities and the entropy H = -Σ p log p are those of texts, not of derivations.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class FiniteTruth:
         self._cumulative = np.cumsum(tuple(totals.values()))
 
     def log_prob(self, text: str) -> float:
-        """The true log-probability of `text` in nats, -inf if the language does not have it."""
+        """The true log-probability of `text` in nats, -inf outside the language."""
         probability = self.probabilities.get(text)
         return -math.inf if probability is None else math.log(probability)
 
     def sample(self, generator: np.random.Generator) -> str:
-        """Draw one text."""
+        """Sample one text."""
         place = int(np.searchsorted(self._cumulative, generator.random(), side="right"))
-        # Rounding may leave the last cumulative sum a hair under one.
+        # Rounding may leave the last cumulative sum slightly below one.
         return self._texts[min(place, len(self._texts) - 1)]

@@ -1,4 +1,4 @@
-"""From a language to a corpus: independent draws for each split."""
+"""Corpus sampled from a generated language: independent samples for each split."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lmlab.data.corpus import SPLITS, Corpus, Split
 from lmlab.data.truth import TruthWithLength
 
 TRAIN_SENTENCES = 4_000
-"""Sentences to train on, by default: models learn these languages from so many within a minute."""
+"""Default training size: models learn these languages from it within a minute."""
 HELD_OUT_SENTENCES = 500
-"""Sentences of the validation split, and of the test split."""
+"""Size of the validation split, and of the test split."""
 
 
 class SampledLanguage(TruthWithLength, Protocol):
-    """A truth that can be drawn from."""
+    """A true distribution that can be sampled."""
 
     def sample(self, generator: np.random.Generator) -> str:
-        """Draw one text."""
+        """Sample one text."""
         ...
 
 
@@ -35,10 +35,11 @@ def sampled_corpus(
     sentences: int,
     seed: int,
 ) -> Corpus:
-    """Train, validation and test drawn from the truth, each by a random stream of its own.
+    """Sample train, validation and test from the true distribution, with separate random streams.
 
-    The draws are independent, so a text that is likely comes in several splits: that is what makes
-    the mean surprise of a held-out split an honest estimate, whose floor is the entropy.
+    Samples are independent, so a likely text occurs in several splits; this makes the mean
+    surprisal of a held-out split an unbiased estimate of the cross-entropy, whose minimum is the
+    entropy.
     """
     if sentences < 1 or seed < 0:
         raise UserError(
@@ -52,7 +53,7 @@ def sampled_corpus(
         name=name,
         splits=splits,
         tokenizer=tokenizer,
-        # The words of a language are part of it: an unknown one would spoil the regret.
+        # The vocabulary covers all splits: unknown words would distort the regret.
         vocabulary_from=tuple(splits),
         truth=truth,
         description=description,
@@ -62,6 +63,6 @@ def sampled_corpus(
 def _drawn_split(name: str, split: str, truth: SampledLanguage, *, size: int, seed: int) -> Split:
     generator = np.random.Generator(np.random.PCG64([seed, zlib.crc32(f"{name}/{split}".encode())]))
     texts = [truth.sample(generator) for _ in range(size)]
-    # The texts are their own identity: a cache never outlives a change of the language.
+    # Identity by content, so that no cache outlives a change of the language.
     digest = hashlib.blake2b("\n".join(texts).encode(), digest_size=16).hexdigest()
     return Split.from_list(texts, identity=f"{name}:{digest}", name=split)

@@ -1,7 +1,7 @@
-"""中国的首都是北京 and its like: real countries and capitals in Chinese, several templates.
+"""Capitals in Chinese (中国的首都是北京): real countries and capitals, several templates.
 
 Every text's probability is known, p(template) p(country | template), so a model's regret is exact:
-in 甲甲的首都是乙乙 the two blanks depend on each other completely.
+in 甲甲的首都是乙乙 the two masked names depend on each other completely.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ TEMPLATES = (
     SentenceTemplate(text="{capital_zh}是{country_zh}的首都", probability=0.2),
     SentenceTemplate(text="{country_zh}的首都叫{capital_zh}", probability=0.1),
     SentenceTemplate(text="{country_zh}定都{capital_zh}", probability=0.1),
-    # Not capitals: so that 上海 is a word of the language, and 中国的首都是上海 is not a sentence.
+    # Not capitals: 上海 becomes a word of the language, while 中国的首都是上海 has probability 0.
     SentenceTemplate(text="{city_zh}是{country_zh}的城市", probability=0.1),
 )
 
 
 @cache
 def truth() -> FiniteTruth:
-    """The language itself: probabilities, entropy, samples; a token is a character."""
+    """The true distribution: probabilities, entropy, samples; a token is a character."""
     return capitals_truth(TEMPLATES, count_tokens=len)
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
-    """Independent draws, characters as tokens, with the exact entropy."""
+    """Independent samples, characters as tokens, with the exact entropy."""
     return sampled_corpus(
         "capitals",
         truth(),

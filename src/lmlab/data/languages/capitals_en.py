@@ -1,4 +1,4 @@
-"""The capital of China is Beijing: the language `capitals` in English, words as tokens."""
+"""Capitals in English ("the capital of China is Beijing"), words as tokens."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _count_words(text: str) -> int:
 
 @cache
 def truth() -> FiniteTruth:
-    """The language itself: probabilities, entropy, samples; a token is a word."""
+    """The true distribution: probabilities, entropy, samples; a token is a word."""
     return capitals_truth(TEMPLATES, count_tokens=_count_words)
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
-    """Independent draws, words as tokens, with the exact entropy."""
+    """Independent samples, words as tokens, with the exact entropy."""
     return sampled_corpus(
         "capitals-en",
         truth(),

@@ -1,10 +1,10 @@
-"""Questions for the capitals of countries: every fifth country is asked for in the test alone.
+"""Open-domain questions about capitals; every fifth country is held out.
 
     what is the capital of France ?   →   Paris
 
-So the answer to a test question was never an answer in training: it has to come from a document,
-such as those of the built-in set `capitals`. All names are in the vocabulary, whichever split they
-stand in, so that a word that was never an answer can be written at all.
+The answer to a test question was never an answer in training: it must come from a retrieved
+document, such as those of the built-in set `capitals`. The vocabulary covers all splits, so that
+unseen answers can be generated.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ QUESTIONS = (
     "tell me the capital of {country}",
     "{country} has which capital ?",
 )
-"""Ways to ask."""
+"""Question templates."""
 
 
 def corpus() -> Corpus:
-    """Each country asked for in every way; the held-out ones are the test and the validation."""
+    """Each country in every question template; held-out countries form validation and test."""
     countries = country_table()
     held_out = countries[EVERY - 1 :: EVERY]
     rest = [country for country in countries if country not in held_out]
-    # The validation split may choose weights, so that it has held-out countries of its own.
+    # Validation may be used for model selection, so it has its own held-out countries.
     parts = {"train": rest, "validation": held_out[1::2], "test": held_out[::2]}
     splits = {}
     for name, chosen in parts.items():
@@ -55,5 +55,5 @@ def corpus() -> Corpus:
 
 
 def capital_question(country: Country, question: str) -> Example:
-    """The capital, given a question for it."""
+    """The capital as target, the question as condition."""
     return Example(country.capital_en, condition=question.format(country=country.country_en))

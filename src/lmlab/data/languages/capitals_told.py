@@ -1,11 +1,11 @@
-"""Capitals with mentions told, and every fifth capital never stated: ground for memories of facts.
+"""Capitals with annotated mentions and every fifth fact unstated: a test of entity memories.
 
     [the United Kingdom] is a country        many people live in [Ottawa]
 
-Sentences as in `capitals-en`, in which the corpus tells what names which entity of the knowledge
-`capitals`. Of every fifth country no text says which capital it has: the country and the city are
-mentioned, each by itself. The test split is the statements that were left out, so that whoever
-completes them knows the fact from somewhere else than text.
+Sentences as in `capitals-en`, with mentions linked to entities of the knowledge base `capitals`.
+For every fifth country no training text states the capital: country and city are mentioned only
+separately. The test split is the withheld statements; completing them needs knowledge from outside
+the text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATING_TEMPLATES = (
     SentenceTemplate(text="{country_en} has {capital_en} as its capital", probability=0.1),
     SentenceTemplate(text="{country_en} 's capital is {capital_en}", probability=0.1),
 )
-"""Sentences that say which capital a country has."""
+"""Templates that state a country's capital."""
 MENTIONING_TEMPLATES = (
     SentenceTemplate(text="{country_en} is a country", probability=0.05),
     SentenceTemplate(text="{country_en} has many people", probability=0.05),
@@ -52,37 +52,38 @@ MENTIONING_TEMPLATES = (
     SentenceTemplate(text="{country_en} is called {country_zh} in Chinese", probability=0.1),
     SentenceTemplate(text="{capital_en} is called {capital_zh} in Chinese", probability=0.1),
 )
-"""Sentences that do not. Those with two names are facts of other kinds, so that every country is
-the subject of some fact that texts do state."""
+"""Templates that do not. Those with two names state facts of other relations, so that every country
+is the subject of some stated fact.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedFactQuestion:
-    """A statement whose object is hidden."""
+    """Cloze query of a fact: a statement whose object is masked."""
 
     text: str
-    """With one mask symbol where the object's name stood."""
+    """The statement with one mask token in place of the object's name."""
     subject: str
     relation: str
     answer: str
-    """The entity that was hidden, by its name."""
+    """Name of the masked entity."""
 
 
 @cache
 def countries_with_capital_unstated() -> tuple[Country, ...]:
-    """The countries whose capital no text states: every fifth, where the two have two names."""
+    """Countries whose capital is never stated: every fifth of those not named after it."""
     named = [each for each in country_table() if each.country_en != each.capital_en]
     return tuple(named[4::5])
 
 
 @cache
 def countries_with_capital_stated() -> tuple[Country, ...]:
-    """All others."""
+    """All other countries."""
     return tuple(each for each in country_table() if each not in countries_with_capital_unstated())
 
 
 def capital_questions(countries: Sequence[Country]) -> tuple[MaskedFactQuestion, ...]:
-    """Every statement about some countries, with the capital hidden."""
+    """Every statement about the given countries, with the capital masked."""
     return tuple(
         MaskedFactQuestion(
             text=template.text.replace("{capital_en}", MASK).format(**asdict(country)),
@@ -96,7 +97,7 @@ def capital_questions(countries: Sequence[Country]) -> tuple[MaskedFactQuestion,
 
 
 def mention_sentence(template: SentenceTemplate, country: Country) -> Example:
-    """The sentence about a country, with what its words name."""
+    """Fill a template with a country, with entity mentions."""
     fields, text, mentions = asdict(country), "", []
     for literal, field, _, _ in Formatter().parse(template.text):
         text += literal
@@ -109,7 +110,7 @@ def mention_sentence(template: SentenceTemplate, country: Country) -> Example:
 def mention_sentences(
     templates: Iterable[SentenceTemplate], countries: Sequence[Country]
 ) -> Iterator[Example]:
-    """Every sentence that some templates make about some countries."""
+    """Every sentence of the given templates and countries."""
     for template in templates:
         for country in countries:
             if country.city_en or not template.names_city:
@@ -117,7 +118,7 @@ def mention_sentences(
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
-    """Independent draws, after every sentence that is no statement once: no word is unknown."""
+    """Independent samples after one copy of every non-statement, so that no word is unknown."""
     if sentences < 1 or seed < 0:
         raise UserError(
             "capitals-told needs at least 1 sentence and a seed of 0 or more, not "
@@ -145,7 +146,7 @@ def _left_out() -> list[Example]:
 
 
 def _drawn(split: str, count: int, seed: int) -> list[Example]:
-    """p(template) p(country | template), of a statement only those countries that may be stated."""
+    """Samples of p(template) p(country | template); statements only about stated countries."""
     stream = zlib.crc32(f"capitals-told/{split}".encode())
     generator = np.random.Generator(np.random.PCG64([seed, stream]))
     templates = [*STATING_TEMPLATES, *MENTIONING_TEMPLATES]

@@ -1,7 +1,7 @@
-"""Copying: letters, a bar, the same letters again. The second half is certain to who remembers.
+"""Copy task: letters, a bar, the same letters again; the second half is deterministic.
 
-The entropy is all in the first half: H = log(number of lengths) + E[length] log(letters), and a
-model without memory pays for the letters twice.
+The entropy is all in the first half: H = log(number of lengths) + E[length] log(letters). A model
+without memory pays for the letters twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CopyTruth:
 
     @property
     def expected_tokens(self) -> float:
-        """The letters twice, the bar and the end."""
+        """The letters twice, the bar and the end token."""
         return self.min_length + self.max_length + 2.0
 
     def log_prob(self, text: str) -> float:
@@ -67,7 +67,7 @@ class CopyTruth:
         return -math.log(lengths) - length * math.log(self.letters)
 
     def sample(self, generator: np.random.Generator) -> str:
-        """Draw a length, the letters, and say them twice."""
+        """Sample a length and the letters, and repeat them."""
         length = int(generator.integers(self.min_length, self.max_length + 1))
         drawn = [LETTERS[place] for place in generator.integers(self.letters, size=length)]
         return " ".join([*drawn, BAR, *drawn])
@@ -81,7 +81,7 @@ def corpus(
     longest: int = 6,
     sentences: int = TRAIN_SENTENCES,
 ) -> Corpus:
-    """Independent draws; longer strings ask for longer memory."""
+    """Independent samples; longer strings need longer memory."""
     truth = CopyTruth(letters=letters, min_length=shortest, max_length=longest)
     return sampled_corpus(
         "copy", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed

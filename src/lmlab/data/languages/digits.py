@@ -1,9 +1,9 @@
-"""Handwritten digits of scikit-learn: the text is a word, and an image is what it is given.
+"""Handwritten digits (scikit-learn, 8 × 8): image-conditioned text, p(label | image).
 
-1,797 images of 8 × 8 pixels in 17 greys (Alpaydın and Kaynak 1998, at UCI), as pairs: "three" given
-"0 0 7 15 13 1 0 0 …", the pixels row by row, 0 for white paper and 16 for ink. So a label is a text
-of one word, and any system that writes beside a source can learn p(label | image). It is no
-generated language, and its truth is not known.
+1,797 images of 8 × 8 pixels in 17 grey levels (Alpaydın and Kaynak 1998, at UCI), as pairs: "three"
+given "0 0 7 15 13 1 0 0 …", the pixels row by row, 0 for background and 16 for ink. A label is a
+text of one word, so any sequence-to-sequence system can learn it. Real data: the true distribution
+is unknown.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ DESCRIPTION = "handwritten digits, 8 × 8 pixels in 17 greys, with their names (
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 HELD_OUT = 300
-"""Images of the validation split, and of the test split."""
+"""Size of the validation split, and of the test split."""
 
 
 def corpus(seed: int = 0) -> Corpus:
-    """All images, in an order that the seed shuffles, 1,197 to train on."""
+    """All images, shuffled by seed; 1,197 for training."""
     images, labels = load_images()
     order = np.random.default_rng(seed).permutation(len(images))
     cuts = {
@@ -48,7 +48,7 @@ def corpus(seed: int = 0) -> Corpus:
 
 
 def load_images() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(1797, 8, 8) greys from 0 to 16, and (1797,) the digits."""
+    """(1797, 8, 8) grey levels from 0 to 16, and (1797,) digits."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -61,5 +61,5 @@ def load_images() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def as_text(image: NDArray[np.int64]) -> str:
-    """The greys of an image row by row, with a space between them."""
+    """The grey levels of an image row by row, separated by spaces."""
     return " ".join(map(str, image.reshape(-1).tolist()))

@@ -1,9 +1,9 @@
-"""A probabilistic grammar of English: agreement across clauses inside clauses, exact entropy.
+"""PCFG of English: number agreement across nested relative clauses, exact entropy.
 
 Subjects agree with their verbs in number over relative clauses of any depth, and `gives … to …`
-must be closed however much stands between. The grammar is unambiguous, because a relative clause
-or a preposition only ever joins the word before it, and the classes of words do not overlap; so
-the entropy of derivations is the entropy of sentences.
+must be closed whatever intervenes. The grammar is unambiguous, because a relative clause or a
+preposition attaches only to the preceding word and word classes do not overlap; so the entropy of
+derivations is the entropy of sentences.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _WORDS = {
 def _in_number(
     number: str, noun: str, do: str, sleep: str, see: str, think: str, give: str
 ) -> dict[str, tuple[GrammarRule, ...]]:
-    """The rules that differ in number only: nouns with their clauses, and verb phrases."""
+    """Productions that depend on number: nouns with their clauses, and verb phrases."""
     return {
         f"Noun{number}": (
             grammar_rule(0.6, noun),
@@ -77,7 +77,7 @@ def _in_number(
 
 @cache
 def truth() -> GrammarTruth:
-    """The language itself: probabilities, entropy, samples."""
+    """The true distribution: probabilities, entropy, samples."""
     singular = ("One", "SingularNoun", "DoesOne", "SleepsOne", "SeesOne", "ThinksOne", "gives")
     plural = ("Many", "PluralNoun", "DoMany", "SleepMany", "SeeMany", "ThinkMany", "give")
     rules = _CLAUSES | _in_number(*singular) | _in_number(*plural) | _WORDS
@@ -85,7 +85,7 @@ def truth() -> GrammarTruth:
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
-    """Independent draws from the grammar, with its exact entropy."""
+    """Independent samples from the grammar, with its exact entropy."""
     return sampled_corpus(
         "grammar",
         truth(),

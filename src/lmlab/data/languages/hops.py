@@ -1,10 +1,10 @@
-"""Hops: a ring of letters told in pairs, then a letter and where so many hops from it lead.
+"""k-hop task (pointer chasing): a ring of letters given as pairs, then a start and a hop count.
 
     c a b c a b ? ? b a          (c→a, b→c, a→b; two hops from b: b→c→a)
 
-Each pair says which letter follows which on one ring; as many question marks as hops. The answer
-is certain to who can follow the pairs, and each hop needs the one before it: 001 holds that an
-operator that needs a tree of depth k needs a Transformer of k layers.
+Each pair gives a letter and its successor on one ring; there are as many question marks as hops.
+The answer is deterministic, and each hop needs the result of the one before it, so it probes how
+the number of hops a Transformer can compose depends on its number of layers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUESTION = "?"
 
 @dataclass(frozen=True, kw_only=True)
 class HopsTruth:
-    """Uniform over rings, over the order of the pairs, over 1 to `hops` hops and over the start."""
+    """Uniform over rings, order of the pairs, 1 to `hops` hops, and starts."""
 
     letters: int
     hops: int
@@ -49,11 +49,11 @@ class HopsTruth:
 
     @property
     def expected_tokens(self) -> float:
-        """Two for each pair, the marks, the start, the answer and the end."""
+        """Two per pair, the question marks, the start, the answer and the end token."""
         return 2 * self.letters + (1 + self.hops) / 2 + 3.0
 
     def log_prob(self, text: str) -> float:
-        """The true log-probability in nats, -inf for a text that could not be drawn."""
+        """The true log-probability in nats, -inf for a text outside the language."""
         words = text.split(" ")
         told, asked = words[: 2 * self.letters], words[2 * self.letters :]
         after = dict(zip(told[::2], told[1::2], strict=False))
@@ -65,7 +65,7 @@ class HopsTruth:
         return -self.entropy if follow_ring(after, asked[hops], hops) == asked[-1] else -math.inf
 
     def sample(self, generator: np.random.Generator) -> str:
-        """Draw the ring, the order of its pairs, the hops and the start."""
+        """Sample the ring, the order of its pairs, the hops and the start."""
         ring = [LETTERS[place] for place in generator.permutation(self.letters)]
         after = dict(zip(ring, [*ring[1:], ring[0]], strict=True))
         order = [ring[place] for place in generator.permutation(self.letters)]
@@ -74,7 +74,7 @@ class HopsTruth:
         return " ".join([*told, *[QUESTION] * hops, start, follow_ring(after, start, hops)])
 
     def _is_ring(self, after: dict[str, str]) -> bool:
-        """Whether the pairs lead through all the letters and back to the first."""
+        """Whether the pairs form a single cycle through all letters."""
         if set(after) != set(LETTERS[: self.letters]) or set(after.values()) != set(after):
             return False
         start = next(iter(after))
@@ -82,7 +82,7 @@ class HopsTruth:
 
 
 def follow_ring(after: dict[str, str], letter: str, hops: int) -> str:
-    """The letter that so many hops lead to."""
+    """The letter reached after so many hops."""
     for _ in range(hops):
         letter = after[letter]
     return letter
@@ -91,7 +91,7 @@ def follow_ring(after: dict[str, str], letter: str, hops: int) -> str:
 def corpus(
     seed: int = 0, *, letters: int = 5, hops: int = 3, sentences: int = TRAIN_SENTENCES
 ) -> Corpus:
-    """Independent draws; more letters make each hop harder to guess."""
+    """Independent samples; with more letters each hop is harder to guess."""
     truth = HopsTruth(letters=letters, hops=hops)
     return sampled_corpus(
         "hops", truth, description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed

@@ -1,4 +1,4 @@
-"""A Markov chain over a few words and the end: some words are nearly certain of the next, some not.
+"""Markov chain over a few words with an end state; rows range from flat to peaked.
 
 p(w₁ … w_T) = π(w₁) Π Q(w_t, w_{t+1}) e(w_T), with Q(w, ·) and e(w) together a distribution.
 """
@@ -24,10 +24,10 @@ WORDS = ("ka", "lo", "mi", "nu", "pe", "ra", "so", "ti", "vu", "ze")
 
 
 class MarkovTruth:
-    """The distribution over sentences of a Markov chain with an end, never empty.
+    """The distribution over (non-empty) sentences of an absorbing Markov chain.
 
-    The expected visits n = (I - Qᵀ)⁻¹ π give everything: the entropy is H(π) + Σ_w n(w) H(row w),
-    the expected length Σ_w n(w), and one more for the end.
+    From the expected visits n = (I - Qᵀ)⁻¹ π follow the entropy H(π) + Σ_w n(w) H(row w) and the
+    expected length Σ_w n(w), plus one for the end.
     """
 
     def __init__(self, words: Sequence[str], initial: np.ndarray, steps: np.ndarray) -> None:
@@ -52,15 +52,15 @@ class MarkovTruth:
             return -math.inf
         states = np.array([self._place[word] for word in words])
         following = np.append(states[1:], len(self.words))
-        with np.errstate(divide="ignore"):  # a step that never happens has log-probability -inf
+        with np.errstate(divide="ignore"):  # an impossible transition has log-probability -inf
             return float(
                 np.log(self.initial[states[0]]) + np.log(self.steps[states, following]).sum()
             )
 
     def sample(self, generator: np.random.Generator) -> str:
-        """Draw one sentence, word by word until the end."""
+        """Sample one sentence, word by word until the end."""
         words: list[str] = []
-        row = self._cumulative_initial  # it has no end in it: the first word always comes
+        row = self._cumulative_initial  # it contains no end: sentences are never empty
         while (place := bisect_right(row, generator.random())) < len(self.words):
             words.append(self.words[place])
             row = self._cumulative[place]
@@ -73,7 +73,7 @@ def _entropy(rows: np.ndarray) -> np.ndarray:
 
 
 def _cumulative(row: np.ndarray) -> list[float]:
-    """Upper ends of the outcomes' shares of [0, 1); rounding may not leave a gap under one."""
+    """Cumulative probabilities (inverse CDF); rounding must not leave a gap below one."""
     sums = np.cumsum(row)
     sums[sums >= sums[-1]] = 1.0
     return [float(total) for total in sums]
@@ -81,15 +81,15 @@ def _cumulative(row: np.ndarray) -> list[float]:
 
 @cache
 def truth(*, end: float = 0.2) -> MarkovTruth:
-    """Ten words whose rows go from flat to peaked.
+    """Ten words whose transition rows range from flat to peaked.
 
-    From word i, the word at rank r of its own order of preference has weight (1 + r)^-s with s
-    from 0 (flat) to 4 (the first has nine tenths). Words end a sentence with probability `end`, but
-    every third never does.
+    From word i, the word at rank r of its own preference order has weight (1 + r)^-s with s from 0
+    (flat) to 4 (the first has 0.9). Words end a sentence with probability `end`, except every
+    third, which never does.
     """
     size = len(WORDS)
     place = np.arange(size)
-    # Row i prefers 3 i + 1: as 3 has no divisor in common with 10, each word is somebody's first.
+    # Row i prefers word 3 i + 1: as 3 and 10 are coprime, each word is the favourite of one row.
     rank = (place[None, :] - 3 * place[:, None] - 1) % size
     sharpness = 4.0 * place / (size - 1)
     weights = (1.0 + rank) ** -sharpness[:, None]
@@ -100,7 +100,7 @@ def truth(*, end: float = 0.2) -> MarkovTruth:
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
-    """Independent draws from the chain, with its exact entropy."""
+    """Independent samples from the chain, with its exact entropy."""
     return sampled_corpus(
         "markov", truth(), description=DESCRIPTION, tokenizer="word", sentences=sentences, seed=seed
     )

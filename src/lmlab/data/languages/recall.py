@@ -1,9 +1,9 @@
-"""Associative recall: keys with values, then one of the keys again and the value it had.
+"""Associative recall: key-value pairs, then one of the keys again and its value.
 
     c 3 a 1 f 3 ? a 1
 
-After the question the value is certain to who remembers; how far back it stood is controlled by
-the number of pairs, by which of them may be asked for, and by a gap of dots before the question.
+After the query the value is deterministic; its distance is controlled by the number of pairs, by
+which of them may be queried, and by a gap of dots before the query.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ DOT = "."
 
 @dataclass(frozen=True, kw_only=True)
 class RecallTruth:
-    """The number of pairs n is uniform, then their keys (all different), values and the question.
+    """Uniform over the number of pairs n, then over distinct keys, values and the query.
 
-    The pair asked for is uniform among those with `nearest` to `farthest` pairs after them, as far
-    as there are so many.
+    The queried pair is uniform among those followed by `nearest` to `farthest` pairs, as far as
+    there are so many.
     """
 
     keys: int
@@ -65,11 +65,11 @@ class RecallTruth:
         return self.max_pairs - 1 if self.max_distance is None else self.max_distance
 
     def _askable(self, pairs: int) -> int:
-        """How many of so many pairs may be asked for."""
+        """How many of so many pairs may be queried."""
         return min(self._farthest, pairs - 1) - self.min_distance + 1
 
     def _surprise(self, pairs: int) -> float:
-        """-log p of any text with so many pairs: they are all equally likely."""
+        """Surprisal -log p of any text with so many pairs: all are equally likely."""
         return (
             math.log(self.max_pairs - self.min_pairs + 1)
             + math.log(math.perm(self.keys, pairs))
@@ -79,17 +79,17 @@ class RecallTruth:
 
     @property
     def entropy(self) -> float:
-        """Nats per text: the surprise of each number of pairs, averaged."""
+        """Nats per text: the mean surprisal over the number of pairs."""
         counts = range(self.min_pairs, self.max_pairs + 1)
         return math.fsum(self._surprise(pairs) for pairs in counts) / len(counts)
 
     @property
     def expected_tokens(self) -> float:
-        """Two for each pair, the gap, the question, the key and value again, and the end."""
+        """Two per pair, the gap, the question mark, key and value again, and the end token."""
         return self.min_pairs + self.max_pairs + self.gap + 4.0
 
     def log_prob(self, text: str) -> float:
-        """The true log-probability in nats, -inf for a text that could not be drawn."""
+        """The true log-probability in nats, -inf for a text outside the language."""
         words = text.split(" ")
         pairs = (len(words) - self.gap - 3) // 2
         if not self.min_pairs <= pairs <= self.max_pairs:
@@ -102,7 +102,7 @@ class RecallTruth:
         return -self._surprise(pairs) if text in possible else -math.inf
 
     def sample(self, generator: np.random.Generator) -> str:
-        """Draw the number of pairs, the keys, the values and the question."""
+        """Sample the number of pairs, the keys, the values and the query."""
         pairs = int(generator.integers(self.min_pairs, self.max_pairs + 1))
         keys = [KEYS[place] for place in generator.permutation(self.keys)[:pairs]]
         values = [str(value) for value in generator.integers(self.values, size=pairs)]
@@ -133,10 +133,10 @@ def corpus(
     gap: int = 0,
     sentences: int = TRAIN_SENTENCES,
 ) -> Corpus:
-    """Independent draws; `nearest`, `farthest` (in pairs) and `gap` (in words) set the distance.
+    """Independent samples; `nearest`, `farthest` (in pairs) and `gap` (in words) set the distance.
 
     The defaults are what an LSTM of width 128 begins to learn within a minute; with eight keys,
-    eight values and four pairs it learns the sentences by heart before it learns to recall.
+    eight values and four pairs it memorises the sentences before it learns to recall.
     """
     truth = RecallTruth(
         keys=keys,

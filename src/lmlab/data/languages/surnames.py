@@ -1,10 +1,10 @@
-"""我的姓是张, 李, 胡 or 王: sentences that several words end equally well, and words of several.
+"""Softmax-bottleneck test (我的姓是 张, 李, 胡 or 王): contexts with several equally likely words.
 
-    p(text) = 1 / (sentences · words of this one)
+    p(text) = 1 / (contexts · words of this one)
 
-000's case against the softmax: 张李胡王 must be equally near to 我的姓是, 王帝侯爵 to 他的爵位是,
-桃李果杏 to 树上结的是, and 王 and 李 draw their other words together. Each of sixteen sentences is
-ended by four words, all equally likely; many words end two.
+The sets overlap: 张李胡王 must be equally near to 我的姓是, 王帝侯爵 to 他的爵位是, 桃李果杏 to
+树上结的是, and 王 and 李 pull their other words together (multi-mode distributions, Chang and
+McCallum 2022). Each of sixteen contexts has four equally likely words; many words end two.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ ENDINGS = {
     "园里种的是": "桃杏梅兰",
     "她名叫": "梅兰春月",
 }
-"""How each sentence begins, and the words (a character each) that may end it."""
+"""Each context, and the words (one character each) that may end it."""
 
 
 @cache
 def truth() -> FiniteTruth:
-    """The language itself; a token is a character."""
+    """The true distribution; a token is a character."""
     ways = (
         (beginning + word, 1 / (len(ENDINGS) * len(words)))
         for beginning, words in ENDINGS.items()
@@ -53,7 +53,7 @@ def truth() -> FiniteTruth:
 
 
 def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
-    """Independent draws, characters as tokens, with the exact entropy."""
+    """Independent samples, characters as tokens, with the exact entropy."""
     return sampled_corpus(
         "surnames",
         truth(),

@@ -1,10 +1,10 @@
-"""WordNet's examples with the documents that answer them: what a retriever learns from.
+"""WordNet examples paired with the documents that answer them: training data for a retriever.
 
     we ___ without water and food for 3 days    →    survive , last , live , … , go : continue to …
 
-What a text is given is an example sentence with its word left out; the text is the gloss of the
-synset, after the words that it defines, as in the documents called `wordnet`. The questions of a
-synset are in the split of the synset, so that those held out ask for glosses never seen as answers.
+The condition is an example sentence with its word blanked out; the text is the gloss of the synset,
+after its lemmas, as in the documents called `wordnet`. Splits are by synset, so that the glosses
+that answer held-out questions were never answers in training.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ DESCRIPTION = "WordNet's examples with a blank, and the gloss of the word that i
 
 
 def corpus() -> Corpus:
-    """42,491 questions to train on, 1,980 to validate and 2,041 to test."""
+    """42,491 questions for training, 1,980 for validation and 2,041 for test."""
     return cloze_question_corpus("examples", document_of, description=DESCRIPTION)
 
 
 def document_of(question: ClozeQuestion) -> str:
-    """The gloss that the question asks for."""
+    """The gloss that answers the question."""
     return gloss_text(load_wordnet()[question.synset])

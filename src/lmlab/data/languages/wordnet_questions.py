@@ -1,9 +1,9 @@
-"""WordNet's examples with the word that is left out: open questions to a system with a memory.
+"""WordNet cloze questions: example sentences with the blanked-out word as the answer.
 
     we ___ without water and food for 3 days    →    go
 
-The answer is the lemma, not inflected, and stands in the gloss of its synset, which is one of the
-documents called `wordnet`. Questions of a synset are in the split of the synset.
+Open questions for a retrieval-augmented system: the answer is the uninflected lemma, and occurs in
+the gloss of its synset, one of the documents called `wordnet`. Splits are by synset.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ DESCRIPTION = "WordNet's examples with a blank, and the word that is left out"
 
 
 def corpus() -> Corpus:
-    """42,491 questions to train on, 1,980 to validate and 2,041 to test."""
+    """42,491 questions for training, 1,980 for validation and 2,041 for test."""
     return cloze_question_corpus("questions", answer_of, description=DESCRIPTION)
 
 
 def answer_of(question: ClozeQuestion) -> str:
-    """The word that was left out."""
+    """The blanked-out word."""
     return question.answer

@@ -1,4 +1,4 @@
-"""The built-in corpus `wordnet-senses`: see `lmlab.data.wordnet.sense_corpus`."""
+"""WSD corpus `wordnet-senses`: see `lmlab.data.wordnet.sense_corpus`."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ DESCRIPTION = "WordNet's example sentences with the sense of a word in each, and
 
 
 def corpus() -> Corpus:
-    """Definitions and 90 % of the sentences for training, 5 % each held out; mentions are told."""
+    """Definitions and 90 % of the sentences for training, 5 % each held out; with mentions."""
     return sense_corpus(DESCRIPTION)

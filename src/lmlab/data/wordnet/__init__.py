@@ -1,11 +1,11 @@
-"""WordNet 3.0: its glosses as a corpus, its synsets, lemmas and relations as knowledge.
+"""WordNet 3.0: its glosses as a corpus, its synsets, lemmas and relations as a knowledge base.
 
-`wordnet.gz` was made from Princeton's files by `scripts/build_wordnet.py`; the licence under which
-Princeton University gives them, and which must go with every copy, is beside it in `LICENSE`.
+`wordnet.gz` was made from Princeton's files by `scripts/build_wordnet.py`; Princeton University's
+licence, which must accompany every copy, is in `LICENSE` in the same folder.
 
-    from lmlab.data.wordnet import load
+    from lmlab.data.wordnet import load_wordnet
 
-    dog = load().find("dog", "n")[0]
+    dog = load_wordnet().find("dog", "n")[0]
     dog.definition, dog.related("hypernym")
 """
 
@@ -29,5 +29,5 @@ DESCRIPTION = "definitions and example sentences of WordNet 3.0, lower case, tok
 
 
 def corpus() -> Corpus:
-    """Definitions and examples of WordNet in splits by synset; read when first asked for."""
+    """Definitions and examples of WordNet, split by synset; loaded lazily."""
     return gloss_corpus(DESCRIPTION)

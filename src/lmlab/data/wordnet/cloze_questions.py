@@ -1,4 +1,4 @@
-"""WordNet's example sentences as questions: a word left out, to be found by what it means."""
+"""Cloze questions from WordNet's example sentences: recover the blanked-out word."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from lmlab.data.wordnet.inflections import find_lemma
 from lmlab.data.wordnet.synsets import Synset
 
 QUESTION_BLANK = "___"
-"""What stands for the word that is left out."""
+"""The blank in place of the word."""
 VERSION = 1
-"""Raised whenever the questions made from the same WordNet change."""
+"""Incremented whenever the questions made from the same WordNet change."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClozeQuestion:
-    """An example sentence without the word that it is an example of."""
+    """An example sentence with the word it illustrates blanked out."""
 
     synset: str
-    """Whose example it is."""
+    """Id of the synset it illustrates."""
     text: str
     """The sentence, tokenised, with a blank."""
     answer: str
-    """The lemma that stood there, tokenised, not inflected."""
+    """The blanked-out lemma, tokenised, uninflected."""
 
 
 def cloze_questions(split: str) -> Iterator[ClozeQuestion]:
-    """The questions of a split, that of their synset; one that an earlier split has is left out.
+    """The questions of a split, by synset; duplicates of an earlier split are left out.
 
-    Of 48,345 examples 47,286 hold a lemma of their synset; of several the longest is taken. An
-    example that is nothing but the lemma is no question.
+    Of 48,345 examples 47,286 contain a lemma of their synset; of several the longest is taken. An
+    example that consists of the lemma only is skipped.
     """
     seen = set[str]().union(*map(_texts, SPLITS[: SPLITS.index(split)]))
     for synset, _, examples in load_wordnet().glosses():
@@ -56,7 +56,7 @@ def _texts(split: str) -> frozenset[str]:
 
 
 def synset_questions(synset: Synset) -> Iterator[ClozeQuestion]:
-    """The examples of a synset that hold one of its words, with that left out."""
+    """Cloze questions from the examples of a synset that contain one of its lemmas."""
     lemmas = sorted(map(tokenize_gloss, synset.lemmas), key=lambda lemma: -len(lemma.split()))
     for words in (tokenize_gloss(example).split() for example in synset.examples):
         for lemma in lemmas:
@@ -70,18 +70,18 @@ def synset_questions(synset: Synset) -> Iterator[ClozeQuestion]:
 
 
 def gloss_text(synset: Synset) -> str:
-    """The words of a synset and their definition: a document of `retrieval.documents`."""
+    """The lemmas of a synset and their definition: a document of `retrieval.documents`."""
     title = " , ".join(map(tokenize_gloss, synset.lemmas))
     return tokenize_gloss(f"{title} : {synset.definition}")
 
 
 @dataclass(frozen=True)
 class ClozeQuestionReader:
-    """The questions of one split, as what texts are given."""
+    """Reader of the questions of one split, as conditions of texts."""
 
     split: str
     kind: str
-    """Of the texts, for caches."""
+    """Kind of the texts, for cache keys."""
     text: Callable[[ClozeQuestion], str]
 
     def read(self, report: ReadingReport) -> Iterator[Example]:
@@ -98,10 +98,10 @@ class ClozeQuestionReader:
 def cloze_question_corpus(
     kind: str, text: Callable[[ClozeQuestion], str], *, description: str
 ) -> Corpus:
-    """Pairs of a question and what `text` makes of it; nothing is read yet.
+    """Corpus of pairs: a question, and the target that `text` makes of it; loaded lazily.
 
-    Words are pieces by default: synsets are apart, so that of the answers to test questions 39 %
-    hold a word that is not met twice in training, and as a whole could be neither read nor written.
+    Subword tokens by default: splits are by synset, so 39 % of the answers to test questions
+    contain a word seen less than twice in training, which a word-level model cannot represent.
     """
     return Corpus(
         name=f"wordnet-{kind}",

@@ -1,13 +1,13 @@
-"""The compact file: a line for each synset, then one for each irregular form, packed by gzip.
+"""Compact WordNet file: one line per synset, then one per irregular form, gzipped.
 
     lmlab-wordnet 1
     02084071-n . 5 ⇥ dog 1 42 0|domestic_dog 1 … ⇥ @ 02083346-n|… ⇥ definition ⇥ example ⇥ example
                                                       (an empty line)
     n ⇥ wolves ⇥ wolf
 
-After the id stands `s` for a satellite adjective, else a dot, and the number of its file. A sense
-is its lemma, number, count, lex_id and marker; a relation its symbol, target, word and target's
-word, without the words where the whole synsets are meant. The same records give the same bytes.
+After the id follow `s` for a satellite adjective, else a dot, and the lexicographer file number. A
+sense is its lemma, number, count, lex_id and marker; a relation its pointer symbol, target, word
+and target's word, without the words for whole synsets. The output is deterministic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SYMBOLS = {name: symbol for symbol, name in RELATIONS.items()}
 
 
 def encode_synset(synset: Synset) -> str:
-    """The line of a synset."""
+    """Encode a synset as a line."""
     head = f"{synset.id} {'s' if synset.satellite else '.'} {synset.file}"
     senses = "|".join(map(_encode_sense, synset.senses))
     relations = "|".join(map(_encode_relation, synset.relations))
@@ -41,7 +41,7 @@ def encode_synset(synset: Synset) -> str:
 
 
 def decode_synset(line: str) -> Synset:
-    """The synset of a line, `decode(encode(synset)) == synset`."""
+    """Decode a line: `decode_synset(encode_synset(synset)) == synset`."""
     head, senses, relations, definition, *examples = line.split("\t")
     name, satellite, file = head.split(" ")
     return Synset(
@@ -56,18 +56,18 @@ def decode_synset(line: str) -> Synset:
 
 
 def decode_numbers(column: str) -> list[tuple[str, int]]:
-    """Lemma and sense number of each sense in the second column of a line, and nothing else."""
+    """Only lemma and sense number of each sense, from the second column of a line."""
     fields = (text.split(" ", 2) for text in column.split("|"))
     return [(lemma.replace("_", " "), int(number)) for lemma, number, _ in fields]
 
 
 def decode_senses(column: str) -> tuple[Sense, ...]:
-    """The senses in the second column of a line."""
+    """The senses, from the second column of a line."""
     return tuple(map(_decode_sense, column.split("|")))
 
 
 def decode_targets(column: str) -> list[tuple[str, str]]:
-    """Symbol and target of each relation in the third column of a line, and nothing else."""
+    """Only pointer symbol and target of each relation, from the third column of a line."""
     if not column:
         return []
     fields = (text.split(" ", 2) for text in column.split("|"))
@@ -75,7 +75,7 @@ def decode_targets(column: str) -> list[tuple[str, str]]:
 
 
 def write_compact(path: Path, synsets: Iterable[Synset], exceptions: Exceptions) -> None:
-    """Write the file, with nothing in it that tells when or where."""
+    """Write the file, without timestamps or paths."""
     lines = [FILE_HEADER, *map(encode_synset, synsets), ""]
     for part, forms in exceptions.items():
         lines += ["\t".join([part, form, *lemmas]) for form, lemmas in forms.items()]
@@ -84,7 +84,7 @@ def write_compact(path: Path, synsets: Iterable[Synset], exceptions: Exceptions)
 
 
 def read_compact(data: bytes) -> tuple[dict[str, str], Exceptions]:
-    """The lines of the synsets by id, not decoded yet, and the irregular forms."""
+    """The undecoded lines of the synsets by id, and the irregular forms."""
     text = gzip.decompress(data).decode()
     header, _, body = text.partition("\n")
     if header != FILE_HEADER:

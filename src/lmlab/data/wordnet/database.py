@@ -1,4 +1,4 @@
-"""WordNet as it is shipped: synsets by id, senses by lemma."""
+"""WordNet database: synsets by id, senses by lemma."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lmlab.data.wordnet.synsets import (
 
 
 class WordNet(Mapping[str, Synset]):
-    """The synsets of WordNet by id, in the order of its files (Fellbaum 1998).
+    """The synsets of WordNet by id, in file order (Fellbaum 1998).
 
-    A synset is made from its line when it is asked for (about 20 µs, more for those with hundreds
-    of relations) and not kept, so that opening WordNet takes a fraction of a second.
+    A synset is decoded on access (about 20 µs, more with hundreds of relations) and not cached, so
+    that opening WordNet takes a fraction of a second.
     """
 
     def __init__(self, lines: Mapping[str, str], exceptions: compact_format.Exceptions) -> None:
@@ -38,30 +38,32 @@ class WordNet(Mapping[str, Synset]):
         return len(self._lines)
 
     def glosses(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Id, definition and examples of each synset, without making the rest of it."""
+        """Id, definition and examples of each synset, without decoding the rest."""
         for name, line in self._lines.items():
             _, _, _, definition, *examples = line.split("\t")
             yield name, definition, tuple(examples)
 
     def senses(self, part_of_speech: str) -> Iterator[tuple[str, tuple[Sense, ...]]]:
-        """Id and senses of each synset of a part of speech, without making the rest of it."""
+        """Id and senses of each synset of a part of speech, without decoding the rest."""
         for name, line in self._lines.items():
             if name[-1] == part_of_speech:
                 yield name, compact_format.decode_senses(line.split("\t", 2)[1])
 
     def columns(self) -> Iterator[tuple[str, str, str, str, bool]]:
-        """Of each synset its id, its senses and relations as `compact_format` packs them, its
-        definition, and whether it has examples: for whoever goes over all of them and needs a part
-        of each."""
+        """Undecoded columns of each synset, for scans that need a part of each.
+
+        Id, senses and relations as packed by `compact_format`, definition, and whether it has
+        examples.
+        """
         for name, line in self._lines.items():
             _, senses, relations, definition, *examples = line.split("\t")
             yield name, senses, relations, definition, bool(examples)
 
     @cached_property
     def lemmas(self) -> Mapping[str, tuple[str, ...]]:
-        """Ids of a lemma's synsets, nouns first, then verbs, adjectives, adverbs, by sense number.
+        """Synset ids by lemma: nouns first, then verbs, adjectives, adverbs, by sense number.
 
-        Lemmas are in lower case, because an inflected or capitalised word must be found by it.
+        Lemmas are lower-cased, so that capitalised words are found.
         """
         order = {part: rank for rank, part in enumerate(PARTS_OF_SPEECH)}
         found: dict[str, set[tuple[int, int, str]]] = {}
@@ -71,18 +73,18 @@ class WordNet(Mapping[str, Synset]):
         return {lemma: tuple(name for *_, name in sorted(at)) for lemma, at in found.items()}
 
     def find(self, lemma: str, part_of_speech: str | None = None) -> tuple[Synset, ...]:
-        """The synsets of a lemma, the most frequent sense first; none for an unknown lemma."""
+        """The synsets of a lemma, most frequent sense first; empty for an unknown lemma."""
         names = self.lemmas.get(lemma.lower().replace("_", " "), ())
         return tuple(self[name] for name in names if part_of_speech in (None, name[-1]))
 
     def sense_key(self, synset: Synset, word: int) -> str:
-        """The key of a synset's word, counted from 1: `dog%1:05:00::`."""
+        """The sense key of a synset's word, counted from 1: `dog%1:05:00::`."""
         return sense_key(synset, word, self)
 
 
 @cache
 def load_wordnet() -> WordNet:
-    """WordNet 3.0 as shipped with the package; opened once, then shared."""
+    """The shipped WordNet 3.0; loaded once, then shared."""
     return WordNet(*compact_format.read_compact(_data()))
 
 

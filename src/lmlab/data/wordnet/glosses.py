@@ -18,27 +18,27 @@ from lmlab.data.wordnet.database import (
 )
 
 VERSION = 1
-"""Raised whenever the texts made from the same WordNet change, so that caches do not outlive it."""
+"""Incremented whenever the texts made from the same WordNet change, to invalidate caches."""
 
 _TOKEN = re.compile(
     r"(?:[a-z]\.){2,}"  # u.s., e.g.
     r"|\d+(?:[.,]\d+)*(?:st|nd|rd|th|s)?(?!\w|-[a-z])"  # 1,000.5 and 1920s and 1862 in 1862-1949
-    r"|'s(?!\w)"  # the possessive and the short verb, a word of its own
+    r"|'s(?!\w)"  # possessive or clitic verb, a separate word
     r"|\w+(?:[-'/](?!s(?!\w))\w+)*"  # well-known, don't, and/or, 19th-century
     r"|--|\.{2,}|[^\w\s]"
 )
 
 
 def tokenize_gloss(text: str) -> str:
-    """Lower case, with a space between words and punctuation, so that splitting on it is enough."""
+    """Tokenise a gloss: lower case, spaces between words and punctuation."""
     return " ".join(_TOKEN.findall(text.lower()))
 
 
 def split_of(synset: str) -> str:
     """The split of a synset's texts, by a hash of its id: 90 % train, 5 % validation, 5 % test.
 
-    So examples stay in the split of their definition, and a synset's place does not depend on what
-    other synsets there are.
+    Examples are in the split of their definition, and a synset's split does not depend on the other
+    synsets.
     """
     place = zlib.crc32(synset.encode()) % 100
     return "train" if place < 90 else "validation" if place < 95 else "test"
@@ -46,7 +46,7 @@ def split_of(synset: str) -> str:
 
 @dataclass(frozen=True)
 class GlossReader:
-    """Definitions and examples of one split, in the order of the synsets."""
+    """Reader of the definitions and examples of one split, in synset order."""
 
     split: str
 
@@ -61,9 +61,9 @@ class GlossReader:
 
 
 def gloss_corpus(description: str) -> Corpus:
-    """The corpus of all splits; nothing is read yet.
+    """The corpus of all splits; loaded lazily.
 
-    More than a third of the words come once in 1.5 million, so words met once in training are
+    More than a third of the words occur once in 1.5 million, so words seen once in training are
     <unk> by default.
     """
     return Corpus(
@@ -77,7 +77,7 @@ def gloss_corpus(description: str) -> Corpus:
 
 @cache
 def texts_by_split() -> dict[str, tuple[str, ...]]:
-    """The texts of each split; a held-out text that an earlier split has too is left out."""
+    """The texts of each split; held-out duplicates of an earlier split are left out."""
     texts: dict[str, list[str]] = {name: [] for name in SPLITS}
     for synset, definition, examples in load_wordnet().glosses():
         texts[split_of(synset)] += map(tokenize_gloss, (definition, *examples))

@@ -1,4 +1,4 @@
-"""Inflected forms: which words of a text may be a lemma, as WordNet's own morphology has it."""
+"""Lemmatisation by WordNet's morphology (morphy): find inflected forms of a lemma in a text."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ ENDINGS: dict[str, tuple[tuple[str, str], ...]] = {
     "a": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     "r": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
 }
-"""Regular endings and what stands there in the lemma: the table of WordNet's morphy, which has none
-for adverbs. Doubled letters, -ier and whatever else is irregular are exceptions there."""
+"""Regular suffixes and their replacement in the lemma: the table of WordNet's morphy, which has
+none for adverbs. Doubled letters, -ier and other irregular forms are in the exception lists.
+"""
 
 
 @lru_cache(maxsize=2**17)
 def base_forms(word: str, part_of_speech: str) -> frozenset[str]:
-    """What a word may be a form of, itself among them, in lower case.
+    """Candidate lemmas of a word, itself included, in lower case.
 
-    Not all of them are words: `bed` may be the past of `b`, until somebody looks for that lemma.
+    Not all of them exist: `bed` yields `b`, as if it were a past tense.
     """
     word = word.lower()
     irregular = load_wordnet().exceptions.get(part_of_speech, {}).get(word, ())
@@ -52,11 +53,11 @@ def base_forms(word: str, part_of_speech: str) -> frozenset[str]:
 
 
 def find_lemma(words: Sequence[str], lemma: str, part_of_speech: str) -> tuple[int, int] | None:
-    """The first and the last place of a lemma among the words of a text, or None.
+    """First and last word index of a lemma in a text, or None.
 
-    The text is tokenised (`glosses.tokenize`); case does not matter. Words that are just the lemma
-    go before forms of it. Of a lemma of several words each may be inflected (attorneys general,
-    looked up), and they stand side by side.
+    The text is tokenised (`tokenize_gloss`); case is ignored. Exact matches take precedence over
+    inflected forms. In a lemma of several words each may be inflected (attorneys general, looked
+    up), and they must be adjacent.
     """
     first, *others = lemma.lower().replace("_", " ").split()
     lower = [word.lower() for word in words]

@@ -1,7 +1,7 @@
-"""Questions over several hops made from WordNet's relations, with paragraphs that answer them.
+"""Multi-hop questions generated from WordNet's relations, with the paragraphs that answer them.
 
-An entity is a noun; its paragraph tells what it is related to, in sentences of their own and in an
-order that tells nothing, and then its gloss:
+An entity is a noun; its paragraph states its relations, one sentence each in random order, and then
+its gloss:
 
     axle is a kind of shaft . the whole of it is wheel . a shaft on which a wheel rotates .
 
@@ -9,10 +9,10 @@ order that tells nothing, and then its gloss:
     alternative          which is a kind of shaft , axle or spoke ?
     yes or no            are axle and driveshaft both a kind of shaft ?
 
-Every paragraph on the way has a fact of another relation too, so that the question must say which
-is to be followed. Where a relation leads to several entities, all of them are worth a look, and the
-answer is the same whichever of them leads on. A network that sees the difference of two entities
-alone can't tell "both" from "neither", so of a question with "both" at least one is.
+Every paragraph on the path also has a fact of another relation, so that the question must say which
+to follow. If a relation leads to several entities, all must be explored, and the answer is unique
+whichever of them leads on. A network that sees only the difference of two entities can't tell
+"both" from "neither", so in a yes-no question at least one of the two is of the kind.
 """
 
 from __future__ import annotations
@@ -50,40 +50,43 @@ RELATION_SENTENCES = {
     "field": ("topic", "the field of {subject} is {object} ."),
     "substance": ("substance meronym", "a substance of {subject} is {object} ."),
 }
-"""The word of a question for a relation, WordNet's name of it, and the sentence that tells it."""
+"""Question word of each relation, WordNet's name of it, and the sentence that states it."""
 QUESTION_COUNTS = {"train": 6000, "validation": 500, "test": 1000}
-"""Questions of each split."""
+"""Number of questions per split."""
 QUESTION_SHARES = {"two-hop": 0.5, "three-hop": 0.25, "alternative": 0.125, "yes-no": 0.125}
-"""Share of each sort of question."""
+"""Fraction of each question type."""
 MAX_OBJECTS = 3
-"""A relation that leads to more entities is not told."""
+"""A relation with more objects is not stated."""
 MAX_FACTS = 7
 MAX_NAME_WORDS = 3
-"""Words of an entity's name at most."""
+"""Maximum number of words of an entity's name."""
 MAX_GLOSS_WORDS = 8
 MAX_HOPS = 5
-"""Entities between the first and the answer at most."""
+"""Maximum number of entities between the first and the answer."""
 MAX_SHARE_ALIKE = 0.125
-"""Share of the questions of a sort that may ask for the same relations in the same order."""
+"""Maximum fraction of a question type with the same sequence of relations."""
 
 
 def split_of_entity(name: str) -> str:
-    """The split of questions that read an entity's paragraph: 50 % train, 20 % validation, 30 %
-    test, by a hash of its name. What is only named, as an answer, may come in several."""
+    """Split of the questions that read an entity's paragraph, by a hash of its name.
+
+    50 % train, 20 % validation, 30 % test. Entities that are only named, as answers, may occur in
+    several splits.
+    """
     place = zlib.crc32(b"hops " + name.encode()) % 10
     return "train" if place < 5 else "validation" if place < 7 else "test"
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is told of an entity."""
+    """Facts and paragraph of an entity."""
 
     facts: Mapping[str, tuple[str, ...]]
     paragraph: str
 
 
 class WordNetEntities(Mapping[str, str]):
-    """The paragraph of every entity by its name, made when it is asked for."""
+    """The paragraph of every entity by name, built lazily."""
 
     def __init__(self, wordnet: WordNet) -> None:
         self._wordnet = wordnet
@@ -91,7 +94,7 @@ class WordNetEntities(Mapping[str, str]):
 
     @cached_property
     def _synsets(self) -> dict[str, str]:
-        """Names of nouns with the synset of which each is the most frequent sense."""
+        """Synset of each noun's most frequent sense, by name."""
         found: dict[str, str] = {}
         for synset, senses in self._wordnet.senses("n"):
             for sense in senses:
@@ -116,7 +119,7 @@ class WordNetEntities(Mapping[str, str]):
         return self._know(name).paragraph
 
     def facts(self, name: str) -> Mapping[str, tuple[str, ...]]:
-        """What an entity's paragraph tells: entities by the relation's word, in its order."""
+        """The facts in an entity's paragraph: objects by relation word, in order."""
         return self._know(name).facts
 
     def _know(self, name: str) -> _Known:
@@ -144,7 +147,7 @@ class WordNetEntities(Mapping[str, str]):
         return told
 
     def states(self, name: str, word: str, target: str) -> bool:
-        """Whether the first mention of the target in the paragraph is where this fact is told."""
+        """Whether the first mention of the target in the paragraph is in this fact's sentence."""
         paragraph, ending = self[name], RELATION_SENTENCES[word][1].rpartition("{subject}")[2]
         found = find_entity_name(paragraph, target)
         told = ending.format(object=target).strip()
@@ -153,25 +156,25 @@ class WordNetEntities(Mapping[str, str]):
 
 @dataclass(frozen=True, kw_only=True)
 class RelationPath:
-    """Where some relations lead, one after another."""
+    """The result of following a chain of relations."""
 
     answer: str
     path: tuple[Edge, ...]
-    """Steps from the start to the answer."""
+    """Edges from the start to the answer."""
     hops: tuple[Edge, ...]
-    """Steps to entities that the next relation does not lead on from."""
+    """Dead ends: edges to entities from which the next relation does not continue."""
 
 
 def relation_chains(
     world: WordNetEntities, start: str, hops: int, split: str
 ) -> Iterator[tuple[str, ...]]:
-    """Words of relations that lead from an entity to one answer, over entities of the split."""
+    """Relation words that lead from an entity to a unique answer, via entities of the split."""
 
     def walk(level: frozenset[str], words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         left = hops - len(words)
         for word in dict.fromkeys(word for name in sorted(level) for word in world.facts(name)):
-            # After a hop the clue tells the relation that led there, so that two hops by the same
-            # one before the last could not be told apart.
+            # After a hop the clue states the relation that led there, so two hops by the same
+            # relation before the last would be indistinguishable.
             if left > 1 and word in words[-1:]:
                 continue
             onward = _led_to(world, level, word)
@@ -190,8 +193,10 @@ def _led_to(world: WordNetEntities, level: Iterable[str], word: str) -> frozense
 def follow_relations(
     world: WordNetEntities, start: str, words: Sequence[str]
 ) -> RelationPath | None:
-    """Where the relations of these words lead, the first first; None where that is not one answer,
-    or no good question: every entity on the way must have other facts too."""
+    """Follow a chain of relations; None without a unique answer or if the question is poor.
+
+    Every entity on the path must have other facts too.
+    """
     levels, edges = [frozenset([start])], []
     for word in words:
         edges.append([(a, b) for a in sorted(levels[-1]) for b in world.facts(a).get(word, ())])
@@ -216,7 +221,7 @@ def follow_relations(
 
 
 def chain_question(world: WordNetEntities, start: str, words: Sequence[str]) -> Row | None:
-    """The question after what some relations lead to, and all that belongs to it."""
+    """The question for a chain of relations, with answer, path and distractors."""
     ways = follow_relations(world, start, words)
     if ways is None:
         return None
@@ -235,7 +240,7 @@ def chain_question(world: WordNetEntities, start: str, words: Sequence[str]) -> 
 def _irrelevant(
     world: WordNetEntities, read: Sequence[str], asked: Sequence[str]
 ) -> list[list[str]]:
-    """Entities named in paragraphs by relations that are not asked for, at most three."""
+    """Distractors: entities named in paragraphs by relations not in the question, at most three."""
     found = [
         [name, target]
         for name in dict.fromkeys(read)
@@ -247,7 +252,7 @@ def _irrelevant(
 
 
 class _Drawing:
-    """Draws the questions of one split."""
+    """Samples the questions of one split."""
 
     def __init__(self, world: WordNetEntities, split: str, names: Sequence[str], seed: int) -> None:
         self.world, self.split = world, split
@@ -276,7 +281,7 @@ class _Drawing:
             return None
         every = list(relation_chains(self.world, start, hops, self.split))
         order = [every[i] for i in self.generator.permutation(len(every))]
-        # Where the first relation leads to several entities there is more to explore.
+        # Prefer first relations with several objects: there is more to explore.
         order.sort(key=lambda words: -len(self.world.facts(start)[words[0]]))
         for words in order:
             if self.alike.get(words, 0) >= max(1, MAX_SHARE_ALIKE * wanted):
@@ -287,7 +292,7 @@ class _Drawing:
         return None
 
     def _comparisons(self, alternatives: int, decisions: int) -> list[Row]:
-        """Pairs of entities, of which at least one is of the kind that is asked for."""
+        """Comparison questions: pairs of entities, at least one of which is of the queried kind."""
         siblings = self._siblings(8 * (alternatives + decisions))
         kinds = [kind for kind, names in siblings.items() if len(names) >= 2]
         rows: list[Row] = []
@@ -304,7 +309,7 @@ class _Drawing:
         return rows
 
     def _siblings(self, count: int) -> dict[str, list[str]]:
-        """Some entities that are of one kind alone, by that kind."""
+        """Some entities with exactly one kind, by that kind."""
         siblings: dict[str, list[str]] = {}
         for name in self.names[: max(count, 1000)]:
             kinds = self.world.facts(name).get("kind", ())
@@ -345,17 +350,17 @@ class _Drawing:
 
 @cache
 def wordnet_entities() -> WordNetEntities:
-    """WordNet's nouns as entities; opened once, then shared."""
+    """WordNet's nouns as entities; loaded once, then shared."""
     return WordNetEntities(load_wordnet())
 
 
 def multihop_questions(
     sizes: Mapping[str, int] | None = None, *, seed: int = 0
 ) -> dict[str, list[Row]]:
-    """Questions by split, each with the paragraphs of all entities that it may lead to.
+    """Questions by split, each with the paragraphs of all entities it may lead to.
 
-    Entities whose paragraphs are read are of one split alone. The same seed gives the same rows.
-    Some fifteen seconds for the sizes of `QUESTION_COUNTS`.
+    Entities whose paragraphs are read are in one split only. Deterministic given the seed; about
+    fifteen seconds for `QUESTION_COUNTS`.
     """
     here = wordnet_entities()
     names = sorted(here)
@@ -370,9 +375,9 @@ def multihop_questions(
 
 
 def question_paragraphs(here: WordNetEntities, row: Row) -> dict[str, str]:
-    """Paragraphs of the entities of a row, and of those that the ones read name.
+    """Paragraphs of the entities of a question, and of those named in the start paragraphs.
 
-    Of those that no step leads on from, one in eight has none: it is named, and that is all.
+    Of the leaf entities, one in eight has no paragraph.
     """
     edges = [*row["path"], *row["hops"], *row["irrelevant"]]
     read = dict.fromkeys([*row["start"], *(name for edge in edges for name in edge)])

@@ -1,4 +1,4 @@
-"""Pairs of nouns with the similarity that WordNet's taxonomy gives them: a test of word vectors."""
+"""Word similarity benchmark: noun pairs with WordNet path similarity, to test word vectors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lmlab.data.wordnet.database import (
 )
 
 NOUN_COUNT = 600
-"""Nouns that the pairs are made of: the most frequent in the texts whose senses were tagged."""
+"""Number of nouns in the pairs: the most frequent in sense-tagged text."""
 PER_DISTANCE = 100
-"""Pairs of each distance."""
+"""Pairs per distance."""
 MAX_PATH = 12
-"""Steps beyond which words are as far apart as they can be."""
+"""Path length at which distances are clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityPair:
-    """Two words and how alike they are, by people or by a taxonomy; only the order counts."""
+    """Two words and their similarity, by human judgement or a taxonomy; only the ranking counts."""
 
     first: str
     second: str
@@ -35,12 +35,12 @@ class SimilarityPair:
 def similar_nouns(*, seed: int = 0) -> tuple[SimilarityPair, ...]:
     """About a thousand pairs of frequent nouns with their path similarity in WordNet.
 
-        similarity = 1 / (1 + d),   d = fewest steps up and down hypernyms from one to the other
+        similarity = 1 / (1 + d),   d = shortest hypernym path between the two
 
-    Each noun stands for its most frequent sense, and only nouns whose most frequent sense has at
-    least half of their tagged occurrences take part, as a vector has to stand for all of them. Of
-    each distance `PER_DISTANCE` pairs are drawn, or all where there are fewer, so that the many far
-    ones do not drown the near ones. The same seed gives the same pairs.
+    Each noun stands for its most frequent sense; only nouns whose most frequent sense has at least
+    half of their tagged occurrences are used, as one vector represents all senses. Up to
+    `PER_DISTANCE` pairs are sampled per distance, so that distant pairs do not dominate.
+    Deterministic given the seed.
     """
     wordnet = load_wordnet()
     ancestors = {word: _ancestors(wordnet, sense) for word, sense in _frequent(wordnet).items()}
@@ -59,7 +59,7 @@ def similar_nouns(*, seed: int = 0) -> tuple[SimilarityPair, ...]:
 
 
 def _frequent(wordnet: WordNet) -> dict[str, str]:
-    """The most frequent nouns of one word, each with the synset of its most frequent sense."""
+    """The most frequent single-word nouns, each with the synset of its most frequent sense."""
     counts: dict[str, dict[str, int]] = {}
     for name, senses in wordnet.senses("n"):
         for sense in senses:
@@ -75,7 +75,7 @@ def _frequent(wordnet: WordNet) -> dict[str, str]:
 
 
 def _ancestors(wordnet: WordNet, name: str) -> dict[str, int]:
-    """Every synset above one, itself too, with the fewest steps up to it."""
+    """All hypernym ancestors of a synset, itself included, with their distances."""
     steps, edge = {name: 0}, [name]
     while edge:
         above = []
@@ -90,5 +90,5 @@ def _ancestors(wordnet: WordNet, name: str) -> dict[str, int]:
 
 
 def _distance(one: Mapping[str, int], other: Mapping[str, int]) -> int:
-    """Fewest steps from one synset up and down to another; all nouns meet at the top."""
+    """Shortest path between two synsets through a common ancestor; all nouns share the root."""
     return min(one[shared] + other[shared] for shared in one.keys() & other.keys())

@@ -1,7 +1,7 @@
-"""Reading WordNet's own files (`data.noun`, `index.noun`, `cntlist.rev`, `noun.exc` …).
+"""Parser of Princeton's WordNet files (`data.noun`, `index.noun`, `cntlist.rev`, `noun.exc` …).
 
-Their format is told in the manual pages wndb(5WN), cntlist(5WN) and senseidx(5WN). Not kept: the
-frames of verbs' sentences and the sentences that illustrate them.
+The format is described in the manual pages wndb(5WN), cntlist(5WN) and senseidx(5WN). Not kept:
+verb frames and the sentences that illustrate them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUOTED = re.compile(r'"([^"]*)"')
 
 
 def read_synsets(folder: Path) -> list[Synset]:
-    """All synsets in the order of the files: nouns, verbs, adjectives, adverbs."""
+    """All synsets in file order: nouns, verbs, adjectives, adverbs."""
     synsets: dict[str, Synset] = {}
     for letter, part in PARTS_OF_SPEECH.items():
         numbers = _sense_numbers(folder / f"index.{part}")
@@ -44,13 +44,13 @@ def read_exceptions(folder: Path) -> dict[str, dict[str, tuple[str, ...]]]:
         forms = exceptions[letter] = {}
         for line in _lines(folder / f"{part}.exc"):
             form, *lemmas = (word.replace("_", " ") for word in line.split())
-            # A form may come twice, as `axes` does, of axis and of axe.
+            # A form may occur twice: `axes` is the plural of axis and of axe.
             forms[form] = tuple(dict.fromkeys((*forms.get(form, ()), *lemmas)))
     return exceptions
 
 
 def parse_synset(line: str, letter: str, numbers: dict[tuple[str, str], int]) -> Synset:
-    """A line of `data.*`: offset, file, type, words, pointers, frames, gloss; counts still zero."""
+    """Parse a line of `data.*`: offset, file, type, words, pointers, frames, gloss; zero counts."""
     data, gloss = line.split(" | ", 1)
     offset, file, kind, size, *fields = data.split()
     words, fields = fields[: 2 * int(size, 16)], fields[2 * int(size, 16) :]
@@ -75,10 +75,10 @@ def parse_synset(line: str, letter: str, numbers: dict[tuple[str, str], int]) ->
 
 
 def split_gloss(gloss: str) -> tuple[str, tuple[str, ...]]:
-    """The definition, and the examples without their quotation marks or the names of authors.
+    """Split a gloss into definition and examples, without quotation marks or author names.
 
-    An example is what is quoted after a semicolon or the like; words quoted inside the definition
-    stay there. Twenty glosses have a quotation mark too few: in them each part that begins or ends
+    An example is a quotation after a semicolon or the like; words quoted inside the definition stay
+    there. Twenty glosses have an unbalanced quotation mark: in them each part that begins or ends
     with one is an example.
     """
     gloss = gloss.strip()
@@ -97,7 +97,7 @@ def _split_unbalanced(gloss: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _ends_a_part(before: str) -> bool:
-    """Whether a quotation after this text is an example rather than words of the definition."""
+    """Whether a quotation after this text is an example rather than part of the definition."""
     before = before.rstrip()
     if before.count("(") > before.count(")"):
         return False
@@ -134,9 +134,9 @@ def _with_counts(synset: Synset, counts: dict[str, int], synsets: dict[str, Syns
 
 
 def _sense_numbers(path: Path) -> dict[tuple[str, str], int]:
-    """The place of each synset among the senses of a lemma, by lemma and offset.
+    """Rank of each synset among the senses of a lemma, by lemma and offset.
 
-    A line of `index.*` ends with the offsets of the lemma's synsets, the most frequent first.
+    A line of `index.*` ends with the offsets of the lemma's synsets, most frequent first.
     """
     numbers = {}
     for line in _records(path):
@@ -147,12 +147,12 @@ def _sense_numbers(path: Path) -> dict[tuple[str, str], int]:
 
 
 def _counts(path: Path) -> dict[str, int]:
-    """How often each sense was tagged, by sense key: lines of key, sense number, count."""
+    """Tag count of each sense, by sense key; the lines hold key, sense number, count."""
     return {key: int(count) for key, _, count in (line.split() for line in _lines(path))}
 
 
 def _records(path: Path) -> Iterator[str]:
-    """The lines of a file without the licence at its head, which is indented by two spaces."""
+    """The lines of a file without the licence header, which is indented by two spaces."""
     return (line for line in _lines(path) if not line.startswith("  "))
 
 

@@ -1,14 +1,13 @@
-"""WordNet's example sentences with the word that each is an example of, and its sense.
+"""Word sense disambiguation (WSD) corpus: WordNet's examples with the sense of their word.
 
-The task is to tell which sense a word has in a sentence that was never seen. So sentences are
-divided, and not synsets: an example is held out by a hash of its words, wherever else it stands
-too, while other examples of its synset, or of the synsets related to it, may be in training. Half
-of the held-out senses have another example there; the rest are known by gloss and relations alone.
-Definitions are all in training, as they are in the knowledge, and tell no senses. The baseline is
-the most frequent sense of the word.
+The task is to predict the sense of a word in an unseen sentence. Splits are by sentence, not by
+synset: an example is held out by a hash of its words, wherever else it occurs, while other examples
+of its synset or of related synsets may be in training. Half of the held-out senses have another
+example in training; the rest are known by gloss and relations only. Definitions are all in
+training, as in the knowledge base, without sense labels. The baseline is the most frequent sense.
 
-A model that is to be measured on the held-out sentences must not have read them: train the model
-it stands on with this corpus too, and not with `wordnet`, which divides the same texts otherwise.
+A model evaluated on the held-out sentences must not have seen them: pretrain its base model on this
+corpus too, not on `wordnet`, which splits the same texts differently.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.inflections import find_lemma
 
 VERSION = 1
-"""Raised whenever the texts made from the same WordNet change."""
+"""Incremented whenever the texts made from the same WordNet change."""
 MIN_WORDS = 3
-"""Words of the shortest sentence that can be held out; two tell little of a sense."""
+"""Minimum words of a held-out sentence; shorter ones say little about the sense."""
 
 
 def split_of_sentence(text: str) -> str:
-    """The split of a tokenised sentence, by a hash of it: 90 % train, 5 % validation, 5 % test."""
+    """The split of a tokenised sentence, by its hash: 90 % train, 5 % validation, 5 % test."""
     place = zlib.crc32(text.encode()) % 100
     return "train" if place < 90 else "validation" if place < 95 else "test"
 
 
 @dataclass(frozen=True)
 class SenseExampleReader:
-    """The sentences of one split; in training the definitions too."""
+    """Reader of the sentences of one split; for training also the definitions."""
 
     split: str
 
@@ -59,7 +58,7 @@ class SenseExampleReader:
 
 
 def sense_corpus(description: str) -> Corpus:
-    """The corpus of all splits; nothing is read yet."""
+    """The corpus of all splits; loaded lazily."""
     return Corpus(
         name="wordnet-senses",
         splits={name: Split(SenseExampleReader(name), name=name) for name in SPLITS},
@@ -71,7 +70,7 @@ def sense_corpus(description: str) -> Corpus:
 
 @cache
 def examples_by_split() -> dict[str, tuple[Example, ...]]:
-    """The texts of each split, in the order of the synsets; none is in two of them."""
+    """The texts of each split, in synset order; no text is in two splits."""
     wordnet = load_wordnet()
     found: dict[str, dict[str, tuple[Mention, ...]]] = {name: {} for name in SPLITS}
     for synset, definition, examples in wordnet.glosses():
@@ -80,12 +79,12 @@ def examples_by_split() -> dict[str, tuple[Example, ...]]:
             mention = _mention(wordnet, synset, text)
             split = split_of_sentence(text)
             if mention is None or len(text.split()) < MIN_WORDS:
-                split = "train"  # nothing can be asked of it
+                split = "train"  # unusable as a test item
             texts = found[split]
             texts[text] = _with(texts.get(text, ()), mention)
     for name in SPLITS[1:]:
         for text in found[name].keys() & found["train"].keys():
-            del found[name][text]  # a definition that is an example too
+            del found[name][text]  # a definition that is also an example
     return {
         name: tuple(Example(text, mentions=told) for text, told in texts.items() if text)
         for name, texts in found.items()
@@ -93,7 +92,7 @@ def examples_by_split() -> dict[str, tuple[Example, ...]]:
 
 
 def _mention(wordnet: WordNet, synset: str, text: str) -> Mention | None:
-    """Where a word of the synset stands in one of its examples: the longest, inflected or not."""
+    """Span of the synset's lemma in one of its examples: the longest, inflected or not."""
     words, made = text.split(), wordnet[synset]
     lemmas = sorted(map(tokenize_gloss, made.lemmas), key=lambda lemma: -len(lemma.split()))
     for lemma in lemmas:
@@ -106,7 +105,7 @@ def _mention(wordnet: WordNet, synset: str, text: str) -> Mention | None:
 
 
 def _with(mentions: tuple[Mention, ...], one: Mention | None) -> tuple[Mention, ...]:
-    """One more, where it stands over none that is there: a sentence may serve several synsets."""
+    """Add a mention unless it overlaps one: a sentence may illustrate several synsets."""
     if one is None or any(one.start < each.end and each.start < one.end for each in mentions):
         return mentions
     return tuple(sorted((*mentions, one), key=lambda mention: mention.start))

@@ -1,4 +1,4 @@
-"""Sense keys, by which texts with tagged senses (SemCor and its like) name WordNet's senses."""
+"""Sense keys: the identifiers of WordNet's senses in sense-tagged corpora (SemCor)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _SATELLITE = 5
 
 
 def sense_key(synset: Synset, word: int, synsets: Mapping[str, Synset]) -> str:
-    """The key of a synset's word (from 1), as senseidx(5WN) writes it.
+    """The sense key of a synset's word (from 1), as in senseidx(5WN).
 
-    lemma%type:file:lex_id:head:head_id, where head is the first word of the head adjective that a
-    satellite leans on, with its marker, and empty otherwise: `arid%5:00:00:dry:00`,
+    lemma%type:file:lex_id:head:head_id, where head is the first word of a satellite's head
+    adjective, with its marker, and empty otherwise: `arid%5:00:00:dry:00`,
     `above%5:00:00:preceding(a):00`.
     """
     sense = synset.senses[word - 1]

@@ -1,11 +1,11 @@
-"""What WordNet holds: synsets with their senses, glosses and relations (Fellbaum 1998)."""
+"""WordNet's data model: synsets with their senses, glosses and relations (Fellbaum 1998)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 PARTS_OF_SPEECH = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
-"""The letter that ends a synset's id, and WordNet's name for its files."""
+"""The part-of-speech letter of a synset id, and the suffix of WordNet's files."""
 
 RELATIONS = {
     "!": "antonym",
@@ -49,39 +49,39 @@ class Sense:
     lemma: str
     """As written, with spaces: `domestic dog`, `Canis familiaris`."""
     number: int
-    """Which sense of its lemma and part of speech this is, from 1, the most frequent first."""
+    """Sense number within lemma and part of speech, from 1, most frequent first."""
     count: int
-    """How often it was met in the texts whose senses were tagged (mostly SemCor)."""
+    """Number of occurrences in sense-tagged text (mostly SemCor)."""
     lex_id: int
-    """Tells the senses of a lemma in one lexicographer file apart; part of the sense key."""
+    """Distinguishes the senses of a lemma in one lexicographer file; part of the sense key."""
     marker: str = ""
-    """Where an adjective must stand: `p` predicate, `a` before the noun, `ip` right after it."""
+    """Syntactic position of an adjective: `p` predicate, `a` prenominal, `ip` postnominal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Relation:
-    """A pointer from a synset, or from one word of it, to another."""
+    """A pointer from a synset, or from one of its words, to another."""
 
     kind: str
     """A name of `RELATIONS`."""
     target: str
-    """Id of the synset it leads to."""
+    """Id of the target synset."""
     word: int = 0
-    """Which sense of the synset it starts from, from 1; 0 means the synset as a whole."""
+    """Index of the source sense in its synset, from 1; 0 for the whole synset."""
     target_word: int = 0
-    """Which sense of the target it leads to; 0 means the synset as a whole."""
+    """Index of the target sense in its synset, from 1; 0 for the whole synset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Synset:
-    """A meaning, the words that have it, its gloss and how it is related to others."""
+    """A synset: a meaning, its words, its gloss and its relations."""
 
     id: str
-    """Offset in WordNet 3.0's files and part of speech, as others write it: `02084071-n`."""
+    """Offset in WordNet 3.0's files and part of speech, the usual notation: `02084071-n`."""
     satellite: bool
-    """Whether it is an adjective that leans on a head adjective (`&`), as arid does on dry."""
+    """Whether it is a satellite of a head adjective (`&`), as arid is of dry."""
     file: int
-    """Number of the lexicographer file, a coarse class of meaning: 5 animals, 18 persons …"""
+    """Number of the lexicographer file, a coarse semantic class: 5 animals, 18 persons …"""
     senses: tuple[Sense, ...]
     definition: str
     examples: tuple[str, ...]
@@ -98,5 +98,5 @@ class Synset:
         return tuple(sense.lemma for sense in self.senses)
 
     def related(self, kind: str) -> tuple[str, ...]:
-        """Ids of the synsets that relations of this kind lead to, from it or from its words."""
+        """Ids of the targets of this kind of relation, from the synset or its words."""
         return tuple(relation.target for relation in self.relations if relation.kind == kind)

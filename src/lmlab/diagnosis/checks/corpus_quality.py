@@ -1,4 +1,4 @@
-"""The text itself: repeated, leaking, unknown, too little, nothing held out."""
+"""Corpus quality checks: duplicates, leakage between splits, unknown tokens, size."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lmlab.diagnosis.run_evidence import (
 )
 
 MIN_CHARACTERS = 20
-"""Of a text whose repetition means something: short ones repeat by themselves."""
+"""Minimum length of a text whose repetition counts: short ones repeat by chance."""
 MAX_LEAKED = 0.01
-"""Share of held-out texts that stand in train. Captions written by many people have 0.1 %."""
+"""Share of held-out texts that occur in train. Captions by many authors have 0.1 %."""
 MAX_REPEATED = 0.1
 """Share of training texts that repeat an earlier one."""
 MAX_UNKNOWN = 0.08
 """Share of unknown tokens in held-out text. The Penn Treebank, cut at 10,000 words, has 5 %."""
 MIN_TOKENS = 1000
-"""Of the training text: fewer, and even the frequencies of single words are a guess."""
+"""Minimum training tokens: with fewer, even unigram frequencies are a guess."""
 
 
 def leakage_between_splits(evidence: RunEvidence) -> Finding | None:
-    """Held-out texts that the model was trained on."""
+    """Leakage: held-out texts that occur in the training data."""
     texts = _drawn_by_nobody(evidence)
     if texts.held_out is None or texts.split is None:
         raise NotApplicable("nothing is held out")
@@ -45,7 +45,7 @@ def leakage_between_splits(evidence: RunEvidence) -> Finding | None:
 
 
 def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
-    """Texts that come again and again in train."""
+    """Duplicate texts in train."""
     texts = _drawn_by_nobody(evidence)
     counter, total = _counted(texts, "train")
     share = counter.duplicates / max(total, 1)
@@ -65,7 +65,7 @@ def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
 
 
 def _drawn_by_nobody(evidence: RunEvidence) -> TokenizedSplits:
-    """The texts, if they are real ones: in a generated language the likely ones must repeat."""
+    """The texts, if natural: in a generated language probable ones must repeat."""
     texts = evidence.texts
     if texts.corpus.truth is not None:
         raise NotApplicable("its texts are independent draws, of which the likely ones repeat")
@@ -82,7 +82,7 @@ def _counted(texts: TokenizedSplits, split: str) -> tuple[DuplicateCounter, int]
 
 
 def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
-    """Much of the held-out text is <unk>."""
+    """A large share of the held-out text is <unk>."""
     texts = evidence.texts
     dataset = texts.train if texts.held_out is None else texts.held_out
     share = unknown_token_rate(dataset)
@@ -106,7 +106,7 @@ def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
 
 
 def tiny_corpus(evidence: RunEvidence) -> Finding | None:
-    """Too little text to learn a language from."""
+    """Too few training tokens to learn from."""
     tokens = evidence.texts.train.total_tokens
     if tokens >= MIN_TOKENS:
         return None
@@ -122,7 +122,7 @@ def tiny_corpus(evidence: RunEvidence) -> Finding | None:
 
 
 def nothing_held_out(evidence: RunEvidence) -> Finding | None:
-    """No split by which to tell learning from learning by heart."""
+    """No held-out split to distinguish generalisation from memorisation."""
     if evidence.texts.held_out is not None:
         return None
     return Finding(

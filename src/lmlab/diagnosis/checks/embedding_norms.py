@@ -1,4 +1,4 @@
-"""The tokens' vectors: do they speak by direction, or by length; do they drift."""
+"""Embedding norm checks: norms that carry information, norms that drift."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from lmlab.diagnosis.run_evidence import (
 from lmlab.training.weight_statistics import token_vectors
 
 NORM_COST_SHARE = 1.0
-"""Loss that equal lengths cost, over all that context has gained on the unigram model: beyond one
-the lengths say more than everything the model reads."""
+"""Loss increase by equal norms, relative to the model's gain over the unigram model.
+
+Above one, the norms carry more information than the context.
+"""
 MIN_COST = 0.3
-"""Nats of such a cost that are worth a word; healthy runs of ours lose 0 to 0.2."""
+"""Minimum loss increase in nats; healthy runs lose 0 to 0.2."""
 MIN_CORRELATION = 0.4
-"""Of length with log frequency, either way: without it the lengths say something of their own."""
+"""Minimum |correlation| of norm and log frequency; below it, norms carry something else."""
 NORM_DRIFT = 1.25
-"""Growth of the mean length after the best held-out loss: a quarter longer, and nothing better."""
+"""Growth of the mean norm after the best held-out loss: a quarter, without improvement."""
 
 
 def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
-    """Setting all vectors to one length ruins the model: length stands for what words mean."""
+    """Equalising all embedding norms ruins the model: norms carry information."""
     system = evidence.system
     tables = token_vectors(system)
     if not tables:
         raise NotApplicable("it has no vector a token")
     if not isinstance(system, LogProb) or not evidence.normalised:
         raise NotApplicable("its losses are those of no distribution over texts")
-    # Frequencies are learnt first: early in the first pass there is little else.
+    # Unigram frequencies are learnt first: early in the first epoch there is little else.
     if epochs_seen(evidence) < 1:
         return None
     unigram = evidence.levels[UNIGRAM].value
@@ -46,7 +48,7 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
     name = max(costs, key=lambda each: costs[each])
     gained = unigram - loss
     correlation = norm_frequency_correlation(tables[name].detach(), evidence.texts.train)
-    # A model that is worse than frequencies has other troubles.
+    # A model worse than the unigram baseline has other problems.
     if gained <= 0 or abs(correlation) < MIN_CORRELATION:
         return None
     if costs[name] <= max(MIN_COST, NORM_COST_SHARE * gained):
@@ -70,7 +72,7 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
 
 
 def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
-    """Vectors grow on after the held-out loss has stopped falling."""
+    """Embedding norms keep growing after the held-out loss has stopped falling."""
     if not evidence.by_gradient:
         raise NotApplicable("it was not trained by gradient")
     history = evidence.history

@@ -1,4 +1,4 @@
-"""Dead and exploding gradients: by layer, and by distance in time."""
+"""Vanishing and exploding gradients: by layer, and by distance in time."""
 
 from __future__ import annotations
 
@@ -15,30 +15,37 @@ from lmlab.diagnosis.run_evidence import (
 from lmlab.inspection.gradient_flow import GradientByDistance
 
 VANISHED_RATIO = 1e-6
-"""Gradient of a tensor's numbers over that of the middle tensor: no optimiser notices a millionth,
-and single precision has seven digits."""
+"""RMS gradient of a tensor relative to the median tensor: vanishing below a millionth.
+
+Single precision has seven digits.
+"""
 EXPLODED_RATIO = 1e4
-"""The same, the other way: one tensor then takes the whole of a clipped step."""
+"""The same for exploding: one tensor then takes all of a clipped step."""
 EXPLODED_NORM = 100.0
-"""Norm of the mean loss's gradient; healthy ones are around one, as a loss in nats per token is
-of the size of the scores it is made of."""
+"""Maximum gradient norm of the mean loss; healthy norms are around one."""
 VANISHING_FACTOR = 0.25
-"""What a step back leaves of the gradient: a quarter means a thousandth after five words. Healthy
-recurrent networks of ours keep 0.4 to 0.95."""
+"""Minimum gradient factor per step: a quarter leaves a thousandth after five tokens.
+
+Healthy recurrent networks keep 0.4 to 0.95.
+"""
 EXPLODING_FACTOR = 1.2
-"""What a step back makes of the gradient: a fifth more means fortyfold after twenty words. Where
-the task is to remember, as in copying, healthy ones have up to 1.1."""
+"""Maximum gradient factor per step: 1.2 is fortyfold after twenty tokens.
+
+In memory tasks such as copying, healthy networks have up to 1.1.
+"""
 DIRECT_CONNECTIONS = ("sources", "components")
-"""What a backbone yields that chooses among the words before: its gradient follows its choice."""
+"""Output kind of a backbone that selects earlier tokens: its gradient follows the choice."""
 MIN_DISTANCES = 6
-"""Distances with a gradient that a trend needs; a window of a few words has none."""
+"""Minimum distances with a gradient for a trend; a window of a few tokens has none."""
 MIN_TRIGRAM_GAIN = 0.03
-"""Nats that counts gain by a second word of context: with less, the text asks for no memory, and
-a gradient that fades is the right one. The Penn Treebank and captions have 0.2."""
+"""Minimum gain of a trigram over a bigram model, in nats; Penn Treebank and captions have 0.2.
+
+With less, the text needs no memory, and a vanishing gradient is correct.
+"""
 
 
 def vanishing_or_exploding_layers(evidence: RunEvidence) -> Finding | None:
-    """Tensors whose gradient is nothing, or all, beside the others."""
+    """Tensors whose gradient vanishes or dominates relative to the others."""
     layers = evidence.parameter_gradients
     sizes = {name: layer.root_mean_square for name, layer in layers.items()}
     usual = median([size for size in sizes.values() if size > 0] or [0.0])
@@ -80,7 +87,7 @@ def _layer_finding(seen: str, sizes: dict[str, float], names: list[str]) -> Find
 
 
 def exploding_gradient(evidence: RunEvidence) -> Finding | None:
-    """Gradients in training far longer than healthy ones."""
+    """Gradient norms in training far above healthy ones."""
     if not evidence.by_gradient:
         raise NotApplicable("it was not trained by gradient")
     norms = [w.gradient_norm for w in evidence.history.train if w.gradient_norm is not None]
@@ -106,7 +113,7 @@ def exploding_gradient(evidence: RunEvidence) -> Finding | None:
 
 
 def gradient_vanishes_with_distance(evidence: RunEvidence) -> Finding | None:
-    """Words a little further back have no influence on what is learnt."""
+    """Vanishing gradient: tokens slightly further back do not influence learning."""
     found, factor = _trend(evidence)
     if factor is None or factor >= VANISHING_FACTOR or trigram_gain(evidence) < MIN_TRIGRAM_GAIN:
         return None
@@ -126,7 +133,7 @@ def gradient_vanishes_with_distance(evidence: RunEvidence) -> Finding | None:
 
 
 def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
-    """Words far back have more influence than near ones, without end."""
+    """Exploding gradient: influence grows with distance."""
     found, factor = _trend(evidence)
     if factor is None or factor <= EXPLODING_FACTOR:
         return None

@@ -1,4 +1,4 @@
-"""Latent variables: posteriors that tell nothing, states that nobody uses."""
+"""Latent variable checks: posterior collapse and unused states."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from lmlab.diagnosis.run_evidence import (
 )
 
 LATENT_KL = ("divergence", "latent kl")
-"""Under these names a system with a latent vector reveals KL(posterior ‖ prior) of each unit."""
+"""Captures with KL(posterior ‖ prior) of each latent unit."""
 MIXTURE_USE = "mixture use"
-"""What a system with discrete states reveals: the share of the predictions each carries."""
+"""Capture with each discrete state's share of the predictions."""
 MIN_KL_DIVERGENCE = 0.01
-"""Nats of a unit's KL: less tells its decoder nothing (Burda et al. 2016 call such units dead)."""
+"""Minimum KL of an active unit in nats (Burda et al. 2016: inactive units)."""
 COLLAPSED_SHARE = 0.9
-"""Share of silent units; a few unused ones are only too generous a width."""
+"""Maximum share of inactive units; a few only mean that the latent is wide."""
 UNUSED_SHARE = 0.01
-"""Of its fair share 1/K, under which a state might as well not be there."""
+"""Fraction of the fair share 1/K below which a state counts as unused."""
 MAX_UNUSED_STATES = 0.25
-"""Share of unused states: a quarter of the table's numbers for nothing."""
+"""Maximum share of unused states: a quarter of the table wasted."""
 
 
 def posterior_collapse(evidence: RunEvidence) -> Finding | None:
-    """The posterior is the prior: the latent vector is not used."""
+    """Posterior collapse: the posterior equals the prior, the latent is ignored."""
     names = [name for name in LATENT_KL if name in evidence.captures]
     if not names:
         raise NotApplicable("it reveals no latent vector")
@@ -52,7 +52,7 @@ def posterior_collapse(evidence: RunEvidence) -> Finding | None:
 
 
 def unused_states(evidence: RunEvidence) -> Finding | None:
-    """Mixture states that carry nothing."""
+    """Mixture states without predictions."""
     if MIXTURE_USE not in evidence.captures:
         raise NotApplicable("it reveals no mixture")
     use = evidence.captures[MIXTURE_USE].flatten()

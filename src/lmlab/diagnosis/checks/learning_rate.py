@@ -1,4 +1,4 @@
-"""Learning rate: too high, too low, and a gradient that is always clipped."""
+"""Learning rate checks: too high, too low, gradient always clipped."""
 
 from __future__ import annotations
 
@@ -14,41 +14,43 @@ from lmlab.diagnosis.run_evidence import (
 from lmlab.diagnosis.training_history import TrainingWindow
 
 MAX_SEGMENTS = 10
-"""Pieces of the training whose mean losses are compared; a piece is long enough to be calm."""
+"""Segments of training whose mean losses are compared."""
 MIN_SEGMENT_TOKENS = 1000
-"""Tokens of a piece at least: the mean of fewer moves by a tenth of a nat by itself."""
+"""Minimum tokens of a segment: means over fewer fluctuate by a tenth of a nat."""
 LOSS_JUMP = 0.2
-"""Nats of a piece above the best before it that count as a jump: a fifth of perplexity. Batches
-hold sentences of like length, and pieces of a healthy training differ by up to 0.15 by chance."""
+"""Rise above the best earlier segment that counts as a jump: a fifth of perplexity.
+
+Batches hold sentences of similar length, so healthy segments differ by up to 0.15.
+"""
 MIN_JUMPS = 2
-"""Jumps among the ten pieces; one happens to a healthy training as well."""
+"""Jumps among the ten segments; a healthy run may have one."""
 HUGE_UPDATE_RATIO = 0.5
-"""‖change‖ / ‖weights‖ of a single step: beyond half, the first weights are thrown away."""
+"""Maximum ‖update‖ / ‖weights‖ of one step: above half, the initial weights are lost."""
 LARGE_UPDATE_RATIO = 0.03
-"""The same as the usual step: beyond it, all weights are replaced every thirty steps. Healthy
-runs of ours have 0.002 to 0.01, and at ten times their rate still below 0.02."""
+"""The same for the median step: above it, weights are replaced every thirty steps.
+
+Healthy runs have 0.002 to 0.01, and at ten times the learning rate still below 0.02.
+"""
 SMALL_UPDATE_RATIO = 2e-3
-"""Below it, a loss that falls in a straight line could fall faster."""
+"""Below this ratio, a loss that falls linearly could fall faster."""
 TINY_UPDATE_RATIO = 1e-4
-"""Below it, a step changes next to nothing …"""
+"""Below this ratio, a step changes next to nothing …"""
 MIN_MOVEMENT = 0.05
-"""… and all steps together less than a twentieth of the weights: nothing has really moved."""
+"""… and all steps together less than a twentieth of the weights."""
 STRAIGHT_LINE_RATIO = 0.7
-"""Fall in the second half of the training over that in the first; a curve that flattens, as
-healthy ones do, has less than a half."""
+"""Decrease in the second half of training relative to the first; healthy curves have < 0.5."""
 MIN_LOSS_FALL = 0.02
-"""Nats of the second half's fall that are more than noise."""
+"""Minimum decrease of the second half in nats, above noise."""
 CLIPPED_SHARE = 0.9
-"""Share of steps that were clipped …"""
+"""Share of clipped steps …"""
 CLIPPED_FACTOR = 3.0
-"""… and what the usual gradient was shortened by: a little more than the clip is only a steady
-step, three times it hides how far the goal is."""
+"""… and the median norm relative to the clip: slightly above is harmless, three times is not."""
 MIN_WINDOWS = 10
-"""Lines of metrics that such a share needs."""
+"""Minimum lines of metrics for such a share."""
 
 
 def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
-    """The loss jumps, or steps are as large as the weights."""
+    """The loss jumps, or updates are as large as the weights."""
     windows = _windows(evidence)
     ratios = [w.update_ratio for w in windows if w.update_ratio is not None]
     rises = _rises(_pieces(windows))
@@ -90,7 +92,7 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
 
 
 def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
-    """Steps so small that nothing moves, or a loss that falls in a straight line by small steps."""
+    """Updates too small to change the weights, or a loss that falls linearly by small updates."""
     windows = _windows(evidence)
     ratio = _ratio_at_peak(windows)
     if ratio is None:
@@ -134,7 +136,7 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
 
 
 def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
-    """Nearly every gradient is longer than the clip allows."""
+    """Nearly every gradient exceeds the clipping norm."""
     clip = float(evidence.settings.get("grad_clip") or 0.0)
     norms = [w.gradient_norm for w in _windows(evidence) if w.gradient_norm is not None]
     if not clip or len(norms) < MIN_WINDOWS:
@@ -170,9 +172,9 @@ def _windows(evidence: RunEvidence) -> tuple[TrainingWindow, ...]:
 
 
 def _pieces(windows: tuple[TrainingWindow, ...]) -> list[float]:
-    """Mean losses of up to ten pieces of equal length; none where there is too little to cut up.
+    """Mean losses of up to ten equal segments; empty if there is too little data.
 
-    The first line of the metrics is of a single step, and left out.
+    The first line of the metrics covers a single step and is skipped.
     """
     rest = windows[1:] if len(windows) > 1 and windows[0].step == 1 else windows
     tokens = sum(window.count for window in rest)
@@ -190,13 +192,13 @@ def _pieces(windows: tuple[TrainingWindow, ...]) -> list[float]:
 
 
 def _rises(pieces: list[float]) -> list[float]:
-    """How far each piece lies above the best before it."""
+    """Rise of each segment above the best before it."""
     lowest = [min(pieces[:end]) for end in range(1, len(pieces))]
     return [now - best for now, best in zip(pieces[1:], lowest, strict=True)]
 
 
 def _falls(pieces: list[float]) -> tuple[float, float]:
-    """What the loss fell by in the first half and in the second; zeros where it can't be told."""
+    """Decrease of the loss in the first and second half; zeros if unknown."""
     if len(pieces) < 4:
         return 0.0, 0.0
     middle = len(pieces) // 2
@@ -204,7 +206,7 @@ def _falls(pieces: list[float]) -> tuple[float, float]:
 
 
 def _ratio_at_peak(windows: tuple[TrainingWindow, ...]) -> float | None:
-    """The median update ratio of steps at half the highest rate or more: no warm-up, no decay."""
+    """Median update ratio of steps at half the peak learning rate or more: no warm-up, no decay."""
     peak = max((w.learning_rate for w in windows if w.learning_rate is not None), default=0.0)
     ratios = [
         w.update_ratio

@@ -1,4 +1,4 @@
-"""Is the model better than counting? Its held-out loss against an interpolated n-gram's."""
+"""N-gram baseline check: held-out loss against an interpolated Kneser-Ney model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lmlab.diagnosis.run_evidence import (
 )
 
 TOLERANCE = 0.02
-"""Nats above the n-gram, 2 % of perplexity, within which both are as good."""
+"""Tolerance in nats above the n-gram: 2 % of perplexity."""
 COMPARABLE_KINDS = ("exact", "bound")
-"""Kinds of scores that an n-gram's loss compares with, and that are quick to measure."""
+"""Score kinds comparable with an n-gram loss and quick to measure."""
 
 
 class BaselineLosses(NamedTuple):
@@ -41,7 +41,7 @@ def worse_than_ngram(evidence: RunEvidence) -> Finding | None:
     best, name = min((found.bigram, BIGRAM), (found.trigram, TRIGRAM))
     if found.model <= best + TOLERANCE:
         return None
-    # Behind one token of context the network has learnt next to nothing of its own.
+    # Worse than a bigram, the network has learnt next to nothing.
     serious = found.model > found.bigram + TOLERANCE
     return Finding(
         name="worse than an n-gram",
@@ -61,7 +61,7 @@ def worse_than_ngram(evidence: RunEvidence) -> Finding | None:
 
 
 def _losses(evidence: RunEvidence) -> BaselineLosses:
-    """Those of the curve's best point, or measured where the curve tells another number."""
+    """Losses at the curve's best point, or measured if the curve is missing or unnormalised."""
     kind = evidence.card.kind
     if kind not in COMPARABLE_KINDS:
         raise MissingEvidence(f"its score is of kind {kind}, which no n-gram's loss compares with")
@@ -84,7 +84,7 @@ def _losses(evidence: RunEvidence) -> BaselineLosses:
 
 
 def _best(evidence: RunEvidence) -> float | None:
-    """The best loss of the curve; None where there is no curve."""
+    """The best loss of the curve; None without a curve."""
     try:
         best = evidence.history.best
     except MissingEvidence:

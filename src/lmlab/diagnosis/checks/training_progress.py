@@ -1,4 +1,4 @@
-"""The course of the training: did it end, learn, overfit; is it where it should be."""
+"""Training progress checks: divergence, early stop, no learning, overfitting, reference band."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from lmlab.diagnosis.run_evidence import (
 )
 
 MIN_EPOCHS = 2.0
-"""Passes over the text before a run may be expected to know more than frequencies."""
+"""Epochs before a run should beat the context-free baseline."""
 MIN_GAIN = 0.05
-"""Nats below the trivial model that count as having learnt: 5 % of perplexity, beyond chance."""
+"""Minimum gain over the context-free baseline in nats: 5 % of perplexity."""
 BAND_TOLERANCE = 0.5
-"""Of the band's width that a run may lie above it: other seeds and sizes than the reference's."""
+"""Tolerance above the reference band, relative to its width, for other seeds and sizes."""
 BAND_TOLERANCE_NATS = 0.05
-"""And so many nats in any case, where all reference runs end at the same loss."""
+"""Absolute tolerance in nats, if all reference runs end at the same loss."""
 BELOW_TRUTH = 0.02
-"""Nats below the truth's own loss that sampling error of a few thousand tokens may explain."""
+"""Tolerance in nats below the true entropy: sampling error of a few thousand tokens."""
 OVERFITTING_RISE = 0.05
-"""Nats from the best held-out loss to the last, 5 % of perplexity, that overfitting must reach;
-less than that comes and goes from one look to the next."""
+"""Minimum rise above the best held-out loss, 5 % of perplexity; less is noise."""
 OVERFITTING_GAP = 0.5
-"""Nats between training and held-out loss, with training below; dropout makes it smaller."""
+"""Minimum gap of training below held-out loss in nats; dropout makes it smaller."""
 
 
 def loss_not_finite(evidence: RunEvidence) -> Finding | None:
-    """The training blew up."""
+    """Divergence: the loss or gradient is not finite."""
     history = evidence.history
     if not history.not_finite:
         return None
@@ -60,7 +59,7 @@ def _calmer(evidence: RunEvidence) -> tuple[str, ...]:
 
 
 def stopped_early(evidence: RunEvidence) -> Finding | None:
-    """The budget was not used up, and no patience ended it."""
+    """Training ended before its budget, and not by early stopping."""
     history = evidence.history
     if history.not_finite or not evidence.by_gradient:
         return None
@@ -78,7 +77,7 @@ def stopped_early(evidence: RunEvidence) -> Finding | None:
 
 
 def _spent(evidence: RunEvidence) -> float | None:
-    """The share of the budget that the metrics show used; None where it was a time."""
+    """Share of the budget used according to the metrics; None for a time budget."""
     settings, history = evidence.settings, evidence.history
     if settings.get("minutes"):
         return None
@@ -97,7 +96,7 @@ def _out_of_patience(evidence: RunEvidence) -> bool:
 
 
 def nothing_learned(evidence: RunEvidence) -> Finding | None:
-    """No better than a model without context."""
+    """No better than a model without context (unigram or uniform)."""
     best, epochs = evidence.history.best, epochs_seen(evidence)
     if best is None:
         raise MissingEvidence("no held-out text was looked at in training")
@@ -123,7 +122,7 @@ def nothing_learned(evidence: RunEvidence) -> Finding | None:
 
 
 def above_reference_band(evidence: RunEvidence) -> Finding | None:
-    """Above the band of reference runs on this corpus."""
+    """Above the reference band of healthy runs on this corpus."""
     band, history = evidence.reference_band, evidence.history
     if band is None or evidence.card.baseline == "uniform":
         raise NotApplicable("there are no reference runs on this corpus with these tokens")
@@ -154,7 +153,7 @@ def above_reference_band(evidence: RunEvidence) -> Finding | None:
 
 
 def below_true_entropy(evidence: RunEvidence) -> Finding | None:
-    """Better than the true distribution itself, which no honest model is."""
+    """Loss below the entropy of the true distribution, which is impossible."""
     best = evidence.history.best
     if best is None:
         raise MissingEvidence("no held-out text was looked at in training")
@@ -180,7 +179,7 @@ def below_true_entropy(evidence: RunEvidence) -> Finding | None:
 
 
 def overfitting(evidence: RunEvidence) -> Finding | None:
-    """The held-out loss rises while the training loss falls."""
+    """Overfitting: the held-out loss rises while the training loss falls."""
     history = evidence.history
     best = history.best
     if best is None:
@@ -192,7 +191,7 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
     rise = last.loss - best.loss
     gap = last.loss - now if evidence.losses_comparable else 0.0
     rising = rise > OVERFITTING_RISE and now < then
-    # A training loss that has not fallen is not that of text learnt by heart.
+    # If the training loss has not fallen, nothing was memorised.
     if now >= history.train[0].loss or (not rising and gap <= OVERFITTING_GAP):
         return None
     kept = "the weights of the best look are kept" if history.split == "validation" else ""
@@ -216,7 +215,7 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
 
 
 def _train_at(evidence: RunEvidence, tokens: float) -> float | None:
-    """The training loss around a moment: over the epoch, or the tenth of all, before it."""
+    """Training loss around a point: over the epoch, or the tenth of training, before it."""
     history = evidence.history
     span = max(history.tokens / 10, history.train[0].count if history.train else 0.0)
     return history.train_loss(tokens - span, tokens)

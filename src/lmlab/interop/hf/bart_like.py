@@ -1,4 +1,4 @@
-"""What BART and Pegasus share: an encoder and a decoder of like layers, over one embedding."""
+"""Weight mapping shared by BART and PEGASUS: encoder-decoders with one shared embedding."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lmlab.interop.hf.weight_mapping import (
 )
 
 SHARED_FIELDS = ("attention_heads", "ffn_dim")
-"""Settings that encoder and decoder each have, and which are the same in ours."""
+"""Config fields that encoder and decoder each have, and that must be equal in lmlab."""
 LOGIT_BIAS = "final_logits_bias"
 SIDES = ("encoder", "decoder")
 
 
 class DenoisingSeq2SeqFamily(CheckpointFamily):
-    """An encoder-decoder that restores what its source hides."""
+    """Denoising encoder-decoder: restores a corrupted source."""
 
     settings = (
         ConfigField("width", "d_model", 1024),
@@ -47,20 +47,20 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
     )
     derived_settings = frozenset({"decoder_layers", "decoder_prefix"})
     required = {"tie_word_embeddings": True, "is_encoder_decoder": True}
-    # Whether a source begins with the start symbol is read of the family, and told by no config.
+    # Whether a source starts with the start token depends on the family; config.json doesn't say.
     own_settings = CheckpointFamily.own_settings | {
         "rate",
         "full_mask_rate",
         "mask",
         "source_has_start",
     }
-    # Numbers that the first versions kept.
+    # Version numbers stored by early releases.
     ignored_weights: ClassVar[tuple[str, ...]] = (r"\.version$",)
     prefix = "model."
     output_bias = LOGIT_BIAS
     heads = ("lm_head.", LOGIT_BIAS)
     decoder_starts_with_bos: ClassVar[bool]
-    """Whether sources, and what is written beside them, begin with the start symbol."""
+    """Whether source and target start with the start token."""
 
     def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
         tokens = "backbone.encoder.embedding.tokens.weight"
@@ -77,7 +77,7 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
                 )
 
     def side_pairs(self, shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
-        """What stands before and after the layers of one side."""
+        """Weights before and after the layers of the encoder or decoder."""
         raise TypeError(f"{type(self).__name__} does not define side_pairs")
 
     def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
@@ -110,7 +110,7 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         }
 
     def _opening(self, begin: int, vocabulary: Vocabulary) -> tuple[int, ...]:
-        """What their decoder is given before the text, where it begins with this id."""
+        """Special tokens before the target in the decoder input, if it starts with this id."""
         start = vocabulary.start if self.decoder_starts_with_bos else None
         return (begin,) if start in (None, begin) else (begin, start)
 
@@ -141,7 +141,7 @@ def decoder_layers(settings: Mapping[str, Any]) -> int:
 
 
 def seq2seq_layer_pairs(ours: str, theirs: str, *, reads_source: bool) -> Iterator[WeightPair]:
-    """One layer; a decoder's looks at the source too."""
+    """Weight pairs of one layer; a decoder layer also has cross-attention."""
     yield from attention_pairs(f"{ours}.attention", f"{theirs}.self_attn")
     yield from linear_pairs(
         f"{ours}.self_attention_residual.norm", f"{theirs}.self_attn_layer_norm"

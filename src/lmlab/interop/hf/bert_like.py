@@ -1,4 +1,4 @@
-"""What BERT's descendants share: settings, layers and embeddings under nearly the same names."""
+"""Weight mapping shared by BERT-like encoders: config fields, layers and embeddings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ENCODER_FIXED = {
     "gated_ffn": False,
     "tied": True,
 }
-"""What every one of them has: norms after the sublayers and after the embedding."""
+"""Settings common to all of them: post-norm, and layer norm after the embedding."""
 ENCODER_REQUIRED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -59,7 +59,7 @@ ENCODER_REQUIRED = {
 def with_defaults(
     settings: Iterable[ConfigField], defaults: Mapping[str, Any]
 ) -> list[ConfigField]:
-    """Settings, but for the activation, with other values where config.json is silent."""
+    """Config fields without the activation, with other defaults for absent entries."""
     kept = [each for each in settings if each.ours != "activation"]
     return [replace(each, default=defaults.get(each.theirs, each.default)) for each in kept]
 
@@ -71,21 +71,21 @@ MASKED_LM_OWN_SETTINGS = CheckpointFamily.own_settings | {
     "masking_seed",
     "full_sentences",
 }
-"""What concerns the training of a masked model alone."""
+"""Settings that affect the training of a masked LM only."""
 MASKED_LM_DROPPED_SETTINGS = CheckpointFamily.dropped_settings | {"objective"}
-"""Trained by a contrast or not, a masked model comes back as one that is masked."""
+"""The training objective (masked LM or noise-contrastive) is not exported."""
 
 
 class MaskedLMFamily(CheckpointFamily):
-    """A masked language model: an encoder `base` with a prediction head of the names below."""
+    """Masked language model: an encoder `base` with an MLM head of the names below."""
 
     base: ClassVar[str]
     dense: ClassVar[str]
     norm: ClassVar[str]
     bias: ClassVar[str]
-    """Of the tokens."""
+    """Output bias over the tokens."""
     decoder: ClassVar[str]
-    """Where the shared vectors of the tokens stand a second time."""
+    """Name of the tied output projection, a copy of the token embeddings."""
     fixed = ENCODER_FIXED
     required = ENCODER_REQUIRED
     own_settings = MASKED_LM_OWN_SETTINGS
@@ -123,11 +123,11 @@ class MaskedLMFamily(CheckpointFamily):
         yield weight_pair("emission.bias", self.bias, shape.token_row_transform)
 
     def layers(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
-        """What stands between the embedding and the head."""
+        """Weights between embedding and head."""
         yield from encoder_layer_pairs(shape, "backbone.stack.blocks", f"{self.base}.encoder.layer")
 
     def position_transform(self, shape: CheckpointSpec) -> TensorMapping:
-        """The way of the vectors of positions."""
+        """Mapping of the position embeddings."""
         return IDENTITY
 
     def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
@@ -143,7 +143,7 @@ class MaskedLMFamily(CheckpointFamily):
 def embedding_pairs(
     shape: CheckpointSpec, ours: str, theirs: str, *, positions: TensorMapping = IDENTITY
 ) -> Iterator[WeightPair]:
-    """Vectors of tokens, positions and segments, and the norm after their sum."""
+    """Token, position and segment embeddings, and the layer norm after their sum."""
     yield weight_pair(
         f"{ours}.tokens.weight", f"{theirs}.word_embeddings.weight", shape.token_row_transform
     )
@@ -156,7 +156,7 @@ def embedding_pairs(
 
 
 def segment_filler(shape: CheckpointSpec, theirs: str) -> dict[str, Tensor]:
-    """One segment of zeros, where ours knows of none and theirs can't do without."""
+    """A zero segment embedding, if ours has none but theirs requires one."""
     if shape.settings["segments"]:
         return {}
     width = shape.settings["embedding_width"] or shape.settings["width"]
@@ -164,13 +164,13 @@ def segment_filler(shape: CheckpointSpec, theirs: str) -> dict[str, Tensor]:
 
 
 def pooler_pairs(pooler: str, classifier: str) -> Iterator[WeightPair]:
-    """The question about a pair of segments: what pools the first place, and what answers."""
+    """Sentence-pair head (next-sentence prediction): pooler of the first position, classifier."""
     yield from linear_pairs("objective.pairs.pool", pooler)
     yield from linear_pairs("objective.pairs.classify", classifier)
 
 
 def encoder_layer_pairs(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
-    """Every layer: attention, feed-forward, and the norm after each."""
+    """Every encoder layer: attention, feed-forward, and the norm after each."""
     for here, there in layer_names(shape, ours, theirs):
         parts = [f"{there}.attention.self.{name}" for name in ("query", "key", "value")]
         yield from concatenated_pairs(f"{here}.attention.qkv_projection", parts)

@@ -1,4 +1,4 @@
-"""Runs as folders in the Hub's format, which transformers loads and which give the same logits."""
+"""Export of runs as Hugging Face checkpoints that transformers loads with the same logits."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from lmlab.training.run_folder import (
 )
 
 NEVER_PREDICTED_BIAS = -1e4
-"""Output bias of padding, start and mask tokens: exp(NEVER) is 0 in float32, and unlike -inf it
-stays finite in losses and fits float16."""
+"""Output bias of padding, start and mask tokens: its exp is 0 in float32, and unlike -inf it stays
+finite in losses and fits float16.
+"""
 DROPPED_TOKENIZER_FIELDS = (
     "tokenizer_class",
     "auto_map",
@@ -39,7 +40,7 @@ DROPPED_TOKENIZER_FIELDS = (
     "vocab_file",
     "name_or_path",
 )
-"""Entries of another's tokenizer_config.json that do not hold in a new folder."""
+"""Entries of an imported tokenizer_config.json that do not apply to the new folder."""
 DROPPED_CONFIG_FIELDS = (
     "auto_map",
     "torch_dtype",
@@ -47,30 +48,30 @@ DROPPED_CONFIG_FIELDS = (
     "_name_or_path",
     LMLAB_CONFIG_KEY,
 )
-"""Entries of another's config.json that do not hold of float32 weights in a new folder."""
+"""Entries of an imported config.json that do not apply to float32 weights in a new folder."""
 
 
 def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
-    """Write a run as config.json, model.safetensors and a tokeniser; the family it is written as.
+    """Export a run as config.json, model.safetensors and tokeniser; returns the family.
 
-    A setting of ours that the network depends on and theirs can't express is a UserError, and
-    nothing is written; one that only training or a score depends on goes out under a word of ours.
+    A setting that the network depends on and that config.json can't express is a UserError, and
+    nothing is written; one that affects only training or scoring is stored under a key of ours.
     """
     model = load_run(run)
     family = family_of_system(model.card.name)
     tokenizer, shape = exported_tokenizer(model, family)
     config = family.their_config(shape)
-    # What trained a softmax (the law of its noise) is no part of a checkpoint.
+    # Training state of a sampled softmax (its noise distribution) is not exported.
     held = model.system.state_dict().items()
     table, state = family.table(shape), {n: v for n, v in held if not n.startswith("sampled_loss.")}
     assert table.our_names == state.keys(), f"not in the table: {table.our_names ^ state.keys()}"
     weights = {**table.to_theirs(state), **family.filler_weights(shape)}
-    if "imported" not in model.config:  # an imported checkpoint goes out as it came
+    if "imported" not in model.config:  # an imported checkpoint is exported unchanged
         weights |= _never_predicted(family, shape, weights)
     if unsaid := family.unexpressed_settings(shape.settings, config, frozenset(weights), tokenizer):
         config[LMLAB_CONFIG_KEY] = unsaid
     imported: Mapping[str, Any] = model.config.get("imported", {})
-    # What came with an imported checkpoint and says nothing about its shape goes out with it again.
+    # Entries of an imported config.json that do not describe its shape are kept.
     before = {k: v for k, v in imported.get("config", {}).items() if k not in DROPPED_CONFIG_FIELDS}
     with new_folder(Path(folder)) as partial:
         for name, (its_config, its_weights) in family.parts({**before, **config}, weights).items():
@@ -89,7 +90,7 @@ def export_hf(run: str | Path, folder: str | Path) -> CheckpointFamily:
 
 
 def softmax_note(family: CheckpointFamily) -> str | None:
-    """What a family's checkpoints can't say of our softmax; None where the two are the same."""
+    """How a family's softmax differs from ours, in a sentence; None if they are equal."""
     if family.output_bias is not None or not family.predicts_tokens:
         return None
     return (
@@ -102,8 +103,7 @@ def softmax_note(family: CheckpointFamily) -> str | None:
 def _never_predicted(
     family: CheckpointFamily, shape: CheckpointSpec, weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Their output bias with `NEVER_PREDICTED_BIAS` at tokens that no distribution of ours
-    predicts."""
+    """Their output bias with `NEVER_PREDICTED_BIAS` at tokens that our model never predicts."""
     bias = None if family.output_bias is None else weights.get(family.output_bias)
     if bias is None:
         return {}
@@ -119,10 +119,9 @@ def _never_predicted(
 def exported_tokenizer(
     model: TrainedModel, family: CheckpointFamily
 ) -> tuple[Tokenizer, CheckpointSpec]:
-    """The tokeniser as it is exported, and what the name table depends on.
+    """The exported tokeniser, and the specification for the name table.
 
-    Where their code knows padding by a number of its own, ours and the token of that number change
-    places.
+    If their code hard-codes the padding id, our padding and the token of that id are swapped.
     """
     settings, tokenizer, exchange = (
         resolve_settings(model.config["system_config"]),

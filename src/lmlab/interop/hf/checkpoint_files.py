@@ -1,4 +1,4 @@
-"""Folders in the Hub's format: config.json and safetensors, found, read and written."""
+"""Hugging Face checkpoint folders: locate, read and write config.json and safetensors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lmlab.core.json_text import read_json_file
 
 WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 HUB_FILE_PATTERNS = ("*.json", "*.txt", "*.safetensors")
-"""What is fetched of a repository of the Hub; never a pickle."""
+"""Files downloaded from a Hub repository; never a pickle."""
 PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 HUB_NAME_PATTERN = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def find_checkpoint_folder(source: str | Path) -> Path:
-    """The folder that is meant: one that is here, or a name on the Hub, which is fetched."""
+    """A checkpoint's folder: a local one, or a Hub repository, which is downloaded."""
     folder = Path(source)
     if folder.is_dir():
         return folder
@@ -40,7 +40,7 @@ def find_checkpoint_folder(source: str | Path) -> Path:
 
 def _fetch(name: str) -> Path:
     try:
-        # Imported late: it is an extra, and a folder needs none.
+        # Imported late: an optional dependency that local folders do not need.
         from huggingface_hub import snapshot_download
     except ImportError as error:
         raise UserError(
@@ -49,7 +49,7 @@ def _fetch(name: str) -> Path:
         ) from error
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILE_PATTERNS)))
-    except Exception as error:  # the library and its transports raise dozens of kinds
+    except Exception as error:  # the library and its transports raise dozens of types
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(
             f"there is no folder {name}, and the Hub did not give that name "
@@ -58,7 +58,7 @@ def _fetch(name: str) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or a sentence on why it is none."""
+    """Read a JSON object; a UserError says why it is none."""
     try:
         value = read_json_file(path)
     except (OSError, ValueError) as error:
@@ -70,7 +70,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a checkpoint."""
+    """Read config.json of a checkpoint."""
     path = folder / "config.json"
     if not path.exists():
         raise UserError(f"{folder} is no checkpoint in the Hub's format: it has no config.json.")
@@ -81,7 +81,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All weights of a checkpoint, in one file or in several with an index."""
+    """Read all weights of a checkpoint, from one file or from shards with an index."""
     found: dict[str, Tensor] = {}
     for path in weight_files(folder):
         with _opened(path) as file:
@@ -90,7 +90,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def weight_names(folder: Path) -> list[str]:
-    """The names of all weights of a checkpoint, of which none is read."""
+    """The names of all weights of a checkpoint, without reading the tensors."""
     found: list[str] = []
     for path in weight_files(folder):
         with _opened(path) as file:
@@ -110,7 +110,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors of a checkpoint; a UserError where there is no whole set of them."""
+    """The safetensors files of a checkpoint; a UserError if the set is incomplete."""
     if (folder / WEIGHTS_FILE).exists():
         return [folder / WEIGHTS_FILE]
     if not (folder / WEIGHTS_INDEX_FILE).exists():
@@ -137,6 +137,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Weights as safetensors that transformers reads."""
+    """Write weights as safetensors that transformers reads."""
     kept = {name: value.detach().clone().contiguous().cpu() for name, value in weights.items()}
     write_bytes(path, save(kept, metadata={"format": "pt"}))

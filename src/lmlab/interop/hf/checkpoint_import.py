@@ -1,4 +1,4 @@
-"""Checkpoints of the Hub's format as runs: scored, sampled, filled and drawn like our own."""
+"""Import of Hugging Face checkpoints as runs: scored, sampled and plotted like trained ones."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ from lmlab.training.run_folder import (
 )
 
 MAX_SHARED_LAYERS = 1_000
-"""Layers of a checkpoint whose layers share one set of weights (ALBERT)."""
+"""Maximum number of layers if all share one set of weights (ALBERT)."""
 LISTED_NAMES = 3
-"""Names of weights that an error lists."""
+"""Maximum number of weight names listed in an error."""
 
 
 def import_hf(source: str | Path, out: str | Path, *, family: str | None = None) -> TrainedModel:
-    """Make a run of a checkpoint in the Hub's format: a folder, or a name that is fetched.
+    """Import a Hugging Face checkpoint as a run: a folder, or a Hub name, which is downloaded.
 
-    `family` is its model type, for who wants to be sure. Only safetensors are read, as float32;
-    `transformers` is not needed. `Model.config["imported"]["notes"]` tells what was left out.
+    `family` optionally asserts its model type. Only safetensors are read, as float32;
+    `transformers` is not needed. `config["imported"]["notes"]` of the model lists what was left
+    out.
     """
     if Path(out).exists():
         raise UserError(f"{out} already exists; choose another --out.")
@@ -62,7 +63,7 @@ def import_hf(source: str | Path, out: str | Path, *, family: str | None = None)
 
 
 def read_checkpoint(source: str | Path, *, family: str | None = None) -> TrainedModel:
-    """The model that a checkpoint becomes, in memory alone; see `import_hf`."""
+    """Load a checkpoint as a model in memory; see `import_hf`."""
     folder = find_checkpoint_folder(source)
     config = read_config(folder)
     known = family_of_checkpoint(config.get("model_type"), family)
@@ -97,11 +98,11 @@ class ImportedSystem:
     """A system with the weights of a checkpoint."""
 
     name: str
-    """Of the system."""
+    """Name of the system."""
     settings: dict[str, Any]
     system: System
     notes: list[str]
-    """Sentences on what was left out."""
+    """Notes on what was left out."""
 
 
 def build_imported_system(
@@ -110,7 +111,7 @@ def build_imported_system(
     tokenizer: Tokenizer,
     weights: Mapping[str, Tensor],
 ) -> ImportedSystem:
-    """The system that a checkpoint is, every weight in its place."""
+    """Build the system of a checkpoint and load all weights."""
     spelled = family.canonical_names(weights)
     theirs = {new: weights[name] for name, new in spelled.items() if not family.is_ignored(new)}
     vocabulary = tokenizer.vocabulary
@@ -136,7 +137,7 @@ def build_imported_system(
 
 
 def _check_layers(settings: Mapping[str, Any], tensors: int) -> None:
-    """A UserError where a config.json declares more layers than its weights can be those of."""
+    """Raise a UserError if config.json declares more layers than the weights allow."""
     for name, value in settings.items():
         if (
             name.endswith("layers")
@@ -150,7 +151,7 @@ def _check_layers(settings: Mapping[str, Any], tensors: int) -> None:
 
 
 def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
-    """Token vectors of the checkpoint, checked to be enough for the tokeniser."""
+    """Number of token embeddings of the checkpoint; must cover the tokeniser."""
     tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
     rows = config.get("vocab_size")
     if not isinstance(rows, int):
@@ -166,7 +167,7 @@ def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
 def _check_names(
     family: CheckpointFamily, table: NameTable, theirs: Mapping[str, Tensor]
 ) -> list[str]:
-    """Sentences on weights without a place here; errors where some are missing or strange."""
+    """Notes on unused weights; a UserError if some are missing or unexpected."""
     missing, notes = [name for name in table.their_names if name not in theirs], []
     for pattern, what in family.missing_allowed.items():
         part = [name for name in table.their_names if re.search(pattern, name)]
@@ -221,7 +222,7 @@ def _write_run(run: RunFolder, model: TrainedModel) -> None:
 def _described(
     made: ImportedSystem, tokenizer: Tokenizer, imported: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What config.json tells of an imported run."""
+    """The config.json of an imported run."""
     return {
         "system": made.name,
         "size": "base",
@@ -232,7 +233,7 @@ def _described(
         "tokenizer": tokenizer.kind,
         "tokenizer_fingerprint": tokenizer.fingerprint(),
         "layout": asdict(Layout()),
-        # Without a fingerprint: what it was trained on is not known here.
+        # No fingerprint: the training data is unknown.
         "corpus": {"name": imported["from"], "spec": "", "fingerprint": "", "seed": 0},
         "training": asdict(TrainingConfig()),
         "imported": dict(imported),

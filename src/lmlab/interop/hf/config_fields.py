@@ -1,4 +1,4 @@
-"""Settings in our words and in theirs: what config.json says, read in both directions."""
+"""Config fields: translation between lmlab settings and config.json, in both directions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "tanh": "tanh",
 }
-"""Our names of activations and theirs; they have several for some."""
+"""Our names of activations and theirs; some have several in transformers."""
 OTHER_ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu-tanh",
     "gelu_fast": "gelu-tanh",
@@ -26,19 +26,19 @@ OTHER_ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class ConfigField:
-    """A setting of ours beside the one of theirs that says the same."""
+    """A setting of ours and the config.json entry with the same meaning."""
 
     ours: str
     theirs: str
     default: Any
-    """What theirs is where config.json is silent."""
+    """Value if config.json lacks the entry."""
     read: Callable[[Any], Any] = field(default=lambda value: value)
     """From their value to ours."""
     write: Callable[[Any], Any] = field(default=lambda value: value)
     """From our value to theirs."""
 
     def read_from(self, config: Mapping[str, Any]) -> Any:
-        """Our value of what their config.json tells."""
+        """Our value of the entry in their config.json."""
         value = config.get(self.theirs)
         value = self.default if value is None else value
         kinds = (int, float) if isinstance(self.default, float) else (type(self.default),)
@@ -51,7 +51,7 @@ class ConfigField:
 
 
 def read_whole_number(config: Mapping[str, Any], theirs: str, default: int) -> int:
-    """A whole number of their config.json."""
+    """An integer entry of their config.json."""
     return int(ConfigField(theirs, theirs, default).read_from(config))
 
 
@@ -70,7 +70,7 @@ def from_hf_activation(name: Any) -> str:
 
 
 def resolve_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with one spelling each: 0 may stand for the usual size, which they also may tell."""
+    """Canonical settings: a default size, given as 0 or explicitly, gets one spelling."""
     width, found = settings["width"], dict(settings)
     found["ffn_width"] = settings["ffn_width"] or 4 * width
     if settings["head_width"] * settings["heads"] == width:
@@ -81,12 +81,12 @@ def resolve_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_json_value(value: Any) -> Any:
-    """The value as JSON has it, which knows no tuples."""
+    """Convert to a JSON value (tuples become lists)."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def to_set_value(value: Any) -> str:
-    """The value as `--set` takes it."""
+    """Format as a value for `--set`."""
     if isinstance(value, (tuple, list)):
         return ",".join(map(to_set_value, value))
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

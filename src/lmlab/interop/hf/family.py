@@ -1,4 +1,4 @@
-"""A family of checkpoints: its settings and weights in our words and in theirs."""
+"""Checkpoint family: maps the settings and weights of a Hugging Face model type to ours."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ from lmlab.interop.hf.weight_mapping import (
 from lmlab.training.config import apply_settings
 
 SAMPLED_LOSS_SETTINGS = frozenset({"noise", "noise_samples", "noise_shared", "log_z"})
-"""Settings of noise-contrastive estimation and its like."""
+"""Settings of noise-contrastive estimation and other sampled losses."""
 LMLAB_CONFIG_KEY = "lmlab"
-"""The entry of config.json under which settings go out that it has no word for; transformers keeps
-it, and makes nothing of it."""
+"""Key in config.json of our settings that it has no entry for; transformers preserves it unused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +38,15 @@ class CheckpointSpec:
     """What a name table depends on."""
 
     settings: Mapping[str, Any]
-    """Ours."""
+    """Our settings."""
     vocabulary: Vocabulary
-    """The tokeniser's."""
+    """The tokeniser's vocabulary."""
     rows: int
-    """Token vectors that the checkpoint has."""
+    """Number of token embeddings in the checkpoint."""
     extra: int = 0
-    """Token vectors of ours beyond the tokeniser's: a system's own symbols."""
+    """Token embeddings of ours beyond the tokeniser's: a system's own special tokens."""
     swapped_ids: tuple[int, int] | None = None
-    """Two tokens whose ids are exchanged in the checkpoint."""
+    """Two tokens whose ids are swapped in the checkpoint."""
 
     @property
     def layers(self) -> int:
@@ -55,84 +54,84 @@ class CheckpointSpec:
 
     @property
     def token_row_transform(self) -> ResizeRows:
-        """The way of whatever has a row for each token."""
+        """Mapping of tensors with one row per token."""
         size = self.vocabulary.size + self.extra
         return ResizeRows(ours=size, theirs=self.rows, swapped_ids=self.swapped_ids)
 
 
 class CheckpointFamily:
-    """One model type of the Hub. A file of `families/` has one, and its name is the model type."""
+    """One model type of the Hub; each file of `families/` defines one and is named after it."""
 
     model_type: ClassVar[str]
     systems: ClassVar[tuple[str, ...]]
-    """Systems that are written as this family; the first is what a checkpoint becomes."""
+    """Systems exported as this family; a checkpoint is imported as the first."""
     settings: ClassVar[tuple[ConfigField, ...]]
     derived_settings: ClassVar[frozenset[str]] = frozenset()
-    """Further settings of ours that `import_settings` and `export_config` translate."""
+    """Further settings that `import_settings` and `export_config` translate."""
     fixed: ClassVar[Mapping[str, Any]] = {}
-    """Settings of ours that all checkpoints of the family have, where not our own default."""
+    """Settings common to all checkpoints of the family, where not our default."""
     own_settings: ClassVar[frozenset[str]] = frozenset({"clip_distance", "buckets", "max_distance"})
-    """Settings of ours that their config.json has no word for: they concern training, what a score
-    asks, or parts that the family does not have. They go out under a word of ours,
-    `LMLAB_CONFIG_KEY`."""
+    """Our settings without an entry in their config.json: they affect training, scoring, or parts
+    that the family does not have. They are exported under `LMLAB_CONFIG_KEY`.
+    """
     dropped_settings: ClassVar[frozenset[str]] = SAMPLED_LOSS_SETTINGS
-    """Settings of ours that do not go out: what trained a softmax is no part of a checkpoint."""
+    """Our settings that are not exported: how a softmax was trained is not part of a checkpoint."""
     required: ClassVar[Mapping[str, Any]] = {}
-    """Settings of theirs that we know at one value only; silence means that value."""
+    """Their settings that we support at one value only; absent means that value."""
     prefix: ClassVar[str] = ""
-    """What stands before the names of all weights but the heads'; bare models lack it."""
+    """Prefix of all weight names except the heads'; base models lack it."""
     heads: ClassVar[tuple[str, ...]] = ("cls.", "lm_head.", "lm_loss.", "predictions.")
-    """How the names of weights begin that never have the prefix."""
+    """Prefixes of weight names that never have `prefix`."""
     ignored_weights: ClassVar[tuple[str, ...]] = (r"(^|\.)position_ids$",)
-    """Patterns of their weights that say nothing: masks and numbers kept by old versions."""
+    """Patterns of irrelevant weights: masks and version numbers stored by old releases."""
     optional_weights: ClassVar[Mapping[str, str]] = {}
-    """Pattern of their weights that ours has no place for → what they are, for a note."""
+    """Pattern of their weights that we do not use → description for a note."""
     missing_allowed: ClassVar[Mapping[str, str]] = {}
-    """Pattern of weights that may be missing, all together → what they are, for a note."""
+    """Pattern of weights that may be missing, all together → description for a note."""
     data_buffers: ClassVar[frozenset[str]] = frozenset()
-    """State of ours that is no weight, and no checkpoint has: what a training keeps of its data."""
+    """Our buffers that no checkpoint has: training statistics of the data."""
     missing_weights_hint: ClassVar[str] = (
         "a model saved whole, with its language modelling head, is needed"
     )
-    """What to do where weights are missing."""
+    """What to do if weights are missing."""
     encoder: ClassVar[CheckpointFamily | None] = None
-    """The family of its encoders that were saved without a head, where lmlab reads those."""
+    """The family of its encoders saved without a head, if lmlab supports them."""
     pad: ClassVar[int | None] = None
-    """The id that padding must have, where their code knows of one only."""
+    """The required padding id, if hard-coded in transformers."""
     output_bias: ClassVar[str | None] = None
-    """Their bias of the softmax over tokens, (…, V); None where the architecture has none."""
+    """Name of their output bias over tokens, (…, V); None if the architecture has none."""
     predicts_tokens: ClassVar[bool] = True
     """Whether it has a softmax over tokens."""
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask")
-    """What transformers' tokeniser gives its model."""
+    """The model inputs that transformers' tokeniser returns."""
 
-    # What a family tells.
+    # Defined by each family.
 
     def pairs(self, shape: CheckpointSpec) -> Iterable[WeightPair]:
-        """Our weights beside theirs."""
+        """Pairs of our weights and theirs."""
         raise TypeError(f"{type(self).__name__} does not define pairs")
 
     def our_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
-        """Our further names of weights that are shared."""
+        """Our further names of tied weights."""
         return {"emission.weight": "backbone.embedding.tokens.weight"}
 
     def their_tied_names(self, shape: CheckpointSpec) -> Mapping[str, str]:
-        """Theirs."""
+        """Their further names of tied weights."""
         return {}
 
     def filler_weights(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
-        """Weights of theirs that ours has no need of, with values that say so."""
+        """Weights that theirs requires and ours lacks, with neutral values."""
         return {}
 
     def defaults(self, shape: CheckpointSpec) -> Mapping[str, Tensor]:
-        """Weights of theirs that a checkpoint need not have, and what they are then."""
+        """Default values of weights that a checkpoint may lack."""
         return {}
 
     def check_ignored(self, shape: CheckpointSpec, weights: Mapping[str, Tensor]) -> None:
-        """A UserError where weights that are left out are not what they are taken for."""
+        """Raise a UserError if ignored weights are not what they are assumed to be."""
 
     def architecture(self, settings: Mapping[str, Any]) -> str:
-        """The class of transformers that has all these weights."""
+        """The transformers class that has all these weights."""
         raise TypeError(f"{type(self).__name__} does not define architecture")
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
@@ -142,11 +141,11 @@ class CheckpointFamily:
     def import_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        """Further settings of ours, which depend on several of theirs or on which weights exist."""
+        """Further settings, which depend on several of theirs or on which weights exist."""
         return {}
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """A UserError where a tokeniser lacks what the family needs."""
+        """Raise a UserError if a tokeniser lacks what the family needs."""
         if vocabulary.start is None and vocabulary.end is None:
             raise UserError(
                 "the tokeniser has no start and no end symbol that lmlab knows (<s>, [CLS], <bos>, "
@@ -154,39 +153,39 @@ class CheckpointFamily:
             )
 
     def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
-        """Spellings of the symbols that our system appends to the tokeniser's."""
+        """Spellings of the special tokens that our system appends to the tokeniser's."""
         return ()
 
     def input_template(self, settings: Mapping[str, Any]) -> str:
-        """What stands around a text that their network reads: of start, text and end."""
+        """Input template of their network, made of start, text and end."""
         return "start text end"
 
     def family_for_weights(self, names: Iterable[str]) -> CheckpointFamily:
-        """The family of a checkpoint with these weights: itself, or that of encoders alone."""
+        """The family of a checkpoint with these weights: this one, or its headless encoder's."""
         return self
 
     def import_notes(self, config: Mapping[str, Any]) -> list[str]:
-        """Sentences on what a checkpoint asks for and a run of ours does not do."""
+        """Notes on what a checkpoint specifies and our runs do not do."""
         return []
 
     def read_checkpoint_parts(
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
-        """The config and the weights of a checkpoint, where it is not simply what a folder has."""
+        """Read config and weights of a checkpoint, if it is not simply the folder's content."""
         return config, read_weights(folder)
 
     def parts(
         self, config: Mapping[str, Any], weights: Mapping[str, Tensor]
     ) -> dict[str, tuple[Mapping[str, Any], Mapping[str, Tensor]]]:
-        """Folder within the checkpoint's → the config and the weights that are written there."""
+        """Subfolder of the checkpoint → the config and the weights written there."""
         return {"": (config, weights)}
 
-    # What follows from it.
+    # Derived from the definitions above.
 
     def our_settings(
         self, config: Mapping[str, Any], names: frozenset[str], tokenizer: Tokenizer
     ) -> dict[str, Any]:
-        """All settings of ours that a checkpoint means."""
+        """All our settings of a checkpoint."""
         for key, value in self.required.items():
             if config.get(key) not in (None, value):
                 raise UserError(
@@ -204,7 +203,7 @@ class CheckpointFamily:
         return asdict(apply_settings(settings, self._lmlab_settings(config)))
 
     def their_config(self, shape: CheckpointSpec) -> dict[str, Any]:
-        """Their config.json of our settings, or a UserError where it can't say one of them."""
+        """Their config.json for our settings, or a UserError if it can't express one."""
         self._check_expressible(shape.settings)
         told = {each.theirs: each.write(shape.settings[each.ours]) for each in self.settings}
         return {
@@ -225,7 +224,7 @@ class CheckpointFamily:
         names: frozenset[str],
         tokenizer: Tokenizer,
     ) -> dict[str, Any]:
-        """Our settings that config.json, read again, would not give, each as --set takes it."""
+        """Our settings that would not survive a round trip through config.json, as --set values."""
         read = self.our_settings(config, names, tokenizer)
         return {
             name: to_set_value(settings[name])
@@ -234,7 +233,7 @@ class CheckpointFamily:
         }
 
     def _lmlab_settings(self, config: Mapping[str, Any]) -> dict[str, str]:
-        """What an export of ours wrote beside their settings; nothing in other checkpoints."""
+        """The settings that our export stored in config.json; empty in other checkpoints."""
         told = config.get(LMLAB_CONFIG_KEY, {})
         strings = isinstance(told, dict) and all(isinstance(each, str) for each in told.values())
         if not strings or not told.keys() <= self.own_settings:
@@ -247,17 +246,17 @@ class CheckpointFamily:
         return dict(told)
 
     def expressible_settings(self) -> set[str]:
-        """Settings of ours that their config.json tells."""
+        """Our settings that their config.json can express."""
         return {each.ours for each in self.settings} | self.derived_settings
 
     def table(self, shape: CheckpointSpec) -> NameTable:
-        """The names of all weights, of both sides."""
+        """The name table of all weights."""
         return NameTable(
             tuple(self.pairs(shape)), self.our_tied_names(shape), self.their_tied_names(shape)
         )
 
     def canonical_names(self, names: Iterable[str]) -> dict[str, str]:
-        """The names of a checkpoint as the table spells them: old words and bare models mended."""
+        """Checkpoint names as spelled in the table: old names and missing prefixes fixed."""
         spelled = {name: _modern(name) for name in names}
         if not self.prefix or any(name.startswith(self.prefix) for name in spelled.values()):
             return spelled
@@ -285,7 +284,7 @@ class CheckpointFamily:
 
 
 def special_token_ids(shape: CheckpointSpec) -> dict[str, int | None]:
-    """The ids of the symbols, under their names."""
+    """The ids of the special tokens, by transformers' names."""
     vocabulary = shape.vocabulary
     pad = vocabulary.pad if vocabulary.pad < shape.rows else None
     start = vocabulary.end if vocabulary.start is None else vocabulary.start
@@ -299,5 +298,5 @@ def layer_names(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[tuple
 
 
 def _modern(name: str) -> str:
-    """The first checkpoints spell a norm's weight gamma and its bias beta."""
+    """Early checkpoints call a norm's weight gamma and its bias beta."""
     return re.sub(r"\.beta$", ".bias", re.sub(r"\.gamma$", ".weight", name))

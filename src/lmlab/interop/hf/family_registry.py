@@ -1,4 +1,4 @@
-"""Which families there are: the files of `families/`, each named after its model type."""
+"""Registry of checkpoint families: the files of `families/`, each named after its model type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def families() -> dict[str, CheckpointFamily]:
 
 
 def family_of_checkpoint(model_type: object, asked: str | None) -> CheckpointFamily:
-    """The family of a config.json's model_type, which is the one asked for where one is."""
+    """The family of a config.json's model_type; must be the requested one, if any."""
     if asked is not None and asked not in families():
         raise unknown_name("family of checkpoints", asked, families())
     if not isinstance(model_type, str) or model_type not in families():
@@ -36,7 +36,7 @@ def family_of_checkpoint(model_type: object, asked: str | None) -> CheckpointFam
 
 
 def family_of_system(name: str) -> CheckpointFamily:
-    """The family that a system of ours is written as."""
+    """The family that a system is exported as."""
     for family in families().values():
         if name in family.systems:
             return family

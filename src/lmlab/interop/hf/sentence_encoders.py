@@ -1,7 +1,7 @@
-"""Checkpoints of the Hub as encoders of sentences, by the conventions of sentence-transformers.
+"""Sentence encoders from Hugging Face checkpoints, by the conventions of sentence-transformers.
 
-Reimers and Gurevych 2019: a Transformer's last hidden states, pooled into one vector, of length one
-where `modules.json` says so. A folder without that file is pooled by the mean.
+Reimers and Gurevych 2019: a Transformer's last hidden states, pooled into one vector, normalised
+if `modules.json` says so. A folder without that file uses mean pooling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lmlab.interop.hf.tokenizer_files import check_tokenizer_file
 from lmlab.training.run_config import stored_model_guard
 
 PoolingFunction = Callable[[Tensor, Tensor], Tensor]
-"""From hidden states (B, T, W) and which places are real (B, T), one vector (B, W) each."""
+"""Pools hidden states (B, T, W) under a padding mask (B, T) into vectors (B, W)."""
 
 
 def _mean(hidden: Tensor, real: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def _mean_root(hidden: Tensor, real: Tensor) -> Tensor:
 
 
 def _weighted(hidden: Tensor, real: Tensor) -> Tensor:
-    """Later places weigh more: the i-th i times (SGPT)."""
+    """Position-weighted mean pooling (SGPT): position i has weight i."""
     weights = real.cumsum(1) * real
     return (hidden * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
 
@@ -64,50 +64,50 @@ POOLING_FUNCTIONS: dict[str, PoolingFunction] = {
     "weightedmean": _weighted,
     "lasttoken": _last,
 }
-"""By their names in 1_Pooling/config.json; several stand one after another in this order."""
+"""By their names in 1_Pooling/config.json; several are concatenated in this order."""
 MODULES = ("Transformer", "Pooling", "Normalize")
-"""Of modules.json, those that are understood."""
+"""Supported modules of modules.json."""
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")
-"""What prompts are called in config_sentence_transformers.json."""
+"""Names of prompts in config_sentence_transformers.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceEncoderConfig:
-    """What a folder says of texts before its Transformer and of hidden states behind it."""
+    """Configuration of a sentence encoder: preprocessing of texts, pooling and normalisation."""
 
     poolings: tuple[str, ...]
-    """How hidden states become a vector, of `POOLING_FUNCTIONS`."""
+    """Pooling functions, names in `POOLING_FUNCTIONS`."""
     normalized: bool
-    """Whether vectors have length one."""
+    """Whether vectors are scaled to length one."""
     lower: bool
-    """Whether texts are written in small letters first."""
+    """Whether texts are lower-cased."""
     window: int | None
-    """Tokens that are read of a text at most, where sentence_bert_config.json says so."""
+    """Maximum number of tokens of a text, if sentence_bert_config.json gives one."""
     query_prompt: str
-    """What stands before a question."""
+    """Prefix of a query."""
     document_prompt: str
-    """What stands before a document."""
+    """Prefix of a document."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SentenceEncoder:
-    """A Transformer run by transformers, its tokeniser, and how its hidden states are pooled."""
+    """A Transformer run by transformers, with its tokeniser and pooling."""
 
     name: str
-    """Its model type."""
+    """Model type."""
     module: Any
     tokenizer: Any
     window: int | None
-    """Tokens that it reads at most, symbols counted."""
+    """Maximum number of tokens, special tokens included."""
     conventions: SentenceEncoderConfig
 
     def vectors(self, texts: Sequence[str]) -> tuple[Tensor, int]:
-        """(B, W) a vector for each text, and how many texts were too long and cut."""
+        """(B, W) a vector for each text, and the number of truncated texts."""
         try:
             return self._vectors(texts)
         except UserError:
             raise
-        except Exception as error:  # a damaged model fails when it is used, in dozens of ways
+        except Exception as error:  # a damaged model fails only when used, in dozens of ways
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             if "memory" in reason:
                 raise
@@ -135,7 +135,7 @@ class SentenceEncoder:
 
 
 def load_sentence_encoder(folder: Path) -> SentenceEncoder:
-    """The encoder that a checkpoint's folder describes; no code that it brings along is run."""
+    """Load the encoder that a checkpoint's folder describes; remote code is never run."""
     config = read_config(folder)
     size = sum(file.stat().st_size for file in weight_files(folder))
     conventions = read_sentence_encoder_config(folder)
@@ -151,7 +151,7 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder:
 
 
 def read_sentence_encoder_config(folder: Path) -> SentenceEncoderConfig:
-    """What the files of sentence-transformers in a checkpoint's folder say, if there are any."""
+    """Read the sentence-transformers files in a checkpoint's folder, if there are any."""
     modules = _modules(folder)
     told = _optional(folder / "sentence_bert_config.json")
     prompts = _optional(folder / "config_sentence_transformers.json").get("prompts") or {}
@@ -171,7 +171,7 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """Kinds of modules, in their order, with their folders; none where the folder doesn't tell."""
+    """Module types and their folders, in order; empty without modules.json."""
     path = folder / "modules.json"
     if not path.exists():
         return {}
@@ -194,7 +194,7 @@ def _pools(folder: Path, modules: Mapping[str, str]) -> tuple[str, ...]:
     if "Pooling" not in modules:
         return ("mean",)
     told = read_json(path)
-    named = told.get("pooling_mode")  # later versions write one name, or several
+    named = told.get("pooling_mode")  # later versions store one name, or several
     if named is not None:
         chosen = [named] if isinstance(named, str) else list(named)
     else:
@@ -213,7 +213,7 @@ def _prompt(prompts: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _window(told: SentenceEncoderConfig, tokenizer: Any, config: Mapping[str, Any]) -> int | None:
-    """The least of what the files say; transformers writes enormous numbers for none."""
+    """The minimum of the lengths in the files; transformers writes huge numbers for none."""
     every = (
         told.window,
         getattr(tokenizer, "model_max_length", None),
@@ -225,7 +225,7 @@ def _window(told: SentenceEncoderConfig, tokenizer: Any, config: Mapping[str, An
 
 def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]:
     try:
-        # Imported late: it is an extra, and slow.
+        # Imported late: an optional dependency, and slow.
         import transformers
     except ImportError as error:
         raise UserError(
@@ -234,7 +234,7 @@ def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]
         ) from error
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     bars, shown = transformers.utils.logging, transformers.utils.logging.is_progress_bar_enabled()
-    bars.disable_progress_bar()  # lmlab shows its own
+    bars.disable_progress_bar()  # lmlab has its own
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **safe)
         with stored_model_guard(folder, size):
@@ -243,7 +243,7 @@ def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]
             )
     except UserError:
         raise
-    except Exception as error:  # the library raises dozens of kinds
+    except Exception as error:  # the library raises dozens of types
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(f"transformers can't load {folder} ({reason.rstrip('. ')}).") from error
     finally:
@@ -253,5 +253,5 @@ def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]
         module = module.get_encoder()
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "right"  # the first place is a text's own
+    tokenizer.padding_side = "right"  # so that the first position is a token of the text
     return tokenizer, module.eval()

@@ -1,5 +1,4 @@
-"""Tokenisers in the Hub's format: read from whichever files a folder has, written as all that
-transformers asks for."""
+"""Hugging Face tokeniser files: read whichever a folder has, write all that transformers needs."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ WORDPIECE_SPECIAL_TOKENS = {
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """The tokeniser of a checkpoint: tokenizer.json, else made of its vocabulary files."""
+    """Read a checkpoint's tokeniser: tokenizer.json, else built from its vocabulary files."""
     if (folder / "tokenizer.json").exists():
         return Tokenizer.load(folder / "tokenizer.json")
     if (folder / "vocab.txt").exists():
@@ -51,7 +50,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def check_tokenizer_file(folder: Path) -> None:
-    """A UserError where the ids of a folder's tokenizer.json, if it has one, can't be right."""
+    """Raise a UserError if the ids of a folder's tokenizer.json, if any, are implausible."""
     path = folder / "tokenizer.json"
     if path.exists():
         try:
@@ -61,13 +60,13 @@ def check_tokenizer_file(folder: Path) -> None:
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, empty where there is none."""
+    """Read tokenizer_config.json; empty if there is none."""
     path = folder / "tokenizer_config.json"
     return read_json(path) if path.exists() else {}
 
 
 def _word_pieces(folder: Path) -> hf.Tokenizer:
-    """BERT's tokeniser of a vocab.txt, a piece a line."""
+    """BERT's WordPiece tokeniser from a vocab.txt, one piece per line."""
     settings = read_tokenizer_config(folder)
     lines = _read(folder / "vocab.txt").split("\n")
     pieces = [line.rstrip("\r") for line in lines[: -1 if lines[-1] == "" else None]]
@@ -95,7 +94,7 @@ def _word_pieces(folder: Path) -> hf.Tokenizer:
 
 
 def _byte_pairs(folder: Path) -> hf.Tokenizer:
-    """GPT-2's tokeniser of vocab.json and merges.txt; RoBERTa's and BART's are alike."""
+    """GPT-2's BPE tokeniser from vocab.json and merges.txt, also of RoBERTa and BART."""
     settings = read_tokenizer_config(folder)
     vocabulary = read_json(folder / "vocab.json")
     rules = [line for line in _read(folder / "merges.txt").split("\n") if line.strip()]
@@ -135,7 +134,7 @@ def _read(path: Path) -> str:
 
 
 def read_special_tokens(folder: Path) -> dict[str, str]:
-    """How the folder spells its symbols, by role; a symbol may be told as an object."""
+    """The folder's special tokens by role; a token may be given as an object."""
     path = folder / "special_tokens_map.json"
     told = {**read_tokenizer_config(folder), **(read_json(path) if path.exists() else {})}
     found = {}
@@ -148,14 +147,14 @@ def read_special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _symbol(inner: hf.Tokenizer, token: str) -> tuple[str, int]:
-    """A symbol with its id, which it has."""
+    """A special token with its id, which must exist."""
     number = inner.token_to_id(token)
     assert number is not None
     return token, number
 
 
 def _add_symbols(inner: hf.Tokenizer, symbols: Mapping[str, str]) -> None:
-    """Symbols that a text may spell; <mask> takes the space before it, as every published one."""
+    """Add special tokens that texts may contain; <mask> strips the space before it, by custom."""
     masks = [token for role, token in symbols.items() if role == "mask" and token.startswith("<")]
     inner.add_special_tokens(
         [
@@ -173,10 +172,10 @@ def write_tokenizer(
     framing: str,
     told: Mapping[str, Any],
 ) -> None:
-    """tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+    """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json.
 
-    `extra` are spellings of a system's own symbols, which follow the tokeniser's ids; `framing`
-    says how a text is framed where the tokeniser does not; `told` goes into the second file.
+    `extra` are the system's own special tokens, whose ids follow the tokeniser's; `framing` is the
+    input template if the tokeniser has none; `told` goes into tokenizer_config.json.
     """
     tokenizer.save(folder / "tokenizer.json")
     inner = hf.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -187,21 +186,21 @@ def write_tokenizer(
     write_text(folder / "tokenizer.json", inner.to_str(pretty=True))
     named = {f"{role}_token": token for role, token in special_token_spellings(tokenizer).items()}
     roles = {f"{role}_token" for role in SPECIAL_TOKEN_ROLES}
-    # A tokeniser from elsewhere has told its symbols.
+    # A third-party tokeniser names its own special tokens.
     named = {name: told[name] for name in told if name in roles} or named
     more = {"additional_special_tokens": list(extra)} if extra else {}
     write_json(
         folder / "tokenizer_config.json",
-        # This class takes tokenizer.json at its word; others make parts of it anew.
+        # This class uses tokenizer.json as it is; others rebuild parts of it.
         {**named, **more, **told, "tokenizer_class": "PreTrainedTokenizerFast"},
     )
     write_json(folder / "special_tokens_map.json", {**named, **more})
 
 
 def _spell_mask(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
-    """Let a text spell the mask, with the ids around it that filling in here feeds.
+    """Let a text contain the mask token, with the same ids around it as in our masked filling.
 
-    The white space before it is part of the gap, as in RoBERTa, but where tokens are characters.
+    As in RoBERTa, the mask strips the white space before it, except in character tokenisers.
     """
     mask = tokenizer.vocabulary.mask
     if mask is None or mask in inner.get_added_tokens_decoder():
@@ -209,13 +208,13 @@ def _spell_mask(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
     token = tokenizer.token(mask)
     spaced = _gives_spaces(inner)
     if spaced:
-        # Bytes with a space before every stretch between symbols would have one before the full
-        # stop of "the <mask>."; so the first stretch gets it, and before masks are looked for.
+        # A prefix space before every segment between special tokens would put one before the full
+        # stop of "the <mask>."; so only the first gets it, before masks are matched.
         inner.normalizer = normalizers.Sequence(
             [
                 normalizers.Prepend(" "),
                 normalizers.Replace(Regex(r"\A  "), " "),
-                # The library normalises the spelling of a mask too, which has no space.
+                # The library also normalises the mask's spelling, which has no space.
                 normalizers.Replace(Regex(rf"\A +{re.escape(token)}"), token),
             ]
         )
@@ -225,14 +224,14 @@ def _spell_mask(inner: hf.Tokenizer, tokenizer: Tokenizer) -> None:
 
 
 def _gives_spaces(inner: hf.Tokenizer) -> bool:
-    """Whether it is bytes alone, with a space before a text that has none."""
+    """Whether it is plain byte-level BPE that adds a prefix space."""
     before = inner.pre_tokenizer
     plain = isinstance(before, pre_tokenizers.ByteLevel) and inner.normalizer is None
     return plain and bool(before.add_prefix_space)
 
 
 def special_token_spellings(tokenizer: Tokenizer) -> dict[str, str]:
-    """How a tokeniser spells each symbol that it has, by the role it has in transformers."""
+    """The spelling of each special token, by its role in transformers."""
     vocabulary = tokenizer.vocabulary
     start = vocabulary.end if vocabulary.start is None else vocabulary.start
     ids = {
@@ -248,7 +247,7 @@ def special_token_spellings(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def with_swapped_ids(path: Path, first: int, second: int) -> Tokenizer:
-    """The tokeniser of a run of ours with the ids of two tokens exchanged."""
+    """The tokeniser of a run with the ids of two tokens swapped."""
     settings = read_json(path)
     swap = {first: second, second: first}
     vocabulary: dict[str, int] = settings["model"]["vocab"]
@@ -260,13 +259,13 @@ def with_swapped_ids(path: Path, first: int, second: int) -> Tokenizer:
 
 
 def has_pad(tokenizer: Tokenizer) -> bool:
-    """Whether the padding is a token; where it is none, an id beyond the last serves."""
+    """Whether padding is a real token rather than an id beyond the vocabulary."""
     vocabulary: Vocabulary = tokenizer.vocabulary
     return tokenizer.id(tokenizer.token(vocabulary.pad)) == vocabulary.pad
 
 
 def _framing(framing: str, tokenizer: Tokenizer) -> Any:
-    """`start text end` as what the library calls a template; a second text has segment 1."""
+    """`start text end` as the library's TemplateProcessing; a second text has segment 1."""
     symbols = special_token_spellings(tokenizer)
     spelled = {"start": symbols.get("bos"), "text": "$A", "end": symbols.get("eos")}
     single = [spelled[word] for word in framing.split() if spelled[word]]

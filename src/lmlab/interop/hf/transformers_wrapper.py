@@ -1,4 +1,4 @@
-"""Checkpoints of architectures that lmlab does not know, run by transformers and wrapped."""
+"""Wrapper for checkpoints of architectures unknown to lmlab, run by transformers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CLASS_SUFFIXES = {
     "causal": ("ForCausalLM", "LMHeadModel"),
     "masked": ("ForMaskedLM", "ForPreTraining"),
 }
-"""How classes of transformers are called that predict the next token, or masked ones."""
+"""Suffixes of transformers' causal and masked LM classes."""
 
 
 def wrap_checkpoint(folder: Path) -> TrainedModel:
-    """A checkpoint as transformers runs it: the next token's or masked tokens' scores, wrapped.
+    """Load a checkpoint with transformers as a wrapped causal or masked LM.
 
-    Only safetensors are read, as float32; no code that a checkpoint brings along is run.
+    Only safetensors are read, as float32; remote code is never run.
     """
     config = read_config(folder)
     kind = _kind(folder, config)
@@ -49,7 +49,7 @@ def wrap_checkpoint(folder: Path) -> TrainedModel:
 
 
 def _kind(folder: Path, config: Mapping[str, Any]) -> str:
-    """causal or masked, as the checkpoint's own class is."""
+    """causal or masked, by the checkpoint's architecture."""
     told = config.get("architectures")
     classes = [str(each) for each in told] if isinstance(told, list) else []
     if not config.get("is_encoder_decoder"):
@@ -64,9 +64,9 @@ def _kind(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
-    """The module, whose weights have `size` bytes on the disk."""
+    """Load the module, whose weights have `size` bytes on disk."""
     try:
-        # Imported late: it is an extra, and slow.
+        # Imported late: an optional dependency, and slow.
         import transformers
     except ImportError as error:
         raise UserError(
@@ -89,7 +89,7 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
             )
     except UserError:
         raise
-    except Exception as error:  # the library raises dozens of kinds
+    except Exception as error:  # the library raises dozens of types
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(f"transformers can't load {folder} ({reason.rstrip('. ')}).") from error
     if missing := sorted(told["missing_keys"]):
@@ -102,8 +102,8 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
 
 
 def _tokenizer(folder: Path) -> Any:
-    """The folder's tokeniser as lmlab reads it; of SentencePiece's files alone, as transformers."""
-    # Asked for any other folder, transformers makes up a tokeniser where there is none.
+    """The folder's tokeniser, read by lmlab; by transformers if it has only SentencePiece files."""
+    # For any other folder, transformers would make up a missing tokeniser.
     if (folder / "tokenizer.json").exists() or not any(
         (folder / name).exists() for name in SENTENCEPIECE_FILES
     ):
@@ -112,5 +112,5 @@ def _tokenizer(folder: Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception:  # the library raises dozens of kinds; ours says what to do
+    except Exception:  # the library raises dozens of types; our error says what to do
         return read_tokenizer(folder)

@@ -1,8 +1,7 @@
-"""Name tables: which weight of ours is which of theirs, read in both directions.
+"""Weight mapping: name tables between our weights and a checkpoint's, in both directions.
 
-A table is a list of pairs, our name beside theirs, each with the way from one to the other: a
-matrix stored the other way round, queries, keys and values joined into one, rows that only one side
-has.
+A table is a list of pairs, our name and theirs, each with a tensor mapping: transposed matrices,
+concatenated query, key and value projections, rows that only one side has.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from lmlab.core.errors import UserError
 
 
 class TensorMapping:
-    """From tensors of theirs to one of ours, and back."""
+    """Mapping from their tensors to one of ours, and back."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         raise TypeError(f"{type(self).__name__} does not define to_ours")
 
     def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
-        """The `count` tensors of theirs that make up one of ours."""
+        """Split one of our tensors into `count` of theirs."""
         raise TypeError(f"{type(self).__name__} does not define to_theirs")
 
 
 class Identity(TensorMapping):
-    """One tensor, as it is."""
+    """Identity mapping of one tensor."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         return theirs[0]
@@ -38,7 +37,7 @@ class Identity(TensorMapping):
 
 
 class Transpose(TensorMapping):
-    """A matrix stored the other way round: GPT-2's Conv1D holds (inputs, outputs)."""
+    """Transposed matrix: GPT-2's Conv1D stores (inputs, outputs)."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         return theirs[0].t()
@@ -48,7 +47,7 @@ class Transpose(TensorMapping):
 
 
 class Concatenate(TensorMapping):
-    """Tensors of equal shape, one below the other: queries, keys and values in one matrix."""
+    """Concatenation of tensors of equal shape: query, key and value projections in one matrix."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(theirs))
@@ -59,17 +58,17 @@ class Concatenate(TensorMapping):
 
 @dataclass(frozen=True)
 class ResizeRows(TensorMapping):
-    """A table with `theirs` rows there and `ours` here, of which row 0 is their row `first`.
+    """Embedding table of `theirs` rows mapped to `ours` rows, from their row `first` on.
 
-    Rows that one side alone has (positions that stand before the first, vectors of no token) are
-    dropped on the way, and are zero on the way back.
+    Rows that only one side has (offset positions, unused token ids) are dropped in one direction
+    and zero in the other.
     """
 
     ours: int
     theirs: int
     first: int = 0
     swapped_ids: tuple[int, int] | None = None
-    """Two rows that have changed places."""
+    """Two rows that are swapped."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         [table] = theirs
@@ -91,21 +90,21 @@ class ResizeRows(TensorMapping):
 
 
 def _sized(table: Tensor, rows: int) -> Tensor:
-    """The table cut, or filled up with zeros, to that many rows."""
+    """The table truncated or zero-padded to that many rows."""
     missing = max(0, rows - len(table))
     return torch.cat([table[:rows], table.new_zeros(missing, *table.shape[1:])])
 
 
 @dataclass(frozen=True)
 class Reshape(TensorMapping):
-    """One tensor in another shape, after its axes were put in another order."""
+    """Reshape of one tensor after a permutation of its axes."""
 
     ours: tuple[int, ...]
-    """The shape here."""
+    """Our shape."""
     theirs: tuple[int, ...]
-    """The shape there."""
+    """Their shape."""
     order: tuple[int, ...] = ()
-    """Their axes in the order in which ours, flattened, run through them; none for as they are."""
+    """Permutation of their axes before flattening into our shape; empty for none."""
 
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         [value] = theirs
@@ -126,7 +125,7 @@ class Reshape(TensorMapping):
 
 @dataclass(frozen=True)
 class Unsqueeze(TensorMapping):
-    """What they keep with one more axis of size 1 at the front; the rest goes by `way`."""
+    """Adds a leading axis of size 1 on their side, around another `mapping`."""
 
     mapping: TensorMapping
 
@@ -139,7 +138,7 @@ class Unsqueeze(TensorMapping):
 
 @dataclass(frozen=True)
 class ConcatenateMapped(TensorMapping):
-    """Tensors that go each by its own way, and are then joined."""
+    """Concatenation of tensors that are each mapped by `mapping`."""
 
     mapping: TensorMapping
 
@@ -155,7 +154,7 @@ IDENTITY, TRANSPOSE, CONCATENATE = Identity(), Transpose(), Concatenate()
 
 @dataclass(frozen=True)
 class WeightPair:
-    """A weight of ours, and the one or several of theirs that it is."""
+    """One of our weights, and the one or several of theirs it consists of."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -163,14 +162,14 @@ class WeightPair:
 
 
 def weight_pair(ours: str, theirs: str, way: TensorMapping = IDENTITY) -> WeightPair:
-    """A weight of ours that is one of theirs."""
+    """One of our weights that is one of theirs."""
     return WeightPair(ours, (theirs,), way)
 
 
 def linear_pairs(
     ours: str, theirs: str, way: TensorMapping = IDENTITY, *, bias: bool = True
 ) -> Iterator[WeightPair]:
-    """A linear map or a norm: its weight, which goes by `way`, and its bias."""
+    """A linear layer or norm: its weight, mapped by `way`, and its bias."""
     yield weight_pair(f"{ours}.weight", f"{theirs}.weight", way)
     if bias:
         yield weight_pair(f"{ours}.bias", f"{theirs}.bias")
@@ -179,7 +178,7 @@ def linear_pairs(
 def concatenated_pairs(
     ours: str, theirs: Iterable[str], *, bias: bool = True
 ) -> Iterator[WeightPair]:
-    """A linear map of ours that is several of theirs, one below the other."""
+    """A linear layer of ours that concatenates several of theirs."""
     names = tuple(theirs)
     for kind in ("weight", "bias") if bias else ("weight",):
         yield WeightPair(f"{ours}.{kind}", tuple(f"{name}.{kind}" for name in names), CONCATENATE)
@@ -187,16 +186,16 @@ def concatenated_pairs(
 
 @dataclass(frozen=True)
 class NameTable:
-    """All pairs of one checkpoint, and on each side the further names of shared weights."""
+    """All weight pairs of a checkpoint, and on each side the further names of tied weights."""
 
     pairs: tuple[WeightPair, ...]
     our_tied_names: Mapping[str, str]
-    """Our name → the one in `pairs` that is the same weight."""
+    """Our name → the name in `pairs` of the same weight."""
     their_tied_names: Mapping[str, str]
-    """Their name → the one in `pairs` that is the same weight; a checkpoint need not hold it."""
+    """Their name → the name in `pairs` of the same weight; may be absent from a checkpoint."""
 
     def without_tied_names(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their weights by the names in `pairs`: which of a shared one's names is kept, varies."""
+        """Their weights by the names in `pairs`: which name of a tied weight is stored varies."""
         found = {name: value for name, value in theirs.items() if name not in self.their_tied_names}
         for name, kept in self.their_tied_names.items():
             value = theirs.get(name)
@@ -208,7 +207,7 @@ class NameTable:
         return found
 
     def to_ours(self, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state of their weights, which are those that `pairs` names."""
+        """Convert their weights, those named in `pairs`, to our state dict."""
         found = {}
         for each in self.pairs:
             try:
@@ -224,7 +223,7 @@ class NameTable:
         return found | {name: found[kept] for name, kept in copies.items()}
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their weights of our state, shared ones once."""
+        """Convert our state dict to their weights, tied ones once."""
         found: dict[str, Tensor] = {}
         for each in self.pairs:
             values = each.mapping.to_theirs(ours[each.ours], len(each.theirs))
@@ -239,11 +238,11 @@ class NameTable:
 
     @property
     def their_names(self) -> list[str]:
-        """In the order of the table, without copies."""
+        """Their names in table order, without duplicates."""
         return [name for each in self.pairs for name in each.theirs]
 
     def restricted_to(self, theirs: Iterable[str]) -> NameTable:
-        """The part of the table of which they have the weights."""
+        """The part of the table whose weights they have."""
         there = set(theirs)
         kept = tuple(each for each in self.pairs if there.issuperset(each.theirs))
         return replace(self, pairs=kept)

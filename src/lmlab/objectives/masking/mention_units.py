@@ -1,4 +1,4 @@
-"""Mentions of names and phrases in a text, told by the corpus or found by a lexicon."""
+"""Mention units for masking (ERNIE): entities annotated in the corpus or matched by a lexicon."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from lmlab.objectives.masking.whole_word_masking import WordUnits
 
 
 class MentionUnits:
-    """Names where they stand in a text, and words everywhere else (Sun et al. 2019).
+    """Mentions where there are any, and words everywhere else (Sun et al. 2019).
 
-    A text whose mentions the corpus tells (`Batch.entities`) has these and no others, each from its
-    first token to its last, at words' bounds or not; two of one entity that touch are one. In a
-    text of which nothing is told they are the names of a lexicon.
+    A text with annotated mentions (`Batch.entities`) has these and no others, each from its first
+    token to its last, at word boundaries or not; adjacent mentions of one entity are merged. Other
+    texts are matched against a lexicon.
 
-    The lexicon's are compared as tokens, from left to right, the longest first; they begin where a
-    word begins and end where one ends. A name with a token that the tokeniser does not know is
-    never found. The lexicon is read when the tokeniser is known, before which there are no names: a
-    model that only scores has no use for it. Cost: O(T) looks into a table for each length that
-    names with the same first token have.
+    Lexicon names are compared as tokens, left to right, longest match first, at word boundaries. A
+    name with a token unknown to the tokeniser is never matched. The lexicon is read when the
+    tokeniser is known; before that there are no names, and scoring needs none. Cost: O(T) table
+    look-ups for each length of the names with the same first token.
     """
 
     def __init__(self, lexicon: Callable[[], Sequence[str]], words: WordUnits) -> None:
@@ -34,10 +33,10 @@ class MentionUnits:
         self.names: Sequence[str] = ()
         self._numbers: dict[tuple[int, ...], int] = {}
         self._lengths: dict[int, tuple[int, ...]] = {}
-        """By its first token, how long a name can be, the longest first."""
+        """Possible name lengths by first token, longest first."""
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Learn how the tokeniser writes the names, and where words begin."""
+        """Tokenise the names, and learn where words begin."""
         self.words.setup_tokenizer(pieces)
         self.names = self.lexicon()
         unknown = self.words.vocabulary.unknown
@@ -50,33 +49,33 @@ class MentionUnits:
         self._lengths = {first: tuple(sorted(all, reverse=True)) for first, all in lengths.items()}
 
     def mention_ids(self, batch: Batch, allowed: Tensor) -> Tensor:
-        """(B, T) the number of the name that covers each place, -1 where none.
+        """(B, T) id of the name that covers each position, -1 where none.
 
-        Entities that the corpus tells are numbered after the lexicon's names.
+        Entities annotated in the corpus are numbered after the lexicon's names.
         """
         return self._found(batch, allowed, self.words.starts(batch, allowed))[0]
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
-        """(B, T) bool: where a mention begins, and where a word does that is in none."""
+        """(B, T) bool: where a mention begins, or a word outside of mentions."""
         starts = self.words.starts(batch, allowed)
         covering, first = self._found(batch, allowed, starts)
         inside = covering >= 0
-        # A mention that is told may end within a word, whose rest is then a unit of its own.
+        # An annotated mention may end within a word, whose rest is then a unit of its own.
         rest = allowed & shift_right(inside, fill=False)
         return torch.where(inside, first, starts | rest)
 
     def name(self, number: int) -> str:
-        """The name of that number; of an entity that the corpus tells, only that it is one."""
+        """The name with this id; a placeholder for entities annotated in the corpus."""
         own = number < len(self.names)
         return self.names[number] if own else f"told {number - len(self.names)}"
 
     def _found(self, batch: Batch, allowed: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T) which name covers each place, and whether it begins there."""
+        """(B, T) which name covers each position, and whether it begins there."""
         covering, first = self._by_lexicon(batch, allowed, starts)
         if batch.entities is None:
             return covering, first
         told = batch.entities.masked_fill(~allowed, NO_ENTITY)
-        inside, before = told != NO_ENTITY, told.roll(1, 1)  # place 0 is never allowed
+        inside, before = told != NO_ENTITY, told.roll(1, 1)  # position 0 is never allowed
         tells = inside.any(1, keepdim=True)
         numbers = torch.where(inside, told + len(self.names), -1)
         begins = inside & (told != before)
@@ -86,7 +85,7 @@ class MentionUnits:
         covering = torch.full(allowed.shape, -1)
         first = torch.zeros(allowed.shape, dtype=torch.bool)
         if self._numbers:
-            # A mention ends where the next word begins, or where no text is.
+            # A mention ends where the next word begins, or where the text ends.
             stops = starts | ~allowed
             rows = zip(batch.tokens.tolist(), starts.tolist(), stops.tolist(), strict=True)
             for row, (tokens, begin, stop) in enumerate(rows):
@@ -98,7 +97,7 @@ class MentionUnits:
     def _match(
         self, tokens: list[int], begin: list[bool], stop: list[bool]
     ) -> list[tuple[int, int, int]]:
-        """Place, length and number of each mention in a row."""
+        """Position, length and name id of each mention in a row."""
         found, free = [], 0
         for place, token in enumerate(tokens):
             if not begin[place] or place < free:

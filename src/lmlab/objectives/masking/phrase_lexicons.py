@@ -1,4 +1,4 @@
-"""Lists of names and phrases that ERNIE hides whole."""
+"""Phrase and entity lexicons for ERNIE's masking."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lmlab.data.wordnet import load_wordnet
 
 
 def read_lexicon(names: str) -> tuple[str, ...]:
-    """The names of several lexicons joined by commas, each once, in order.
+    """The names of several lexicons joined by commas, deduplicated, in order.
 
-    `countries`: countries, capitals and cities in Chinese and English. `wordnet`: the lemmas of
-    WordNet that are written as several words. Anything else is a UTF-8 file of one name a line.
+    `countries`: countries, capitals and cities in Chinese and English. `wordnet`: WordNet's
+    multi-word lemmas. Anything else is a UTF-8 file with one name per line.
     """
     found: dict[str, None] = {}
     for name in filter(None, (part.strip() for part in names.split(","))):
@@ -29,7 +29,7 @@ def read_lexicon(names: str) -> tuple[str, ...]:
 
 @cache
 def country_names() -> tuple[str, ...]:
-    """What the languages `capitals` and `capitals-en` speak of."""
+    """Names in the corpora `capitals` and `capitals-en`."""
     fields = ("country_zh", "capital_zh", "city_zh", "country_en", "capital_en", "city_en")
     return tuple(
         name for pair in country_table() for field in fields if (name := getattr(pair, field))
@@ -38,7 +38,7 @@ def country_names() -> tuple[str, ...]:
 
 @cache
 def wordnet_phrases() -> tuple[str, ...]:
-    """Lemmas of several words, in lower case as in the glosses."""
+    """Multi-word lemmas, in lower case as in the glosses."""
     return tuple(lemma for lemma in load_wordnet().lemmas if " " in lemma)
 
 

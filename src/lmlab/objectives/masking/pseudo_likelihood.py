@@ -1,4 +1,4 @@
-"""Copies of texts with places hidden, and questions about them: many at once, to a budget."""
+"""Pseudo-log-likelihood scoring: masked copies of texts, batched to a token budget."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 
 MAX_TOKENS_AT_ONCE = 8192
-"""Tokens of masked copies that are read together while texts are scored."""
+"""Tokens of masked copies per forward pass when texts are scored."""
 
 CPU_TOKENS_AT_ONCE = 1024
-"""So many at most where a CPU reads them: what is computed of them then stays in its cache."""
+"""The same on a CPU: so the activations stay in its cache."""
 
 ScoreMasked = Callable[[Batch, Tensor, Tensor], Tensor]
-"""Copies (N, T), the places hidden in them (N, T) and those asked (N, T) to a number for each true
-entry of the last, in reading order."""
+"""From copies (N, T), their masked positions (N, T) and targets (N, T) to a number for each target,
+in reading order."""
 
 
 def scored_positions(batch: Batch, vocabulary: Vocabulary) -> Tensor:
-    """(B, T) bool: all tokens but place 0 and the end symbol, since the length is given."""
+    """(B, T) bool: all tokens but position 0 and the end token, since the length is given."""
     places = batch.targets_mask()
     return places if vocabulary.end is None else places & (batch.tokens != vocabulary.end)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedCopies:
-    """N copies to be made of the rows of a batch, each with a question; made when it is read."""
+    """N masked copies of the rows of a batch with their targets, built lazily."""
 
     rows: Tensor
-    """(N,) which row each is a copy of."""
+    """(N,) the row each is a copy of."""
     places: Tensor | None
-    """(N,) the one place asked in each copy; None where all those of `asked` are."""
+    """(N,) the single target position of each copy; None if all of `targets` are."""
     targets: Tensor
-    """(B, T) bool: the places of the batch that are asked."""
+    """(B, T) bool: the target positions of the batch."""
     masked: Tensor | None = None
-    """(B, T) bool: what is hidden in a copy whatever its place; None for none but its place."""
+    """(B, T) bool: positions masked in every copy; None if only the target is."""
     words: Tensor | None = None
-    """(B, T) the number of the word at each place, where the rest of a word is hidden as well."""
+    """(B, T) word index of each position, if the rest of the target's word is masked too."""
 
     def masks_of(self, here: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """(n, length) the places that are hidden and those asked in the copies `here` (n,)."""
+        """(n, length) masked positions and targets of the copies `here` (n,)."""
         rows = self.rows[here]
         if self.places is None:
             asked = self.targets[rows, :length]
@@ -60,13 +60,13 @@ class MaskedCopies:
 
 
 def mask_each(asked: Tensor, words: Tensor | None = None) -> MaskedCopies:
-    """A copy for each place of `asked` (B, T), hidden in it; with the rest of its word if told."""
+    """One copy per position of `asked` (B, T), masked in it, with the rest of its word if given."""
     rows, places = asked.nonzero(as_tuple=True)
     return MaskedCopies(rows=rows, places=places, targets=asked, words=words)
 
 
 def mask_together(asked: Tensor, hidden: Tensor | None) -> MaskedCopies:
-    """A copy for each row with `hidden` (B, T) hidden, or nothing, and all of `asked` asked."""
+    """One copy per row with `hidden` (B, T) masked, or nothing, and all of `asked` as targets."""
     rows = asked.any(1).nonzero()[:, 0]
     return MaskedCopies(rows=rows, places=None, targets=asked, masked=hidden)
 
@@ -78,10 +78,10 @@ def score_masked_copies(
     *,
     tokens_at_once: int = MAX_TOKENS_AT_ONCE,
 ) -> Tensor:
-    """(B, T) the answer at each place that is asked, 0 elsewhere.
+    """(B, T) the score at each target position, 0 elsewhere.
 
-    Copies of many rows are read together, those of like length, cut to the longest of them, so
-    that memory is bounded by `tokens_at_once` (or one copy) whatever the texts are.
+    Copies of many rows are batched by similar length and cut to the longest, so that memory is
+    bounded by `tokens_at_once` (or one copy) whatever the texts are.
     """
     found, indices = [], []
     for here, length in _groups(batch.lengths[copies.rows], tokens_at_once):
@@ -98,7 +98,7 @@ def score_masked_copies(
 
 
 def _groups(lengths: Tensor, tokens_at_once: int) -> Iterator[tuple[Tensor, int]]:
-    """Indices of copies in groups of like length, longest first, and the length of the longest."""
+    """Indices of copies in groups of similar length, longest first, with each group's longest."""
     if lengths.device.type == "cpu":
         tokens_at_once = min(tokens_at_once, CPU_TOKENS_AT_ONCE)
     order = lengths.argsort(descending=True, stable=True)
@@ -107,7 +107,7 @@ def _groups(lengths: Tensor, tokens_at_once: int) -> Iterator[tuple[Tensor, int]
     while first < len(by_length):
         longest = by_length[first]
         last = first + max(1, tokens_at_once // max(longest, 1))
-        # Rows of one length need no mask and no padding, unless too few of them are left.
+        # Rows of one length need no padding mask, unless too few of them are left.
         alike = first + sum(1 for length in by_length[first:last] if length == longest)
         if (alike - first) * longest * 2 >= tokens_at_once:
             last = alike
@@ -116,6 +116,6 @@ def _groups(lengths: Tensor, tokens_at_once: int) -> Iterator[tuple[Tensor, int]
 
 
 def _shortened(batch: Batch, length: int) -> Batch:
-    """The same without the places after `length`, where all rows have padding."""
+    """The batch without the positions after `length`, where all rows have padding."""
     entities = None if batch.entities is None else batch.entities[:, :length]
     return replace(batch, tokens=batch.tokens[:, :length], entities=entities)

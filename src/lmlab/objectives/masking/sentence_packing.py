@@ -1,4 +1,4 @@
-"""Texts of a batch put together otherwise: cut in two, or several in one input."""
+"""Sequence packing: texts of a batch split into pairs, or several packed into one input."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from lmlab.core.batch import Batch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RepackedBatch:
-    """Another batch, told by where each of its tokens stands in the clean one."""
+    """A rearranged batch, with the origin of each of its tokens in the clean one."""
 
     batch: Batch
-    """What is fed: B' sequences of at most T' tokens."""
+    """The input: B' sequences of at most T' tokens."""
     rows: Tensor
-    """(B', T') the clean row that each place comes from."""
+    """(B', T') the clean row that each position comes from."""
     positions: Tensor
-    """(B', T') its place there, -1 at a separator that was put in and at padding."""
+    """(B', T') its position there, -1 at inserted separators and padding."""
     segments: Tensor | None = None
-    """(B', T') 0 up to the separator and 1 after it, where there are pairs."""
+    """(B', T') 0 up to the separator and 1 after it, for pairs."""
     labels: Tensor | None = None
-    """(B',) the answer for a pair, NO_TARGET where a text was too short to be cut."""
+    """(B',) the label of a pair, NO_TARGET where a text was too short to be split."""
 
     def take(self, values: Tensor, *, fill: Tensor | int) -> Tensor:
-        """(B', T') of clean values (B, T), with `fill` where a place comes from none."""
+        """(B', T') clean values (B, T) rearranged, with `fill` at positions without an origin."""
         taken = values[self.rows, self.positions.clamp(min=0)]
         return torch.where(self.positions >= 0, taken, torch.as_tensor(fill).to(taken))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FullSentences:
-    """As many texts of a batch as fit, one after another: <s> w … </s> w … </s> (Liu et al. 2019).
+    """FULL-SENTENCES packing: <s> w … </s> w … </s>, as many texts as fit (Liu et al. 2019).
 
-    They are taken in the order of the batch; a text that does not fit begins the next input, so
-    that none is cut. Every place sees all of an input, other texts too, as in RoBERTa.
+    Texts keep their order in the batch; one that does not fit begins the next input, so none is
+    cut. Attention crosses text boundaries, as in RoBERTa.
     """
 
     length: int
-    """Most tokens of an input."""
+    """Maximum tokens per input."""
     pad: int = 0
 
     def pack(self, batch: Batch, *, generator: torch.Generator | None = None) -> RepackedBatch:
-        """Nothing is drawn: the batch is put together as it came."""
+        """Pack the batch in order; nothing is sampled."""
         device, lengths = batch.tokens.device, batch.lengths.tolist()
         rows, places = [], []
         for together in self._together(lengths):
-            # <s> once, at the front; of the others what follows it.
+            # <s> once, at the front; later texts without theirs.
             spans = [(row, min(number, 1)) for number, row in enumerate(together)]
             rows += [torch.cat([torch.full((lengths[r] - low,), r) for r, low in spans])]
             places += [torch.cat([torch.arange(low, lengths[r]) for r, low in spans])]

@@ -1,4 +1,4 @@
-"""Spans of neighbouring words, hidden together (Joshi et al. 2020)."""
+"""Span masking (SpanBERT): contiguous spans of whole words (Joshi et al. 2020)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
 
 
 def harmonic_lengths(longest: int = 3) -> tuple[float, ...]:
-    """P(length = 1 … longest) ∝ 1 / length: the n-grams of Lan et al. 2020."""
+    """P(length = 1 … longest) ∝ 1 / length: ALBERT's n-gram masking (Lan et al. 2020)."""
     return _normalised([1 / length for length in range(1, longest + 1)])
 
 
@@ -31,19 +31,19 @@ def _normalised(weights: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SpanMasking:
-    """Spans of whole words until `rate` of the words are hidden, with a shown word between any two.
+    """Span masking: spans of whole words up to `rate`, with a visible word between any two.
 
-    Lengths in words are drawn one after another until they reach the share, the last one cut to it;
-    then the spans are laid into the text, every arrangement equally likely. So no length is
-    favoured because it fits better, as it is where spans that overlap are drawn again. A share that
-    is no whole number is rounded up or down at random, to at least one. A place that no other
-    follows is not hidden, so that every span has two neighbours.
+    Lengths in words are sampled until they reach the budget, the last one cut to it; then the spans
+    are placed, every arrangement equally likely. So no length is favoured because it fits better,
+    as happens when overlapping spans are resampled. A fractional budget is rounded up or down at
+    random, to at least one. The last position is never masked, so that every span has two
+    neighbours.
     """
 
     units: TokenUnits
     rate: float = 0.15
     lengths: tuple[float, ...] = geometric_lengths()
-    """The probabilities of 1, 2, 3 … words."""
+    """Probabilities of 1, 2, 3 … words."""
 
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
@@ -69,19 +69,19 @@ class SpanMasking:
         """
         for_lengths, for_places, for_order = draws
         lengths = self._drawn(words, for_lengths)
-        # A span and the word after it are one block; where the blocks go among the other words is
-        # a choice of places, and any set of them as likely as another.
+        # A span and the word after it are one block; the positions of the blocks among the other
+        # words are a uniformly random subset.
         places = words + 1 - sum(lengths)
         chosen = sorted(_shuffled(for_places[:places])[: len(lengths)])
         found, before = [], 0
-        # Shuffled, because the last one drawn is cut to the share and may stand anywhere.
+        # Shuffled, because the length sampled last is cut to the budget and may stand anywhere.
         for place, rank in zip(chosen, _shuffled(for_order[: len(lengths)]), strict=True):
             found.append((place + before, lengths[rank]))
             before += lengths[rank]
         return found
 
     def _drawn(self, words: int, draws: Sequence[float]) -> list[int]:
-        """Lengths that add up to the share, or to what fits."""
+        """Span lengths that add up to the budget, or to what fits."""
         if words == 0:
             return []
         exact = self.rate * words
@@ -95,7 +95,7 @@ class SpanMasking:
         return found
 
     def _length(self, draw: float) -> int:
-        """The length at which the probabilities so far exceed a number in [0, 1)."""
+        """Sample a length by inverting the cumulative distribution at a number in [0, 1)."""
         so_far = 0.0
         for length, probability in enumerate(self.lengths, start=1):
             so_far += probability
@@ -105,5 +105,5 @@ class SpanMasking:
 
 
 def _shuffled(draws: Sequence[float]) -> list[int]:
-    """0, 1, 2 … in the order of as many random numbers."""
+    """The permutation that sorts the random numbers."""
     return sorted(range(len(draws)), key=draws.__getitem__)

@@ -1,4 +1,4 @@
-"""Which tokens are hidden, and what stands where they were."""
+"""Token masking for masked LMs: which tokens are masked, and what replaces them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from lmlab.layers.per_example_rng import (
 )
 
 SHARE_TOLERANCE = 1e-9
-"""By how much a sum of shares may be above one."""
+"""Tolerance by which a sum of shares may exceed one."""
 
 
 class MaskingStrategy(Protocol):
-    """Which places of a clean batch are hidden."""
+    """Selects the masked positions of a clean batch."""
 
     def __call__(
         self, batch: Batch, allowed: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """(B, T) bool, true at some of the places where `allowed` (B, T) is."""
+        """(B, T) bool, a subset of the positions `allowed` (B, T)."""
         ...
 
 
 @dataclass(frozen=True)
 class IndependentMasking:
-    """Every token by itself with probability `rate` (Devlin et al. 2019: 0.15)."""
+    """Independent masking of each token with probability `rate` (Devlin et al. 2019: 0.15)."""
 
     rate: float = 0.15
 
@@ -47,11 +47,11 @@ class IndependentMasking:
 
 
 def ensure_one_masked(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
-    """The chosen places (B, T); in a row without any, the allowed one that drew the lowest number.
+    """The chosen positions (B, T); in a row without any, the allowed one with the lowest draw.
 
-    A text of which nothing is hidden teaches nothing, and short texts are often such: the published
-    codes take the rounded share, and at least one. `drawn` is high where nothing is allowed. Places
-    that share their number, as those of one word do, are taken together.
+    A text without masked tokens has no loss, which is frequent for short texts: the published codes
+    mask the rounded share, at least one. `drawn` is high where masking is not allowed. Positions
+    with equal draws, such as those of one word, are taken together.
     """
     lowest = drawn == drawn.amin(1, keepdim=True)
     lonely = ~(chosen & allowed).any(1, keepdim=True)
@@ -60,10 +60,10 @@ def ensure_one_masked(drawn: Tensor, chosen: Tensor, allowed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskReplacement:
-    """Hidden tokens become <mask> (0.8), a random token (0.1) or stay (Devlin et al. 2019).
+    """80/10/10 replacement: <mask> (0.8), a random token (0.1) or unchanged (Devlin et al. 2019).
 
-    `together`: neighbours that are hidden share the lot, so that a span is masked, replaced or kept
-    as a whole (Joshi et al. 2020).
+    `per_span`: adjacent masked tokens share the draw, so that a span is masked, replaced or kept as
+    a whole (Joshi et al. 2020).
     """
 
     vocabulary: Vocabulary
@@ -93,14 +93,14 @@ class MaskReplacement:
         return torch.where(swapped, self._random(tokens, generator), shown)
 
     def _random(self, tokens: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Tokens drawn evenly from those that can be predicted."""
+        """Tokens sampled uniformly from those that can be predicted."""
         table = ordinary_token_ids(self.vocabulary).to(tokens.device)
         drawn = per_example_uniform(tokens.shape, tokens.device, generator=generator)
         return table[(drawn * len(table)).long().clamp(max=len(table) - 1)]
 
 
 def require_mask_token(vocabulary: Vocabulary) -> int:
-    """The id of the mask symbol, or the error that tells that there is none."""
+    """The id of the mask token; raises an error if there is none."""
     if vocabulary.mask is None:
         raise UserError(
             "this objective hides tokens behind a mask symbol, and the tokeniser has neither "
@@ -111,54 +111,54 @@ def require_mask_token(vocabulary: Vocabulary) -> int:
 
 @lru_cache(maxsize=8)
 def ordinary_token_ids(vocabulary: Vocabulary) -> Tensor:
-    """The ids that stand for pieces of text: no symbol but the unknown one."""
+    """Ids of ordinary tokens: no special tokens except the unknown token."""
     never = {*vocabulary.unpredictable, vocabulary.end}
     return torch.tensor([i for i in range(vocabulary.size) if i not in never])
 
 
 def maskable_positions(batch: Batch, vocabulary: Vocabulary) -> Tensor:
-    """(B, T) bool: the places that may be hidden: not padding, not the start, not the end."""
+    """(B, T) bool: positions that may be masked: no padding, start or end token."""
     kept = batch.mask()
     for symbol in (vocabulary.start, vocabulary.end):
         if symbol is not None:
             kept = kept & (batch.tokens != symbol)
-    # Place 0 is context, whatever stands there.
+    # Position 0 is context, whatever it holds.
     return kept & batch.targets_mask()
 
 
 def shift_right(values: Tensor, *, fill: bool) -> Tensor:
-    """(B, T) what stood one place to the left, `fill` at the first place."""
+    """(B, T) values shifted right by one position, `fill` at the first."""
     first = torch.full_like(values[:, :1], fill)
     return torch.cat([first, values[:, :-1]], 1)
 
 
 def run_starts(starts: Tensor) -> Tensor:
-    """(B, T) the place at which each one's run began: the last of `starts` (B, T) up to it."""
+    """(B, T) start position of each position's run: the last of `starts` (B, T) up to it."""
     place = torch.arange(starts.shape[1], device=starts.device).expand_as(starts)
     return place.masked_fill(~starts, 0).cummax(1).values
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedBatch:
-    """What was drawn for a batch."""
+    """A batch with its sampled mask."""
 
     masked: Tensor
-    """(B, T) bool: the places that are hidden."""
+    """(B, T) bool: the masked positions."""
     inputs: Tensor
-    """(B, T) the tokens, with what stands where the hidden ones were."""
+    """(B, T) input tokens, with the replacements of the masked ones."""
 
 
 MaskSampler = Callable[[Batch, torch.Generator | None], MaskedBatch]
-"""Hides some tokens of a clean batch."""
+"""Masks some tokens of a clean batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StaticMasking:
-    """Static masking: a text is always hidden in one of `duplicates` ways (Devlin et al. 2019: 10).
+    """Static masking: a text always gets one of `duplicates` masks (Devlin et al. 2019: 10).
 
-    What is hidden depends on `seed`, the text's number in its dataset (`batch.rows`) and which of
-    its duplicates is drawn, and not on the rest of the batch. A stretch of contiguous text has no
-    number of its own, and is drawn afresh.
+    The mask depends on `seed`, the text's index in its dataset (`batch.rows`) and the sampled
+    duplicate, not on the rest of the batch. A segment of contiguous text has no index, and its mask
+    is sampled anew.
     """
 
     seed: int = 0
@@ -167,7 +167,7 @@ class StaticMasking:
     def __call__(
         self, draw: MaskSampler, batch: Batch, *, generator: torch.Generator | None = None
     ) -> MaskedBatch:
-        """What `draw` gives, with numbers that are each row's own."""
+        """The result of `draw`, with each row's own random numbers."""
         if batch.continues_previous:
             return draw(batch, generator)
         which = (

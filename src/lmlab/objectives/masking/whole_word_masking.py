@@ -1,4 +1,4 @@
-"""Tokens that belong together: words of several pieces, and hiding them whole."""
+"""Whole-word masking: grouping subword tokens into words, and masking them together."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from lmlab.objectives.masking.token_masking import (
 )
 
 IDEOGRAPH_LEAD_BYTES = re.compile("[\xe3-\xe9]")
-"""First bytes of ideographs in UTF-8, as byte-level BPE writes them."""
+"""First bytes of ideographs in UTF-8, as byte-level BPE spells them."""
 BYTE_LEVEL_SPACE, METASPACE = "Ġ", "▁"
 
 
 class TokenUnits(Protocol):
-    """What belongs together in a clean batch."""
+    """Groups the tokens of a clean batch into units."""
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
-        """(B, T) bool: the places at which a unit begins; it goes on to the next beginning, or to
-        the next place where `allowed` (B, T) is false."""
+        """(B, T) bool: where a unit begins; it extends to the next beginning, or to the next
+        position where `allowed` (B, T) is false."""
         ...
 
 
 class WordUnits:
-    """Words, from what the tokeniser's tokens look like; each token one until it is known.
+    """Words, by the spelling of the tokens; every token is one until the tokeniser is known.
 
-    WordPiece marks what goes on a word (##), byte-level BPE and Unigram what begins one (Ġ, ▁); a
-    tokeniser of characters has words of letters and digits between anything else. An ideograph is
-    a word, as in BERT, because a text of them has no spaces.
+    WordPiece marks continuations (##), byte-level BPE and Unigram the start of a word (Ġ, ▁); with
+    a character tokeniser, words are runs of letters and digits. An ideograph is a word, as in BERT,
+    because such text has no spaces.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._begins: Tensor | None = None
-        """(V,) bool: the tokens that begin a word wherever they stand."""
+        """(V,) bool: tokens that always begin a word."""
         self._ends: Tensor | None = None
-        """(V,) bool: the tokens after which a word begins, whatever it is."""
+        """(V,) bool: tokens after which a word begins."""
         self._marked = False
-        """Whether a token tells by itself that it goes on a word."""
+        """Whether tokens themselves mark that they continue a word."""
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
-        """Look at every token once."""
+        """Classify every token of the vocabulary once."""
         tokens = [pieces.token(i) for i in range(self.vocabulary.size)]
         ordinary = set(ordinary_token_ids(self.vocabulary).tolist())
         begins, ends = WORD_RULES.get(pieces.kind, _every_token)(tokens)
@@ -64,8 +64,8 @@ class WordUnits:
 
     @property
     def word_start_tokens(self) -> Tensor | None:
-        """(V,) bool: the tokens that a word may begin with; None until the tokeniser is known, and
-        for characters, where it may be any."""
+        """(V,) bool: tokens that may begin a word; None until the tokeniser is known, and for
+        characters, where any may."""
         return self._begins if self._marked else None
 
     def starts(self, batch: Batch, allowed: Tensor) -> Tensor:
@@ -79,10 +79,10 @@ class WordUnits:
 
 @dataclass(frozen=True)
 class WholeWordMasking:
-    """Every unit by itself with probability `rate`, hidden whole or not at all.
+    """Whole-unit masking: each unit with probability `rate`, whole or not at all.
 
     With words it is whole-word masking (Cui et al. 2019), with mentions ERNIE's (Sun et al. 2019).
-    A token is hidden if its unit is, so that `rate` is the expected share of the tokens too.
+    A token is masked if its unit is, so `rate` is the expected share of masked tokens too.
     """
 
     units: TokenUnits
@@ -98,7 +98,7 @@ class WholeWordMasking:
 
 
 WordBoundaryFlags = tuple[list[bool], list[bool]]
-"""Of each token whether it begins a word, and whether the next one does."""
+"""For each token, whether it begins a word, and whether the next one does."""
 
 
 def _every_token(tokens: list[str]) -> WordBoundaryFlags:
@@ -106,12 +106,12 @@ def _every_token(tokens: list[str]) -> WordBoundaryFlags:
 
 
 def _marked_inside(tokens: list[str]) -> WordBoundaryFlags:
-    """WordPiece: ## goes on."""
+    """WordPiece: ## continues a word."""
     return [not token.startswith("##") for token in tokens], [False] * len(tokens)
 
 
 def _marked_first(tokens: list[str]) -> WordBoundaryFlags:
-    """BPE and Unigram: a space before the word is part of its first token; or </w> of its last."""
+    """BPE and Unigram: a word's first token includes the space before it, or its last has </w>."""
     byte_level = any(token.startswith(BYTE_LEVEL_SPACE) for token in tokens)
     ideograph = IDEOGRAPH_LEAD_BYTES if byte_level else CJK_CHARACTER
     space = BYTE_LEVEL_SPACE if byte_level else METASPACE
@@ -120,7 +120,7 @@ def _marked_first(tokens: list[str]) -> WordBoundaryFlags:
 
 
 def _characters(tokens: list[str]) -> WordBoundaryFlags:
-    """Letters and digits go on, ideographs and all other signs stand alone."""
+    """Letters and digits continue a word; ideographs and all other characters stand alone."""
     alone = [not token.isalnum() or bool(CJK_CHARACTER.match(token)) for token in tokens]
     return alone, alone
 

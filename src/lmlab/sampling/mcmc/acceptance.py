@@ -1,7 +1,7 @@
-"""Decisions of Markov chains over texts: whether what a move proposes is taken.
+"""MCMC acceptance rules: Gibbs accepts every proposal, Metropolis-Hastings corrects for it.
 
-Gibbs takes everything; Metropolis corrects for what the proposal favours, so that the chain visits
-texts as exp(-E / τ) says. Many chains step side by side, a row each.
+Metropolis-Hastings has the stationary distribution ∝ exp(-E / τ). Many chains step in parallel, one
+per row.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lmlab.sampling.mcmc.proposals import (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TransitionResult:
-    """Where the chains are after a step, and what became of each proposal."""
+    """The chains after a step, and which proposals were accepted."""
 
     state: ChainState
     accepted: Tensor
-    """(C,) bool: whether the proposal was taken, be it the same text again."""
+    """(C,) bool: whether the proposal was accepted, even if it is the same text."""
     changed: Tensor
-    """(C,) bool: whether the text is another one now."""
+    """(C,) bool: whether the text changed."""
 
 
 class AcceptanceRule(Protocol):
-    """What decides whether a proposal is taken."""
+    """Acceptance rule for proposals."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class AcceptanceRule(Protocol):
         ...
 
     def initialise(self, state: ChainState) -> ChainState:
-        """The state with what the decisions need of it."""
+        """The state with what the rule needs (energies)."""
         ...
 
     def log_acceptance(
@@ -52,8 +52,8 @@ class AcceptanceRule(Protocol):
         backward: Tensor,
         temperature: float = 1.0,
     ) -> Tensor:
-        """(…) log-probability of taking a proposal, from the energies of both texts and of how
-        likely each was to be proposed from the other."""
+        """(…) log acceptance probability, from the energies of both texts and the log-probabilities
+        of proposing each from the other."""
         ...
 
     def accept(
@@ -68,10 +68,10 @@ class AcceptanceRule(Protocol):
 
 @dataclass(frozen=True)
 class GibbsAcceptance:
-    """Every proposal is taken (Geman and Geman 1984; Wang and Cho 2019 for masked models).
+    """Gibbs sampling: accept every proposal (Geman and Geman 1984; Wang and Cho 2019 for BERT).
 
-    If one place is drawn at a time and the conditionals are those of one distribution, that is the
-    chain's law. A masked model's conditionals are not, so its law is one that nobody wrote down.
+    If one position is sampled at a time and the conditionals belong to one joint distribution, that
+    is the stationary one. A masked model's do not, so no closed form of it is known.
     """
 
     name: str = "gibbs"
@@ -104,11 +104,11 @@ class GibbsAcceptance:
 
 @dataclass(frozen=True)
 class MetropolisHastings:
-    """Taken with probability min(1, exp((E(x) - E(x')) / τ) q(x | x') / q(x' | x)).
+    """Metropolis-Hastings: accept with min(1, exp((E(x) - E(x')) / τ) q(x | x') / q(x' | x)).
 
-    Metropolis et al. 1953, Hastings 1970; for masked models Goyal et al. 2022. Its law is
-    exp(-E(x) / τ) / Z, whatever the proposal, as long as that reaches every text. Cost: the energy
-    of the texts that were proposed and are others than the present ones.
+    Metropolis et al. 1953, Hastings 1970; for masked models Goyal et al. 2022. The stationary
+    distribution is exp(-E(x) / τ) / Z for any proposal that reaches every text. Cost: the energy of
+    each proposed text that differs from the current one.
     """
 
     target: EnergyFunction
@@ -126,8 +126,8 @@ class MetropolisHastings:
         backward: Tensor,
         temperature: float = 1.0,
     ) -> Tensor:
-        """From one text of infinite energy to another every step is taken: the chain is looking
-        for the law's support, and there is no ratio of two zeros."""
+        """Between two texts of infinite energy every step is accepted: the chain searches for the
+        support, and the ratio 0/0 is undefined."""
         ratio = (energies - proposed) / temperature + backward - forward
         return ratio.nan_to_num(nan=0.0, posinf=0.0, neginf=-torch.inf).clamp(max=0.0)
 
@@ -160,15 +160,15 @@ class MetropolisHastings:
 
 
 def texts_differ(one: Batch, other: Batch) -> Tensor:
-    """(C,) bool: which rows hold another text."""
+    """(C,) bool: rows whose texts differ."""
     width = min(one.tokens.shape[1], other.tokens.shape[1])
-    # Rows of one length agree on all that lies behind the narrower batch: it is padding.
+    # Beyond the narrower batch, rows of equal length hold only padding.
     unlike = (one.tokens[:, :width] != other.tokens[:, :width]) & one.mask()[:, :width]
     return unlike.any(1) | (one.lengths != other.lengths)
 
 
 def _chosen(first: Tensor, one: Batch, other: Batch) -> Batch:
-    """Rows of `one` where `first` (C,) is true, and of `other` elsewhere."""
+    """Rows of `one` where `first` (C,) is true, of `other` elsewhere."""
     width = max(one.tokens.shape[1], other.tokens.shape[1])
     mine, theirs = (
         torch.nn.functional.pad(each.tokens, (0, width - each.tokens.shape[1]))

@@ -1,7 +1,7 @@
-"""Whether Markov chains have mixed: split R-hat, effective sample size, autocorrelation.
+"""MCMC convergence diagnostics: split R-hat, effective sample size, autocorrelation.
 
-All of them from one number of each text along each chain, such as its energy: an array (C, N) of
-C chains and N readings.
+All are computed from a scalar of each text, such as its energy: an array (C, N) of C chains and N
+recorded values.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lmlab.sampling.mcmc.moves import ChainState
 
 ChainValues = NDArray[np.float64]
 MIN_VALUES = 4
-"""Of a chain, for any of these figures: two halves of two."""
+"""Minimum values per chain for any of these diagnostics: two halves of two."""
 MAX_R_HAT = 1.1
-"""R-hat above which chains have not forgotten where they began (Gelman and Rubin 1992)."""
+"""R-hat above which chains still depend on their initialisation (Gelman and Rubin 1992)."""
 
 
 def split_r_hat(readings: ChainValues) -> float:
-    """√(V / W) over the halves of all chains: 1 where they agree (Gelman et al. 2013).
+    """Split R-hat √(V / W) over the halves of all chains: 1 if they agree (Gelman et al. 2013).
 
-    W is the mean variance inside a half of N / 2 readings, V = (N/2 - 1)/(N/2) W + B / (N/2) with B
-    the variance between their means times N / 2. Infinite where halves stand still apart from each
-    other; not a number where nothing moves at all, or there are too few readings.
+    W is the mean variance within a half of N / 2 values, V = (N/2 - 1)/(N/2) W + B / (N/2) with B
+    the variance between their means times N / 2. Infinite if halves are constant and differ; NaN if
+    all values are equal or there are too few.
     """
     halves = _halves(readings)
     if halves is None:
@@ -44,10 +44,10 @@ def split_r_hat(readings: ChainValues) -> float:
 
 
 def r_hat(readings: ChainValues) -> float:
-    """Split R-hat of the readings' ranks, or of how far they are from the median, if that is more.
+    """Rank-normalised R-hat: the larger of split R-hat of the ranks and of the folded ranks.
 
-    Vehtari et al. 2021: ranks make it fit for any law, and the second finds chains that have one
-    middle and different spreads.
+    Vehtari et al. 2021: ranks suit any distribution; folding (distance from the median) detects
+    chains with the same location and different scales.
     """
     if not np.isfinite(readings).all() or _halves(readings) is None:
         return math.nan
@@ -58,11 +58,11 @@ def r_hat(readings: ChainValues) -> float:
 
 
 def effective_sample_size(readings: ChainValues) -> float:
-    """How many independent readings tell the mean as well as these (Vehtari et al. 2021).
+    """Effective sample size: independent values that estimate the mean as well.
 
-    C N / (1 + 2 Σ_t ρ_t), where ρ_t is the autocorrelation at lag t over the halves of all chains,
-    less where they disagree, summed as long as pairs ρ_2k + ρ_2k+1 are positive, and these made to
-    fall (Geyer 1992). At most C N log10(C N). Not a number where nothing moves.
+    C N / (1 + 2 Σ_t ρ_t), ρ_t the autocorrelation at lag t over the halves of all chains, corrected
+    for their disagreement, summed over Geyer's (1992) initial monotone sequence of positive pairs
+    ρ_2k + ρ_2k+1. At most C N log10(C N); NaN for constant values. Vehtari et al. 2021.
     """
     halves = _halves(readings)
     if halves is None or not np.isfinite(readings).all():
@@ -82,7 +82,7 @@ def effective_sample_size(readings: ChainValues) -> float:
 
 
 def autocorrelation(readings: ChainValues, lags: int) -> list[float]:
-    """ρ_0 … ρ_lags inside the chains, over all of them; nothing where nothing moves."""
+    """Autocorrelation ρ_0 … ρ_lags within chains, averaged over them; empty for constant values."""
     if readings.shape[1] < 2 or not np.isfinite(readings).all():
         return []
     covariances = _autocovariances(readings).mean(axis=0)[: lags + 1]
@@ -92,7 +92,7 @@ def autocorrelation(readings: ChainValues, lags: int) -> list[float]:
 
 
 def _halves(readings: ChainValues) -> ChainValues | None:
-    """(2 C, N / 2) the halves of each chain, the middle reading left out where N is odd."""
+    """(2 C, N / 2) the halves of each chain, without the middle value if N is odd."""
     chains, length = readings.shape
     if length < MIN_VALUES or chains < 1:
         return None
@@ -101,7 +101,7 @@ def _halves(readings: ChainValues) -> ChainValues | None:
 
 
 def _normal_scores(readings: ChainValues) -> ChainValues:
-    """Ranks r of S readings as Φ^-1((r - 3/8) / (S + 1/4)), equals sharing their mean rank."""
+    """Rank-normalised Φ^-1((r - 3/8) / (S + 1/4)) of S values; ties share their mean rank."""
     _, inverse, counts = np.unique(readings, return_inverse=True, return_counts=True)
     last = counts.cumsum()
     ranks = (last - (counts - 1) / 2)[inverse.reshape(readings.shape)]
@@ -111,7 +111,7 @@ def _normal_scores(readings: ChainValues) -> ChainValues:
 
 
 def _autocovariances(readings: ChainValues) -> ChainValues:
-    """(C, N) of each chain at all lags, each divided by N; by Fourier transform."""
+    """(C, N) autocovariances of each chain at all lags, divided by N; by FFT."""
     length = readings.shape[1]
     apart = readings - readings.mean(axis=1, keepdims=True)
     spectrum = np.fft.rfft(apart, n=2 * length, axis=1)
@@ -132,16 +132,16 @@ def _initial_monotone_sum(correlations: ChainValues) -> float:
 
 
 MAX_LAG = 40
-"""Readings that the autocorrelation is given for."""
+"""Maximum lag of the reported autocorrelation, in recorded values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSample:
-    """A text that a chain came to."""
+    """One text sampled from a chain."""
 
     text: str
     energy: float
-    """In nats; by the energy that the record names."""
+    """In nats, by the result's energy function."""
     tokens: int
     chain: int
     step: int
@@ -149,48 +149,48 @@ class ChainSample:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceDiagnostics:
-    """How chains moved, and whether they forgot where they began; all after the burn-in."""
+    """Convergence diagnostics of the chains, after the burn-in."""
 
     acceptance_rate: float
-    """Share of the proposals that were taken; Gibbs takes all."""
+    """Share of proposals accepted; 1 for Gibbs."""
     change_rate: float
-    """Share of the steps after which the text was another one."""
+    """Share of steps that changed the text."""
     resize_acceptance_rate: float | None
-    """Share of the changes of length that were taken; None where there were none."""
+    """Share of insertions and deletions accepted; None if there were none."""
     energy_mean: float
     energy_std: float
     r_hat: float
-    """Of the energy, split and rank-normalised (Vehtari et al. 2021); the worst over lengths where
-    chains of different lengths ran. Near 1 if they have mixed; infinite if they stand still."""
+    """R-hat of the energy, split and rank-normalised (Vehtari et al. 2021); the maximum over
+    lengths if chains have different lengths. Near 1 if mixed; infinite if chains stand still."""
     effective_sample_size: float
-    """Independent energies that would tell their mean as well."""
+    """Effective sample size of the energy."""
     recorded: int
-    """Energies that these are from, over all chains."""
+    """Number of recorded energies, over all chains."""
     autocorrelation: tuple[float, ...]
-    """Of the energy, at lags of 0, 1, 2 … readings."""
+    """Autocorrelation of the energy at lags 0, 1, 2 … recorded values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainTrace:
-    """What was read along the way, every `every` steps from the start on."""
+    """Trace of the chains, recorded every `every` steps from the start."""
 
     every: int
     energies: tuple[tuple[float, ...], ...]
-    """A chain each."""
+    """One tuple per chain."""
     accepted: tuple[float, ...]
-    """Share of proposals taken since the reading before, over all chains."""
+    """Acceptance rate since the previous record, over all chains."""
     changed: tuple[float, ...]
-    """Share of steps that changed a text since the reading before, over all chains."""
+    """Share of steps that changed a text since the previous record, over all chains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class McmcResult:
-    """Texts of Markov chains, what law they are meant to have, and how far to trust that."""
+    """Samples of MCMC chains with their target distribution, settings and diagnostics."""
 
     texts: tuple[ChainSample, ...]
     method: str
     target_distribution: str
-    """A sentence: what distribution the chain has in the end."""
+    """The stationary distribution, as a sentence."""
     energy: str
     proposal: str
     start: str
@@ -198,20 +198,20 @@ class McmcResult:
     masks: int
     chains: int
     steps: int
-    """Made by each chain."""
+    """Steps per chain."""
     burn_in: int
     thin: int
     temperature: float
     anneal: float | None
     proposal_temperature: float
     text: str | None
-    """What the texts have in common, one of these at most: what they began from, …"""
+    """The initial text, if given; at most one of text, template and prefix is."""
     positions: tuple[int, ...]
-    """of which only these tokens move, or all where there are none;"""
+    """The positions of `text` that are resampled; empty for all."""
     template: str | None
-    """what stands around the places that move;"""
+    """The text around the free positions."""
     prefix: str
-    """how all of them begin."""
+    """The fixed prefix of all texts."""
     lengths: tuple[int, int] | None
     token_cost: float
     seed: int
@@ -220,14 +220,14 @@ class McmcResult:
     seconds: float
     interrupted: bool = False
     warnings: tuple[str, ...] = field(default=())
-    """Sentences for the user: chains that have not mixed, words that are unknown."""
+    """Warnings for the user: chains that have not mixed, unknown words."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 class ChainMonitor:
-    """Reads energies and decisions while chains run."""
+    """Records energies and acceptances while chains run."""
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -238,7 +238,7 @@ class ChainMonitor:
         self._resizes = torch.zeros(3, dtype=torch.float64)
 
     def count(self, stepped: TransitionResult, *, burning: bool, resizing: bool) -> None:
-        """One step of all chains: taken and changed."""
+        """Count the accepted and changed proposals of one step of all chains."""
         taken, changed = int(stepped.accepted.sum()), int(stepped.changed.sum())
         found = torch.tensor([taken, changed, len(stepped.accepted)], dtype=torch.float64)
         self._since += found
@@ -247,7 +247,7 @@ class ChainMonitor:
             totals += found
 
     def read(self, energies: Tensor) -> None:
-        """The energies (C,) of the present texts; the shares since the last time."""
+        """Record the energies (C,) of the current texts and the rates since the last record."""
         self.energies.append(energies.double().cpu())
         taken, changed, steps = self._since.tolist()
         self.shares.append((taken / steps, changed / steps) if steps else (math.nan, math.nan))
@@ -258,17 +258,17 @@ class ChainMonitor:
         return ChainTrace(
             every=self.every,
             energies=tuple(tuple(row) for row in readings.tolist()),
-            # The first reading is before any step.
+            # The first record precedes any step.
             accepted=tuple(share for share, _ in self.shares[1:]),
             changed=tuple(share for _, share in self.shares[1:]),
         )
 
     def matrix(self) -> ChainValues:
-        """(C, readings)."""
+        """(C, N) recorded energies."""
         return torch.stack(self.energies, 1).numpy()
 
     def mixing(self, state: ChainState, burn_in: int) -> ConvergenceDiagnostics:
-        """Figures over the readings after the burn-in."""
+        """The diagnostics of the values recorded after the burn-in."""
         kept = self.matrix()[:, -(-burn_in // self.every) :]
         lengths = [0] * len(kept) if self._resizes.any() else state.batch.lengths.tolist()
         groups = [
@@ -290,7 +290,7 @@ class ChainMonitor:
         )
 
     def _resize_share(self) -> float | None:
-        # At the least and the greatest length a proposal may be the same text, which is no change.
+        # At the minimum and maximum length a proposal may equal the current text: no change.
         _, changed, steps = self._resizes.tolist()
         return _share(changed, steps) if steps else None
 
@@ -305,7 +305,7 @@ def _worst(found: Sequence[float]) -> float:
 
 
 def mixing_warnings(mixing: ConvergenceDiagnostics) -> list[str]:
-    """Sentences for chains that are not to be believed."""
+    """Warnings for chains that have not mixed."""
     if mixing.r_hat > MAX_R_HAT:
         return [
             f"the chains have not mixed: R-hat of their energies is {mixing.r_hat:.2f} and should "

@@ -1,7 +1,7 @@
-"""What a Markov chain over texts is to visit: the energy E of a text, with π(x) ∝ exp(-E(x) / τ).
+"""Energy functions for MCMC over texts: the target distribution is π(x) ∝ exp(-E(x) / τ).
 
-A masked model defines no distribution over texts by itself; these are the energies that people
-have read out of it (Goyal et al. 2022), beside those of systems that are energies outright.
+A masked model defines no joint distribution by itself; two energies derive one from its
+conditionals (Goyal et al. 2022), others use a system's own energy or exact log-probability.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmlab.data.collation import group_by_length
 from lmlab.scoring.pseudo_log_likelihood import masked_token_scores
 
 TOKENS_PER_BATCH = 8192
-"""Tokens that are read together."""
+"""Tokens per forward pass."""
 
 
 class EnergyFunction(Protocol):
@@ -29,28 +29,28 @@ class EnergyFunction(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is asked for: raw, norm, own."""
+        """Name of the setting: raw, norm or own."""
         ...
 
     @property
     def formula(self) -> str:
-        """For people: E(x) = …"""
+        """The formula of E(x), for display."""
         ...
 
     def energies(self, batch: Batch, blanks: Tensor | None = None) -> Tensor:
-        """(B,) E of each text, in nats, as doubles; infinite where a text can't be.
+        """(B,) E of each text in nats, float64; infinite for impossible texts.
 
-        `blanks` (B, T) bool: the places that are not of a template, for energies that tell the two
-        apart; None where there is no template.
+        `blanks` (B, T) bool: the free positions of a template, for energies that treat template and
+        blanks differently; None without a template.
         """
         ...
 
 
 @dataclass(frozen=True)
 class LogitEnergy:
-    """E(x) = -Σ_t logit(x_t | x without x_t): scores of a masked model before they are normalised.
+    """Raw logit energy E(x) = -Σ_t logit(x_t | x without x_t) of a masked model.
 
-    Goyal et al. 2022, their E_raw. The end symbol is not summed. Cost: a pass for each token.
+    Goyal et al. 2022, E_raw. The end token is not summed. Cost: one pass per token.
     """
 
     system: Any = field(repr=False)
@@ -67,9 +67,9 @@ class LogitEnergy:
 
 @dataclass(frozen=True)
 class PseudoLikelihoodEnergy:
-    """E(x) = -Σ_t log p(x_t | x without x_t): minus the pseudo-log-likelihood.
+    """Pseudo-likelihood energy E(x) = -Σ_t log p(x_t | x without x_t).
 
-    Goyal et al. 2022, their E_norm; Salazar et al. 2020. Cost: a pass for each token.
+    Goyal et al. 2022, E_norm; Salazar et al. 2020. Cost: one pass per token.
     """
 
     system: Any = field(repr=False)
@@ -86,10 +86,10 @@ class PseudoLikelihoodEnergy:
 
 @dataclass(frozen=True)
 class SystemEnergy:
-    """E(x) of a system that has one, or E(x, blanks) where it tells a template from its blanks.
+    """The system's own energy E(x), or E(x, blanks) if it distinguishes template and blanks.
 
-    The template's tokens are the same in all texts of a chain, but a pooling that leaves them out
-    or keeps them from seeing the blanks gives these another law. Cost: one pass.
+    All texts of a chain share the template's tokens, but a pooling that excludes them or masks
+    their attention to the blanks changes the distribution. Cost: one pass.
     """
 
     system: Any = field(repr=False)
@@ -109,9 +109,9 @@ class SystemEnergy:
 
 @dataclass(frozen=True)
 class LogProbEnergy:
-    """E(x) = -log p(x) of a system whose log-probability is exact; one pass.
+    """Negative log-likelihood E(x) = -log p(x) of a system with exact log-probability; one pass.
 
-    So the chain is to visit texts as often as the system itself says, among those of a length.
+    The target is the system's own distribution, restricted to texts of a given length.
     """
 
     system: Any = field(repr=False)
@@ -136,17 +136,16 @@ class LogProbEnergy:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthPenalisedEnergy:
-    """E(x) + cost · |x|, for chains that change the length of a text.
+    """Length-penalised energy E(x) + cost · |x|, for chains that change the length.
 
-    An energy says nothing of how likely lengths are: under π(x) ∝ exp(-E(x) / τ) over texts of all
-    lengths, a length L comes with probability ∝ Z_L, the sum of exp(-E(x) / τ) over its texts.
-    With a cost for each token that is exp(-cost L / τ) Z_L.
+    Under π(x) ∝ exp(-E(x) / τ) over texts of all lengths, length L has probability ∝ Z_L, the sum
+    of exp(-E(x) / τ) over its texts. A cost per token makes that exp(-cost L / τ) Z_L.
     """
 
     target: EnergyFunction
     cost: float = 0.0
     special_token_count: int = 2
-    """Symbols around a text in its row: <s>, and </s> where there is one."""
+    """Special tokens around a text in its row: <s>, and </s> if there is one."""
 
     @property
     def name(self) -> str:
@@ -162,9 +161,9 @@ class LengthPenalisedEnergy:
 
 
 def make_energy(system: Any, name: str | None = None) -> EnergyFunction:
-    """The energy of that name, or the one that a system is best described by.
+    """The energy of that name, or the system's default.
 
-    own for systems with `Energy` and those with an exact log-probability, else raw, else norm.
+    The default is own for systems with `Energy` or an exact log-probability, else raw, else norm.
     """
     exact = isinstance(system, LogProb) and _says_exact(system)
     if name is None:
@@ -187,7 +186,7 @@ def _says_exact(system: Any) -> bool:
 
 
 def _in_groups(batch: Batch, energies_of: Callable[[list[int]], Tensor]) -> Tensor:
-    """(B,) energies, from those of some rows: no more tokens in a pass than the budget allows."""
+    """(B,) energies computed in groups of rows within the token budget."""
     lengths = batch.lengths.tolist()
     found = torch.zeros(len(batch), dtype=torch.float64, device=batch.tokens.device)
     for group in group_by_length([batch.tokens.shape[1]] * len(lengths), TOKENS_PER_BATCH):

@@ -1,4 +1,4 @@
-"""Where Markov chains over texts begin: a form with places to be filled, and what is put there."""
+"""MCMC initialisation: templates with free positions, and their initial tokens."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from lmlab.sampling.prompt_encoding import encode_prefix
 
 @dataclass(frozen=True, kw_only=True)
 class ChainTemplate:
-    """What all texts of a chain have in common: its tokens, and which of their places move."""
+    """Template of a chain: the tokens all its texts share, and the free positions."""
 
     tokens: tuple[int | None, ...]
-    """None where nothing stands yet."""
+    """None at blank positions."""
     free: tuple[bool, ...]
-    """Which places move; those where nothing stands yet do."""
+    """Positions that are resampled, all blanks among them."""
     note: str | None = None
-    """A sentence for the user, on words that the model does not know."""
+    """A note for the user on unknown words."""
 
 
 def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
-    """As many blanks as are asked for, after the tokens of a prefix."""
+    """A template of `length` blanks after a prefix."""
     if length < 1:
         raise UserError(f"a text needs a length of 1 or more, and {length} came.")
     read = encode_prefix(prefix, tokenizer)
@@ -53,13 +53,13 @@ def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
 
 
 def masked_template(text: str, tokenizer: Any) -> ChainTemplate:
-    """A text with <mask> or [MASK] where tokens move; a UserError where it has none."""
+    """The template of a text with <mask> or [MASK]; a UserError if it has none."""
     read = parse_masked_text(text, tokenizer)
     return ChainTemplate(tokens=read.ids, free=tuple(id is None for id in read.ids), note=read.note)
 
 
 def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainTemplate:
-    """A given text, all of whose tokens move, or those at some positions, counted from 1."""
+    """The template of a given text; all tokens are free, or those at some 1-based positions."""
     read = encode_prefix(text, tokenizer)
     if not read.ids:
         raise UserError("the text to start from is empty; give one with at least a token.")
@@ -75,23 +75,23 @@ def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainT
 
 
 class Initialisation(Protocol):
-    """What fills the blanks of all chains before their first step."""
+    """Initialisation: fills the blanks of all chains before the first step."""
 
     @property
     def name(self) -> str:
-        """As it is asked for."""
+        """Name of the setting."""
         ...
 
     def fill(
         self, state: ChainState, blank: Tensor, *, generator: torch.Generator | None = None
     ) -> ChainState:
-        """The chains with something at the places of `blank` (C, T)."""
+        """The chains with the positions of `blank` (C, T) filled."""
         ...
 
 
 @dataclass(frozen=True)
 class RandomInitialisation:
-    """Any token that can stand in a text, each as likely: chains far apart, as R-hat wants them."""
+    """Uniformly random tokens: overdispersed chains, as R-hat assumes."""
 
     vocabulary: Vocabulary
     name: str = "random"
@@ -108,7 +108,7 @@ class RandomInitialisation:
 
 @dataclass(frozen=True)
 class MaskedInitialisation:
-    """All blanks hidden, then drawn one by one in a random order given what stands there."""
+    """Masked initialisation: mask all blanks, then sample them one by one in random order."""
 
     system: Any = field(repr=False)
     name: str = "masked"
@@ -136,7 +136,7 @@ def initial_state(
     system: Any,
     generator: torch.Generator,
 ) -> ChainState:
-    """The chains' first texts, a form each."""
+    """The initial state of all chains, one template each."""
     vocabulary: Vocabulary = system.vocabulary
     contiguous = layout.kind == "contiguous"
     first = vocabulary.end if contiguous or vocabulary.start is None else vocabulary.start
@@ -161,7 +161,7 @@ def initial_state(
 
 
 def special_tokens_in_row(layout: Any, vocabulary: Vocabulary) -> int:
-    """Symbols around a text in its row: <s>, and </s> where there is one."""
+    """Special tokens around a text in its row: <s>, and </s> if there is one."""
     return 1 + (layout.end and vocabulary.end is not None)
 
 
@@ -171,7 +171,7 @@ def replace_text(state: ChainState, tokens: Tensor) -> ChainState:
 
 
 def _marked(tokens: Tensor, marks: Sequence[Sequence[bool]]) -> Tensor:
-    """(C, T) bool from a list of marks for the tokens of each text, which begin at place 1."""
+    """(C, T) bool from marks for the tokens of each text, which start at position 1."""
     found = torch.zeros_like(tokens, dtype=torch.bool)
     for row, each in enumerate(marks):
         found[row, 1 : 1 + len(each)] = torch.tensor(each, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What may be asked of Markov chains, and which of it goes together."""
+"""Settings of MCMC sampling and checks of their combinations."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ MAX_CHAINS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class McmcConfig:
-    """What is asked of Markov chains; None where the rest decides."""
+    """Settings of MCMC sampling; None chooses a default from the other settings."""
 
     n: int = 1
-    """Texts."""
+    """Number of samples."""
     method: str = "gibbs"
-    """gibbs takes every proposal; metropolis corrects it to have the law exp(-E / temperature)."""
+    """gibbs accepts every proposal; metropolis corrects it to target exp(-E / temperature)."""
     start: str | None = None
-    """random tokens, masked (all hidden, then drawn one by one), text, or lm (its samples)."""
+    """Initialisation: random tokens, masked (sampled one by one), text, or lm (its samples)."""
     text: str | None = None
-    """The text to start from; all of its tokens move, or those at `positions`."""
+    """Initial text; all of its tokens are resampled, or those at `positions`."""
     positions: Sequence[int] = ()
-    """Tokens of the text that move, counted from 1."""
+    """Positions of the initial text that are resampled, 1-based."""
     template: str | None = None
-    """A text with <mask> or [MASK]; only these places move."""
+    """A text with <mask> or [MASK]; only these positions are resampled."""
     prefix: str = ""
-    """How every text begins; it does not move."""
+    """Fixed prefix of every text."""
     length: int | None = None
-    """Tokens after the prefix; 10. The most of them where an lm's samples are the start."""
+    """Tokens after the prefix [default: 10]; the maximum if the initialisation is lm."""
     lengths: tuple[int, int] | None = None
-    """Least and most tokens, for chains that change the length; for metropolis."""
+    """Minimum and maximum tokens, for chains that change the length; metropolis only."""
     token_cost: float = 0.0
-    """Energy that each token adds where the length changes."""
+    """Energy added per token if the length changes."""
     steps: int | None = None
-    """Of each chain, burn-in counted; 50 for each place that moves, by places hidden at once."""
+    """Steps per chain, burn-in included [default: 50 sweeps over the free positions]."""
     burn_in: int | None = None
-    """Steps before the first text that is kept; half of them."""
+    """Steps before the first sample [default: half of the steps]."""
     thin: int | None = None
-    """Steps between two texts of a chain; as many as there is room for."""
+    """Steps between two samples of a chain [default: as many as possible]."""
     chains: int | None = None
-    """How many run side by side; as many as texts, but from 4 to 64."""
+    """Number of parallel chains [default: one per sample, from 4 to 64]."""
     masks: int = 1
-    """Places hidden and drawn at a step, each by itself given the rest."""
+    """Positions masked per step, each sampled independently given the rest."""
     order: str = "random"
-    """sequential or random."""
+    """Scan order: sequential or random."""
     temperature: float = 1.0
-    """τ of the law; below 1 safer, above 1 wilder."""
+    """Temperature τ of the target distribution; below 1 sharper, above 1 flatter."""
     proposal_temperature: float = 1.0
-    """Times the law's, where tokens are drawn; for metropolis, which corrects for it."""
+    """Temperature of the proposal, times `temperature`; metropolis only, which corrects for it."""
     anneal: float | None = None
-    """The temperature that the burn-in begins with; it falls to `temperature` by its end."""
+    """Temperature at the start of the burn-in; it falls to `temperature` by its end."""
     energy: str | None = None
-    """raw, norm or own: the target of metropolis, and what is reported of gibbs."""
+    """raw, norm or own: the target of metropolis; for gibbs only reported."""
     proposal: str | None = None
-    """fill, uniform or unigram: where proposed tokens come from; gibbs has none but fill."""
+    """Proposal distribution: fill, uniform or unigram; gibbs takes only fill."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class McmcConfig:
 
 
 def _check_forms(settings: McmcConfig) -> None:
-    """One way to say what the texts are like, and what goes with it."""
+    """Check that text, template, prefix, start and length are compatible."""
     given = {
         "template": settings.template is not None,
         "text": settings.text is not None,
@@ -133,7 +133,7 @@ def _check_forms(settings: McmcConfig) -> None:
 
 
 def _check_corrected(settings: McmcConfig) -> None:
-    """What only a chain with a law of its own can have."""
+    """Check the settings that need Metropolis-Hastings' correction."""
     if settings.lengths is not None:
         least, most = settings.lengths
         if not 1 <= least <= most:

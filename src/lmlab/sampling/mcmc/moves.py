@@ -1,7 +1,7 @@
-"""Moves of Markov chains over texts: hide some places and draw them anew; put a token in or out.
+"""MCMC proposal moves over texts: resample masked positions; insert or delete a token.
 
-A move proposes a new text to each of many chains, a row each, and says how likely it was to propose
-it and to propose the way back; a kernel decides whether it is taken.
+A move proposes a new text for each chain (one per row) with its forward and backward proposal
+probabilities; an acceptance rule decides.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from lmlab.sampling.mcmc.schedule import ScanOrder
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChainState:
-    """Where C chains are."""
+    """The state of C chains."""
 
     batch: Batch
-    """A text a row: <s> x … </s>, padded at its end."""
+    """One text per row: <s> x … </s>, right-padded."""
     fixed: Tensor | None = None
-    """(C, T) bool: tokens of a template, which stay; None where none do."""
+    """(C, T) bool: fixed tokens of a template; None if there are none."""
     special_token_count: int = 2
-    """Symbols around a text in its row: <s>, and </s> where there is one."""
+    """Special tokens around a text in its row: <s>, and </s> if there is one."""
     energies: Tensor | None = None
-    """(C,) of the present texts, where the decision needs them."""
+    """(C,) energies of the current texts, if the acceptance rule needs them."""
 
     @property
     def free(self) -> Tensor:
-        """(C, T) bool: places whose tokens move."""
+        """(C, T) bool: positions that are resampled."""
         place = torch.arange(self.batch.tokens.shape[1], device=self.batch.tokens.device)
         text = (place >= 1) & (place < (self.batch.lengths - self.special_token_count + 1)[:, None])
         return text if self.fixed is None else text & ~self.fixed
 
     @property
     def blanks(self) -> Tensor | None:
-        """(C, T) bool: the places that a template leaves free; None where there is no template."""
+        """(C, T) bool: the free positions of a template; None without a template."""
         return None if self.fixed is None else self.free
 
 
 class ProposalMove(Protocol):
-    """What proposes a new text to each chain."""
+    """A move that proposes a new text for each chain."""
 
     def propose(
         self,
@@ -63,9 +63,9 @@ class ProposalMove(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ResampleMove:
-    """Hide the places that an order names and draw each of them given all the rest.
+    """Mask the positions of the scan order and resample each given the unmasked ones.
 
-    Which places these are does not depend on the tokens, so that its probability cancels.
+    The choice of positions does not depend on the tokens, so its probability cancels.
     """
 
     proposal: ProposalDistribution
@@ -87,19 +87,19 @@ class ResampleMove:
 
 @dataclass(frozen=True, kw_only=True)
 class InsertDeleteMove:
-    """Put a token in or take one out, each in half of the cases (reversible jump, Green 1995).
+    """Insert or delete a token, with probability 1/2 each (reversible jump, Green 1995).
 
-    From a text of L tokens: a token w ~ q(· | x around a new place) at one of L + 1 places, or one
-    of L tokens out. The way back from L + 1 takes out one of L + 1, so the choices of the place
-    cancel, and what remains is q(w | rest), forward where it is put in, backward where it is taken
-    out. At the least and the greatest length the other way is proposed to no effect, as often as
-    elsewhere.
+    From a text of L tokens: insert w ~ q(· | x around the new position) at one of L + 1 positions,
+    or delete one of L tokens. The reverse of an insertion deletes one of L + 1 tokens, so the
+    choices of position cancel; q(w | rest) remains, forward for an insertion, backward for a
+    deletion. At the minimum and maximum length the impossible move is proposed as often and has no
+    effect.
     """
 
     proposal: ProposalDistribution
     min_length: int
     max_length: int
-    """Tokens of a text, the symbols around it not counted."""
+    """Tokens of a text, special tokens not counted."""
 
     def propose(
         self,
@@ -113,7 +113,7 @@ class InsertDeleteMove:
         tokens = batch.lengths - state.special_token_count
         coins = torch.rand(len(batch), 2, generator=generator, dtype=torch.float64).to(device)
         grows = coins[:, 0] < 0.5
-        # Places are counted from 1; one more of them where a token is put in.
+        # Positions are 1-based; an insertion has one more.
         chosen = 1 + (coins[:, 1] * (tokens + grows)).long().clamp(max=tokens + grows - 1)
         stays = torch.where(grows, tokens >= self.max_length, tokens <= self.min_length)
         return self.propose_resized(
@@ -130,12 +130,12 @@ class InsertDeleteMove:
         temperature: float = 1.0,
         generator: torch.Generator | None = None,
     ) -> ProposedTexts:
-        """Each row with a token put in at its place (C,), its token there taken out, or as it is.
+        """Each row with a token inserted at its position (C,), the one there deleted, or unchanged.
 
-        One pass serves all: a row that grows is read with the new place hidden, a row that shrinks
-        with the place hidden that is to go.
+        One pass serves all: a growing row is encoded with the new position masked, a shrinking row
+        with the position to be deleted masked.
         """
-        # Any place will do for a row that stays as it is, but one that every text has.
+        # Unchanged rows need any position that every text has.
         places = places.masked_fill(stays, 1)
         opened = _opened(batch, places, grows & ~stays)
         place = torch.arange(opened.tokens.shape[1], device=places.device)
@@ -155,7 +155,7 @@ class InsertDeleteMove:
 
 
 def _opened(batch: Batch, places: Tensor, grows: Tensor) -> Batch:
-    """Rows that grow with a place more; what stands at it is not looked at."""
+    """Growing rows with an extra position, whose token is ignored."""
     wide = torch.nn.functional.pad(batch.tokens, (0, 1))
     place = torch.arange(wide.shape[1], device=wide.device)
     after = grows[:, None] & (place > places[:, None])
@@ -166,7 +166,7 @@ def _opened(batch: Batch, places: Tensor, grows: Tensor) -> Batch:
 def _closed(
     tokens: Tensor, lengths: Tensor, places: Tensor, shrinks: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rows that shrink without the token at their place, cut to the longest."""
+    """Shrinking rows without the token at their position, trimmed to the longest row."""
     place = torch.arange(tokens.shape[1], device=tokens.device)
     after = shrinks[:, None] & (place >= places[:, None])
     source = (place + after.long()).clamp(max=tokens.shape[1] - 1)
@@ -181,9 +181,9 @@ def sample_sequentially(
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> ChainState:
-    """The texts with the places of `hidden` (C, T) filled in, in a random order, the rest unknown.
+    """Sample the masked positions `hidden` (C, T) one by one in random order.
 
-    Each is drawn given what stands there already. Cost: a pass for each hidden place.
+    Each is conditioned on those already sampled. Cost: one pass per masked position.
     """
     batch, hidden = state.batch, hidden.clone()
     while hidden.any():

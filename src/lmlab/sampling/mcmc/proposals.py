@@ -1,4 +1,4 @@
-"""What a Markov chain may put where it has hidden some tokens: one law for each hidden place."""
+"""MCMC proposal distributions: one distribution of tokens per masked position."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from lmlab.core.protocols import Fill, require
 from lmlab.core.vocabulary import Vocabulary
 
 TOKENS_PER_BATCH = 8192
-"""Tokens of texts that are read together."""
+"""Tokens per forward pass."""
 MAX_PROPOSAL_NUMBERS = 16_000_000
-"""Hidden places times vocabulary whose probabilities stand in memory together."""
+"""Maximum masked positions × vocabulary in memory at once."""
 
 
 class ProposalDistribution(Protocol):
-    """A law of tokens for each hidden place, independent of what stood there."""
+    """Proposal distribution of tokens at each masked position, independent of its current token."""
 
     @property
     def name(self) -> str:
-        """As it is asked for: fill, uniform, unigram."""
+        """Name of the setting: fill, uniform or unigram."""
         ...
 
     @property
     def size(self) -> int:
-        """V, the numbers of one law."""
+        """V, the vocabulary size."""
         ...
 
     def log_probs(self, batch: Batch, masked: Tensor) -> Tensor:
-        """(N, V) log-probabilities, a row for each true entry of `masked` in reading order.
+        """(N, V) log-probabilities, one row per true entry of `masked` in row-major order.
 
-        It must not depend on the tokens at masked places: then the way back from the new text
-        hides the same places, sees the same rest and has the same law.
+        Must not depend on the tokens at masked positions: then the reverse move masks the same
+        positions, sees the same context and has the same distribution.
         """
         ...
 
 
 @dataclass(frozen=True)
 class MaskedLMProposal:
-    """What a system with `Fill` says of each hidden place given all that is not hidden."""
+    """Masked-LM proposal: a `Fill` system's conditionals given all unmasked tokens."""
 
     system: Any = field(repr=False)
     name: str = "fill"
@@ -73,10 +73,10 @@ class MaskedLMProposal:
 
 @dataclass(frozen=True, eq=False)
 class IndependentProposal:
-    """The same law of tokens at every place, whatever stands around it: uniform, or unigram."""
+    """Context-independent proposal: the same distribution at every position, uniform or unigram."""
 
     token_log_probs: Tensor
-    """(V,) log-probabilities; -inf for what can't stand in a text."""
+    """(V,) log-probabilities; -inf for tokens not allowed in a text."""
     name: str = "uniform"
 
     @property
@@ -88,7 +88,7 @@ class IndependentProposal:
 
 
 def uniform_proposal(vocabulary: Vocabulary) -> IndependentProposal:
-    """All tokens that can stand in a text, each as often."""
+    """Uniform proposal over all tokens allowed in a text."""
     allowed = allowed_tokens(vocabulary, vocabulary.size)
     law = torch.zeros(vocabulary.size, dtype=torch.float64).masked_fill(~allowed, -torch.inf)
     return IndependentProposal(torch.log_softmax(law, -1))
@@ -97,7 +97,7 @@ def uniform_proposal(vocabulary: Vocabulary) -> IndependentProposal:
 def unigram_proposal(
     texts: Iterable[str], tokenizer: Any, vocabulary: Vocabulary
 ) -> IndependentProposal:
-    """Tokens as often as in some texts, one added to each count so that none is out of reach."""
+    """Unigram proposal: token frequencies in some texts, with add-one smoothing."""
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(tokenizer.encode(text))
@@ -110,7 +110,7 @@ def unigram_proposal(
 
 
 def allowed_tokens(vocabulary: Vocabulary, size: int) -> Tensor:
-    """(V,) bool: what can stand inside a text; not symbols of its edges, nor the mask."""
+    """(V,) bool: tokens allowed inside a text; no special tokens of its ends, no mask."""
     allowed = torch.ones(size, dtype=torch.bool)
     allowed[vocabulary.size :] = False
     edges = {*vocabulary.unpredictable, vocabulary.end, vocabulary.pad}
@@ -120,13 +120,13 @@ def allowed_tokens(vocabulary: Vocabulary, size: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProposedTexts:
-    """A text to go to from each chain's present one, and how likely it was to be proposed."""
+    """A proposed text for each chain, with forward and backward proposal probabilities."""
 
     batch: Batch
     forward: Tensor
-    """(C,) log-probability of proposing it from the present text, up to what cancels."""
+    """(C,) log-probability of proposing it from the current text, up to terms that cancel."""
     backward: Tensor
-    """(C,) log-probability of proposing the present text from it, up to the same."""
+    """(C,) log-probability of proposing the current text from it, up to the same terms."""
 
 
 def resample_positions(
@@ -137,10 +137,10 @@ def resample_positions(
     temperature: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> ProposedTexts:
-    """The texts with the tokens of `masked` (C, T) drawn anew, each place by itself.
+    """Resample the tokens of `masked` (C, T), each position independently.
 
-    The law is q^(1/temperature), normalised; forward and backward are those of all places of a row
-    together, which are the ones really used, as the draws are independent given the rest.
+    They are sampled from q^(1/temperature), normalised; forward and backward are exact sums over
+    the masked positions of a row, since samples are independent given the rest.
     """
     tokens = batch.tokens.clone()
     forward = torch.zeros(len(batch), dtype=torch.float64, device=tokens.device)
@@ -157,7 +157,7 @@ def resample_positions(
 
 
 def apply_temperature(log_probs: Tensor, temperature: float) -> Tensor:
-    """p^(1/temperature), normalised (…, V)."""
+    """Tempered distribution p^(1/temperature), normalised (…, V)."""
     if temperature == 1.0:
         return log_probs
     above = log_probs - log_probs.amax(-1, keepdim=True)
@@ -165,10 +165,10 @@ def apply_temperature(log_probs: Tensor, temperature: float) -> Tensor:
 
 
 def sample_tokens(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """(N,) a token from each row (N, V): the first whose cumulative probability reaches a coin.
+    """(N,) one token per row (N, V) by inverse-CDF sampling.
 
-    Several times as fast as torch.multinomial over a large vocabulary. The coin is in (0, total],
-    so that a token of probability 0 never comes.
+    Several times as fast as torch.multinomial for a large vocabulary. The uniform number is in (0,
+    total], so tokens of probability 0 are never sampled.
     """
     reached = log_probs.double().exp().cumsum(-1)
     where = log_probs.device if generator is None else generator.device
@@ -177,7 +177,7 @@ def sample_tokens(log_probs: Tensor, generator: torch.Generator | None) -> Tenso
 
 
 def replace_tokens(batch: Batch, tokens: Tensor, lengths: Tensor | None = None) -> Batch:
-    """The same rows with other tokens, and other lengths where they are given."""
+    """The same rows with other tokens, and other lengths if given."""
     return Batch(
         tokens=tokens,
         lengths=batch.lengths if lengths is None else lengths,
@@ -192,9 +192,9 @@ PROPOSALS = ("fill", "uniform", "unigram")
 def make_proposal(
     system: Any, name: str | None, texts: Callable[[], Iterable[str]], tokenizer: Any
 ) -> ProposalDistribution:
-    """The proposal of that name; fill where a system has it, else uniform, unless one is named.
+    """The proposal of that name; by default fill if the system supports it, else uniform.
 
-    `texts` are counted for the unigram law, and not asked for otherwise.
+    `texts` are read only for the unigram proposal.
     """
     if name is None:
         name = "fill" if isinstance(system, Fill) else "uniform"
@@ -212,7 +212,7 @@ def _at(law: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _rows_at_once(batch: Batch, masked: Tensor, proposal: ProposalDistribution) -> Iterable[Tensor]:
-    """Rows in groups that fit the budget of tokens and of numbers."""
+    """Rows in groups within the budgets of tokens and of probabilities."""
     rows = torch.arange(len(batch), device=masked.device)
     numbers = proposal.size * max(int(masked.sum(1).max()), 1)
     most = min(TOKENS_PER_BATCH // batch.tokens.shape[1], MAX_PROPOSAL_NUMBERS // numbers)

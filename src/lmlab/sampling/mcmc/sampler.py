@@ -1,9 +1,10 @@
-"""Markov chains over texts: many at once, from a masked model's conditionals or any energy.
+"""MCMC over texts: Gibbs and Metropolis-Hastings chains from masked-LM conditionals or an energy.
 
-Gibbs draws what a masked model says of a place and takes it; Metropolis takes it as often as makes
-exp(-E / τ) the law (Goyal et al. 2022, Exposing the Implicit Energy Networks behind Masked Language
-Models via Metropolis-Hastings). The parts are objects: a target, a proposal, an order of places, a
-kernel, a schedule and a start; `McmcConfig` names them for the command line.
+Gibbs samples a masked model's conditionals and accepts every sample; Metropolis-Hastings has the
+stationary distribution ∝ exp(-E / τ) (Goyal et al. 2022, Exposing the Implicit Energy Networks
+behind Masked Language Models via Metropolis-Hastings). The parts are objects: energy, proposal,
+scan order, acceptance rule, schedule and initialisation; `McmcConfig` names them for the command
+line.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ from lmlab.sampling.mcmc.schedule import (
 )
 
 DEFAULT_SWEEPS = 50
-"""How often a chain comes by every place, unless told otherwise."""
+"""Default number of sweeps: how often a chain resamples each position."""
 DEFAULT_LENGTH = 10
 MAX_RECORDED = 2000
-"""Of a chain; a longer one is read less often."""
+"""Maximum recorded energies per chain; longer chains are recorded less often."""
 RESIZE_SHARE = 0.2
-"""Share of the steps that change the length, where it may change."""
+"""Share of steps that insert or delete a token, if the length may change."""
 
 
 class McmcSampler:
-    """Runs chains of one system; a tokeniser and a layout say how texts are read."""
+    """MCMC sampler: runs parallel chains of one system, with its tokeniser and layout."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class McmcSampler:
         self.order = SCAN_ORDERS[settings.order](settings.masks)
 
     def run(self, progress: Callable[[int, int], None] = lambda done, of: None) -> McmcResult:
-        """All steps of all chains; Ctrl-C gives what there is by then."""
+        """Run all chains; Ctrl-C returns the samples so far."""
         began = time.perf_counter()
         with evaluation_mode(self.system):
             forms, start = self._forms(), self._start()
@@ -117,10 +118,10 @@ class McmcSampler:
             found, done = self._steps(state, schedule, kernel, resize, watch, progress)
         return self._record(forms, start, schedule, watch, found, done, time.perf_counter() - began)
 
-    # What to run -------------------------------------------------------------------------------
+    # Setup -------------------------------------------------------------------------------------
 
     def _forms(self) -> list[ChainTemplate]:
-        """One for each chain."""
+        """The template of each chain."""
         settings, count = self.settings, self.settings.chain_count
         if settings.start == "lm":
             return self._sampled_forms()
@@ -133,14 +134,14 @@ class McmcSampler:
         return [form] * count
 
     def _length(self) -> int:
-        """Tokens of a new text: as asked, or 10, or the nearest to 10 that may be."""
+        """Tokens of a new text: the setting, or 10 clipped to `lengths`."""
         if self.settings.length is not None:
             return self.settings.length
         least, most = self.settings.lengths or (DEFAULT_LENGTH, DEFAULT_LENGTH)
         return min(max(DEFAULT_LENGTH, least), most)
 
     def _sampled_forms(self) -> list[ChainTemplate]:
-        """Texts that a language model wrote, one for each chain; empty ones are drawn again."""
+        """Samples of a language model, one per chain; empty ones are resampled."""
         system, tokenizer = self.lm or (self.system, self.tokenizer)
         if not isinstance(system, (Step, Sample)):
             require(system, Step, "a start from samples (say by --lm of which run)")
@@ -193,7 +194,7 @@ class McmcSampler:
                 )
 
     def _sweep(self, state: ChainState) -> int:
-        """Steps in which every place has had its turn."""
+        """Steps per sweep: each free position is resampled once."""
         return -(-int(state.free.sum(1).max()) // self.settings.masks)
 
     def _schedule(self, state: ChainState) -> ChainSchedule:
@@ -217,11 +218,11 @@ class McmcSampler:
         )
 
     def _reading_interval(self, schedule: ChainSchedule, state: ChainState) -> int:
-        """Steps between two energies: Metropolis knows them, for Gibbs they cost many passes."""
+        """Steps between recorded energies: free for Metropolis, many passes for Gibbs."""
         least = 1 if self.settings.method == "metropolis" else self._sweep(state)
         return max(least, -(-schedule.steps // MAX_RECORDED))
 
-    # Running it --------------------------------------------------------------------------------
+    # Run ---------------------------------------------------------------------------------------
 
     def _steps(
         self,
@@ -232,7 +233,7 @@ class McmcSampler:
         watch: ChainMonitor,
         progress: Callable[[int, int], None],
     ) -> tuple[list[tuple[int, ChainState, Tensor]], int]:
-        """The texts that are kept, with the step they are from, and how many steps were made."""
+        """The retained samples with their step and energies, and the number of steps made."""
         refill, kept, made = ResampleMove(proposal=self.proposal, order=self.order), [], 0
         state = kernel.initialise(state)
         watch.read(self._energies(state))
@@ -258,7 +259,7 @@ class McmcSampler:
                     kept.append((made, state, self._energies(state)))
                 progress(made, schedule.steps)
         except KeyboardInterrupt:
-            # What was asked for had not come yet: the present texts stand in for it.
+            # No sample at this step yet: retain the current texts.
             if not kept or kept[-1][0] < made:
                 kept.append((made, state, self._energies(state)))
         return kept, made
@@ -271,7 +272,7 @@ class McmcSampler:
             return state.energies
         return self.target.energies(state.batch, state.blanks)
 
-    # What came of it ---------------------------------------------------------------------------
+    # Result ------------------------------------------------------------------------------------
 
     def _record(
         self,
@@ -318,7 +319,7 @@ class McmcSampler:
         )
 
     def _texts(self, found: Sequence[tuple[int, ChainState, Tensor]]) -> list[ChainSample]:
-        """Texts by the step they are from, chain by chain."""
+        """Samples ordered by step, then by chain."""
         texts = []
         for step, state, energies in found:
             rows = zip(
@@ -340,7 +341,7 @@ class McmcSampler:
         return texts
 
     def _law(self) -> str:
-        """What the texts' distribution is in the end."""
+        """Describe the stationary distribution."""
         settings = self.settings
         tempered = "" if settings.temperature == 1 else f" / {settings.temperature:g}"
         if settings.method == "gibbs":
@@ -358,7 +359,7 @@ class McmcSampler:
 
 
 def _require_either(system: object, method: str) -> None:
-    """A UserError that names the systems that could, where there is neither Fill nor Energy."""
+    """A UserError that names suitable systems if this one has neither Fill nor Energy."""
     if isinstance(system, (Fill, Energy)):
         return
     both = {"Fill", "Energy"}

@@ -1,4 +1,4 @@
-"""Which places of its text a chain hides at a step, and how its temperature goes."""
+"""MCMC schedules: the scan order of resampled positions, steps, burn-in, thinning, annealing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmlab.core.errors import UserError
 
 
 class ScanOrder(Protocol):
-    """Which places are hidden, whatever their tokens are."""
+    """Scan order: which positions are masked at a step, independently of their tokens."""
 
     @property
     def name(self) -> str:
@@ -23,13 +23,13 @@ class ScanOrder(Protocol):
     def positions(
         self, free: Tensor, *, step: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        """(C, T) bool: some of the free places (C, T) of each row."""
+        """(C, T) bool: a subset of the free positions (C, T) of each row."""
         ...
 
 
 @dataclass(frozen=True)
 class RandomScan:
-    """Any `masks` of the free places, each set as likely."""
+    """Random scan: `masks` free positions, uniformly."""
 
     masks: int = 1
     name: str = "random"
@@ -44,7 +44,7 @@ class RandomScan:
 
 @dataclass(frozen=True)
 class SystematicScan:
-    """The free places from left to right, `masks` neighbours at a time, and then again."""
+    """Systematic scan: free positions from left to right, `masks` at a time, cyclically."""
 
     masks: int = 1
     name: str = "sequential"
@@ -65,20 +65,20 @@ SCAN_ORDERS: dict[str, Callable[[int], ScanOrder]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ChainSchedule:
-    """How long chains run, at what temperature, and which of their texts are kept."""
+    """Number of steps, temperature, burn-in and thinning of the chains."""
 
     steps: int
-    """Of each chain, burn-in counted."""
+    """Steps per chain, burn-in included."""
     burn_in: int
-    """Steps before the first text that may be kept."""
+    """Steps before the first sample."""
     thin: int
-    """Steps between two texts of a chain that are kept."""
+    """Steps between two samples of a chain."""
     samples_per_chain: int
-    """Texts that each chain gives: the last ones."""
+    """Samples per chain: the last ones."""
     temperature: float = 1.0
-    """τ of the law."""
+    """Temperature τ of the target distribution."""
     initial_temperature: float | None = None
-    """The temperature that the burn-in begins with, where it is annealed."""
+    """Temperature at the start of the burn-in, if annealed."""
 
     def __post_init__(self) -> None:
         for what, value, least in (
@@ -112,6 +112,6 @@ class ChainSchedule:
         )
 
     def is_sample(self, done: int) -> bool:
-        """Whether the texts after `done` steps are among those that are kept."""
+        """Whether the texts after `done` steps are samples."""
         before = self.steps - done
         return before % self.thin == 0 and before // self.thin < self.samples_per_chain

@@ -1,4 +1,4 @@
-"""Blocks: a text cut into short stretches at its best places, by dynamic programming."""
+"""Text blocks (CogLTX): segmentation into short blocks at natural boundaries, by DP."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.task import EncodedExample, special_tokens_of
 
 LINE_END_COST, SENTENCE_END_COST, CLAUSE_END_COST, ANY_END_COST = 0, 1, 2, 8
-"""What it costs to end a block at the end of a line, of a sentence, after a comma, elsewhere …"""
+"""Cost of ending a block at the end of a line, of a sentence, after a comma, elsewhere …"""
 BLOCK_COST = 4
-"""… and what every block costs by itself, so that there are few."""
+"""… and the cost of every block, so that there are few."""
 PUNCTUATION_COSTS = dict.fromkeys(".?!。？！", SENTENCE_END_COST) | dict.fromkeys(
     ",;:，；：、", CLAUSE_END_COST
 )
 CLOSING = "\"'”’)]」』）"
-"""What may follow a mark and still belongs to its sentence."""
+"""Characters that may follow a punctuation mark and still belong to its sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextBlock:
-    """A stretch of a text."""
+    """A segment of a text."""
 
     tokens: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
-    """Characters [start, end) of the text of each token; (0, 0) where they are none of the text."""
+    """Characters [start, end) of the text of each token; (0, 0) for tokens not of the text."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -39,7 +39,7 @@ class TextBlock:
         return TextBlock(tokens=self.tokens[low:high], spans=self.spans[low:high])
 
     def without_spans(self) -> TextBlock:
-        """The same tokens, of which no answer is asked."""
+        """The same tokens without spans, so that no answer is taken from them."""
         return replace(self, spans=((0, 0),) * len(self.tokens))
 
 
@@ -50,14 +50,14 @@ class BlockQuery:
     query: TextBlock
     blocks: tuple[TextBlock, ...]
     span: tuple[int, int] | None = None
-    """Characters [start, end) of the query, where it is a block of the text itself."""
+    """Characters [start, end) of the query, if it is a block of the text itself."""
 
 
 def end_costs(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """What it costs to end a block after each token of a text; nothing after the last.
+    """The cost of ending a block after each token of a text; 0 after the last.
 
-    A mark counts where white space or a closing quote follows it, or another token that is none
-    of letters and digits: so 3.5 is no end of a sentence.
+    A punctuation mark counts if white space, a closing quote or a token without letters and digits
+    follows it: 3.5 does not end a sentence.
     """
     costs = []
     for place, (low, high) in enumerate(spans):
@@ -73,15 +73,15 @@ def end_costs(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def block_ends(costs: Sequence[int], longest: int) -> list[int]:
-    """Where each block ends (one past its last token), all blocks of at most `longest` tokens.
+    """Optimal block boundaries (one past each last token), blocks of at most `longest` tokens.
 
-        min Σ_blocks (EACH + costs[last token])       Ding et al. 2020, as in their program
+        min Σ_blocks (BLOCK_COST + costs[last token])       Ding et al. 2020, as in their code
 
-    best[t] = min_{t - longest ≤ s < t} best[s] + EACH + costs[t - 1]; O(T · longest) for T tokens.
-    Of equally cheap cuts the one with the longest first blocks.
+    best[t] = min_{t - longest ≤ s < t} best[s] + BLOCK_COST + costs[t - 1]; O(T · longest) for T
+    tokens. Ties: the segmentation with the longest first blocks.
     """
     best, after = [0.0] * (len(costs) + 1), [0] * (len(costs) + 1)
-    # From the right, so that ties are settled in favour of what comes first in the text.
+    # From the right, so that ties are resolved in favour of longer first blocks.
     for place in range(len(costs) - 1, -1, -1):
         ends = range(min(place + longest, len(costs)), place, -1)
         after[place] = min(ends, key=lambda end: best[end] + costs[end - 1])
@@ -100,7 +100,7 @@ def text_as_block(text: str, tokenizer: Tokenizer) -> TextBlock:
 
 
 def make_blocks(text: str, tokenizer: Tokenizer, longest: int) -> list[TextBlock]:
-    """The text as blocks of at most `longest` tokens, in its order; of no tokens, none."""
+    """The text as blocks of at most `longest` tokens, in order; none if it is empty."""
     whole = text_as_block(text, tokenizer)
     ends = block_ends(end_costs(text, whole.spans), longest)
     return [whole.part(low, high) for low, high in pairwise([0, *ends])]
@@ -119,11 +119,11 @@ def concatenate_blocks(
 
 
 def query_length(query: TextBlock | None, vocabulary: Vocabulary) -> int:
-    """Tokens that the query takes, with the symbols around it."""
+    """Tokens of the query, with its special tokens."""
     start, end = special_tokens_of(vocabulary)
     return len(start) if query is None else len(start) + len(query.tokens) + len(end)
 
 
 def block_length_with_end(block: TextBlock, vocabulary: Vocabulary) -> int:
-    """Tokens that a block takes, with its end symbol."""
+    """Tokens of a block, with its end token."""
     return len(block.tokens) + (vocabulary.end is not None)

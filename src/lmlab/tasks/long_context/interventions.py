@@ -1,4 +1,4 @@
-"""Relevance without labels: a start by BM25, then what the reasoner misses if it is gone."""
+"""Unsupervised relevance labels (CogLTX): BM25 initialisation, then interventions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lmlab.tasks.long_context.memrecall import (
 )
 
 Losses = Callable[[Sequence[WorkingMemory], Sequence[int]], list[float]]
-"""The reasoner's loss on each memory, in nats a label; beside them which example each is of."""
+"""The reasoner's loss on each memory, in nats per label; the second argument gives its example."""
 
 
 def initial_relevance(text: LongText, count: int, generator: np.random.Generator) -> list[bool]:
-    """Which blocks are relevant at first: the `count` best by BM25 between query and blocks.
+    """Initial relevance labels: the `count` best blocks by BM25 between query and blocks.
 
-    A block that shares no token with the query is never among them. Where nothing is asked, any
-    `count` blocks, by chance.
+    A block that shares no token with the query is never among them. Without a query, `count` random
+    blocks.
     """
     marks = [False] * len(text.blocks)
     if text.query.tokens:
@@ -44,12 +44,12 @@ def bm25_scores(text: LongText) -> list[float]:
 
 
 def updated_relevance(before: bool, increase: float, settings: MemRecallConfig) -> bool:
-    """The mark of a block after an intervention.
+    """Relevance label of a block after an intervention (Ding et al. 2020).
 
         increase = loss(z without the block) - loss(z)
 
-    Above t_up the block is relevant, below t_down it is not; in between the mark stays, so that it
-    does not change at every epoch.
+    Above t_up the block is relevant, below t_down it is not; in between the label stays, which
+    prevents changes at every epoch.
     """
     if increase > settings.t_up:
         return True
@@ -63,11 +63,10 @@ def intervene(
     losses: Losses,
     settings: MemRecallConfig,
 ) -> list[list[bool]]:
-    """New marks, after each block of each memory was taken out once.
+    """Update relevance labels by interventions: remove each block of each memory once.
 
-    `certain` blocks hold the answer itself: without them it can't be found, so they are relevant
-    whatever the losses; so they are not tried. Blocks outside a memory keep their marks.
-    Cost: one pass over the memory for each block in it.
+    `certain` blocks hold the answer itself: they are always relevant and never removed. Blocks
+    outside a memory keep their labels. Cost: one pass over the memory per block in it.
     """
     tried = [
         (row, number)

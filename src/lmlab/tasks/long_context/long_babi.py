@@ -1,4 +1,4 @@
-"""bAbI among distracting sentences: stories longer than a window, with what supports the answer."""
+"""Long bAbI: stories with distractor sentences, longer than a window, with supporting facts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Row = dict[str, Any]
 BABI_LONG = "babi-long:"
 BABI_FILES = {"train": "train", "validation": "valid", "test": "test"}
 SPLIT_ROWS = {"train": 4000, "validation": 250, "test": 500}
-"""Questions of each split at most."""
+"""Maximum questions of each split."""
 TEXT_WORDS = 300
-"""Words of a text at least, distractors and all."""
+"""Minimum words of a text, distractors included."""
 ANIMALS = {"mice": "mouse", "wolves": "wolf", "cats": "cat", "sheep": "sheep"}
 THINGS = {*ANIMALS.values(), "apple", "football", "milk", "cake", "pyjamas"}
 QUESTION_WORDS = {"where", "what", "who", "is", "did", "how", "why"}
@@ -64,13 +64,12 @@ def long_rows(
     words: int,
     generator: np.random.Generator,
 ) -> Iterator[Row]:
-    """Each story with sentences of `pool` strewn in, until the text has so many words.
+    """Each story with distractors from `pool` inserted, until the text has `words` words.
 
-    A distractor tells of nobody and nothing that the question names or a supporting sentence tells
-    of, so the answer stays what it was: who is asked for, who carried it, what somebody is, whom
-    such animals fear. It may name places, others of the story, whose doings are not asked for, and
-    what other animals fear: an animal that no distractor named would give itself away as the
-    answer. A story for which there is no such sentence stays as long as it is.
+    No subject of a distractor is named in the question or is a subject of a supporting sentence, so
+    the answer does not change. Distractors may name places, other persons of the story and what
+    other animals fear: an animal that none named would give itself away as the answer. A story
+    without suitable distractors keeps its length.
     """
     told_of = {sentence: subjects_of(sentence) for sentence in pool}
     for story in stories:
@@ -84,12 +83,12 @@ def long_rows(
 
 
 def sentences_of(stories: Sequence[Story]) -> list[str]:
-    """All different sentences, in the order of their first coming."""
+    """All distinct sentences, in order of first occurrence."""
     return list(dict.fromkeys(sentence for story in stories for sentence in story.sentences))
 
 
 def entities_in_sentence(sentence: str) -> set[str]:
-    """Whom and what a sentence names: names of persons, things, and kinds of animals; no places."""
+    """The entities of a sentence: persons, objects and kinds of animals; no places."""
     found = set()
     for word in re.findall(r"\w+", sentence):
         small = ANIMALS.get(word.lower(), word.lower())
@@ -99,14 +98,14 @@ def entities_in_sentence(sentence: str) -> set[str]:
 
 
 def subjects_of(sentence: str) -> set[str]:
-    """Whom and what it tells something of: who fears, and not whom; who is a wolf, and no wolf; of
-    what somebody does, all whom and what it names."""
+    """The entities that a sentence is about: who fears, not whom; who is a wolf, not the wolf; for
+    actions, all entities."""
     before, said, _ = re.split(r"( are afraid of | is an? |$)", sentence, maxsplit=1)
     return entities_in_sentence(before if said else sentence)
 
 
 def _asked(story: Story) -> set[str]:
-    """Persons of the story whom the question names in small letters (task 15)."""
+    """Persons of the story that the question names in lower case (task 15)."""
     persons = set.union(set(), *map(entities_in_sentence, story.sentences))
     return persons & set(re.findall(r"\w+", story.question.lower()))
 
@@ -140,7 +139,7 @@ def _row(
 
 
 def _answer(story: Story, text: str, spans: Sequence[Sequence[int]], *, as_label: bool) -> Row:
-    """The label; or the last place of a supporting sentence where the answer stands as a word."""
+    """The label; or the last position where the answer is a word of a supporting sentence."""
     if as_label:
         return {"label": story.answer}
     for low, high in reversed(spans):
@@ -154,6 +153,6 @@ def _answer(story: Story, text: str, spans: Sequence[Sequence[int]], *, as_label
 
 
 def separate_punctuation(sentence: str) -> str:
-    """With its final mark as a word of its own."""
+    """The sentence with its final punctuation as a separate word."""
     sentence = sentence.strip()
     return f"{sentence[:-1].rstrip()} {sentence[-1]}" if sentence[-1:] in ".?!" else sentence

@@ -34,7 +34,7 @@ def make_pipeline(
     system: System,
     settings: LongTextConfig,
 ) -> InputPipeline[Any, Any]:
-    """The input pipeline of the strategy of that name, or of plain truncation where it is None."""
+    """The input pipeline of the strategy of that name; None for plain truncation."""
     if strategy is not None:
         if strategy not in LONG_TEXT_STRATEGIES:
             choices = {name: kind.description for name, kind in LONG_TEXT_STRATEGIES.items()}
@@ -54,14 +54,14 @@ def make_pipeline(
 
 
 def default_long_strategy(system: System, task: SequenceTask) -> str | None:
-    """MemRecall, where the model is built for it and --long applies to the task."""
+    """MemRecall, if the model is built for it and --long applies to the task."""
     return MEMRECALL if system.memrecall is not None and "long" in task.options else None
 
 
 def relevance_supervision_of(
     strategy: str | None, judge: str | None, rows: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """The supervision of the judge: as given, else the rows' labels where all have them."""
+    """The supervision of the judge: as given, else the rows' labels if all have them."""
     if strategy != MEMRECALL:
         if judge is not None:
             raise UserError(f"--judge applies to --long {MEMRECALL} only; remove it.")

@@ -1,4 +1,4 @@
-"""MemRecall: which blocks of a long text stay in the working memory (Ding et al. 2020)."""
+"""MemRecall (CogLTX, Ding et al. 2020): selects blocks of a long text for a working memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from lmlab.tasks.long_context.blocks import (
 
 @dataclass(frozen=True, kw_only=True)
 class LongText:
-    """What is asked, and the blocks of the text that it is asked of."""
+    """A query and the blocks of the text that it is about."""
 
     query: TextBlock
-    """The question; empty where there is none; where words are tagged, the block they stand in."""
+    """The question, or empty; for tagging, the block whose words are tagged."""
     blocks: tuple[TextBlock, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkingMemory:
-    """z = [query, some blocks in the order of the text]."""
+    """Working memory z = [query, some blocks in the order of the text]."""
 
     text: LongText
     numbers: tuple[int, ...]
-    """Which blocks, ascending."""
+    """Indices of the blocks, ascending."""
 
     @property
     def blocks(self) -> list[TextBlock]:
@@ -38,33 +38,33 @@ class WorkingMemory:
 
 
 class BlockScorer(Protocol):
-    """A judge: the score of every block of every memory, the mean of its tokens' scores."""
+    """A judge: scores every block of every memory by the mean of its tokens' scores."""
 
     def __call__(self, memories: Sequence[WorkingMemory]) -> list[list[float]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemRecallStep:
-    """What one step of MemRecall did with a text."""
+    """The scores of one MemRecall step on a text."""
 
     coarse: dict[int, float]
-    """The score of each block in the retrieval competition."""
+    """Coarse score of each block in the retrieval competition."""
     fine: dict[int, float]
-    """The score of each block of the full memory in the rehearsal; the others had not won."""
+    """Fine score of each block of the full memory in the rehearsal, winners only."""
     kept: tuple[int, ...]
     """The blocks that did not decay, in the order of the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemRecallResult:
-    """What is left of a text in the working memory."""
+    """The final working memory of a text, with the steps."""
 
     memory: WorkingMemory
     steps: tuple[MemRecallStep, ...]
 
     @property
     def scores(self) -> dict[int, float]:
-        """The last fine scores of all blocks that won the last competition."""
+        """Fine scores of the last step, of all blocks that won its competition."""
         return self.steps[-1].fine
 
 
@@ -76,14 +76,15 @@ def mem_recall(
     longest: int,
     vocabulary: Vocabulary,
 ) -> list[MemRecallResult]:
-    """The blocks of each text that a judge keeps, in as many steps as `settings.keep` has numbers.
+    """MemRecall: the blocks of each text that a judge retains, in `retained_blocks` steps.
 
-    A step: every block that is not in z⁺ gets a coarse score beside z⁺ (retrieval competition), the
-    best of them join z⁺ until the next does not fit into `longest` tokens; then all of z⁺ get fine
-    scores in each other's company, and only the best `keep` stay (rehearsal and decay). A block
-    that an earlier step kept can be lost to better ones. Equal scores: the earlier block.
+    Per step: every block outside z⁺ gets a coarse score in the context of z⁺ (retrieval
+    competition), the best join z⁺ until the next does not fit into `longest` tokens; then all of z⁺
+    get fine scores jointly, and only the best ones stay, as many as `retained_blocks` gives for the
+    step (rehearsal and decay). A block of an earlier step can lose to better ones. Ties: the
+    earlier block.
 
-    Cost: about one pass of the judge over the text and the memory for each step.
+    Cost: about one pass of the judge over the text and the memory per step.
     """
     room = MemoryBudget(longest=longest, vocabulary=vocabulary)
     memories = [WorkingMemory(text=text, numbers=()) for text in texts]
@@ -109,7 +110,7 @@ def mem_recall(
 def coarse_scores(
     memories: Sequence[WorkingMemory], judge: BlockScorer, room: MemoryBudget, *, grouped: bool
 ) -> list[dict[int, float]]:
-    """The coarse score of every block that is not in its text's memory, judged beside it."""
+    """The coarse score of every block outside its text's memory, judged together with it."""
     asked: list[tuple[int, WorkingMemory]] = [
         (row, contender)
         for row, memory in enumerate(memories)
@@ -125,13 +126,13 @@ def coarse_scores(
 
 
 def rank_blocks(scores: dict[int, float]) -> list[int]:
-    """Numbers of blocks by falling score, equal ones in the order of the text."""
+    """Block indices by descending score, ties in the order of the text."""
     return sorted(scores, key=lambda number: (-scores[number], number))
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBudget:
-    """How much a memory holds: `longest` tokens, symbols counted."""
+    """Capacity of a memory: `longest` tokens, special tokens included."""
 
     longest: int
     vocabulary: Vocabulary
@@ -142,7 +143,7 @@ class MemoryBudget:
         return self.longest - query_length(memory.text.query, self.vocabulary) - taken
 
     def fill(self, memory: WorkingMemory, candidates: Sequence[int]) -> WorkingMemory:
-        """The memory with the candidates in their order, until the next one does not fit."""
+        """The memory with the candidates added in order, until the next does not fit."""
         left, added = self.left(memory), []
         for number in candidates:
             if number in memory.numbers:
@@ -160,7 +161,7 @@ class MemoryBudget:
             joined = self.fill(memory, others if grouped else others[:1])
             new = [number for number in joined.numbers if number not in memory.numbers]
             if not new:
-                # What is kept leaves no room: the block is judged beside the query alone.
+                # The retained blocks leave no room: judge the block with the query alone.
                 alone = WorkingMemory(text=memory.text, numbers=())
                 joined, new = self.fill(alone, others[:1]), others[:1]
             yield joined

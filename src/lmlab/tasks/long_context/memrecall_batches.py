@@ -1,4 +1,4 @@
-"""Batches for CogLTX: what its judge recalls at this moment, and what both are taught on."""
+"""CogLTX training batches: memories recalled by the current judge, for judge and reasoner."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 class MemRecallBatches:
-    """Memories that the judge of this moment recalls; in training with what belongs to it.
+    """Batches of memories recalled by the current judge; in training with all relevant blocks.
 
-    In training a memory has all relevant blocks, and beside them the winners of one competition,
-    as many as would be kept at last. In other splits it is what is recalled, as when it is asked.
-    What a batch holds depends on the weights and marks of its step, both kept in a checkpoint, and
-    on the seed, the epoch and the batch's number.
+    In training a memory has all relevant blocks and the winners of one competition, as many as the
+    last step retains. In other splits it is the recalled one, as in prediction. A batch depends on
+    the weights and labels of its step, both in the checkpoint, and on the seed, the epoch and the
+    batch index.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class MemRecallBatches:
         return replace(self._batch(chosen, memories), condition=condition)
 
     def _marks(self, chosen: list[int]) -> list[list[bool]]:
-        """What is marked relevant in each example, and what is certain to be."""
+        """The relevance labels of each example; blocks with the answer are always relevant."""
         kept = self.system.get_buffer(RELEVANCE_BUFFER)[chosen].bool().tolist()
         examples = [self.prepared.examples[index] for index in chosen]
         return [
@@ -129,7 +129,7 @@ class MemRecallBatches:
             kept[index, : len(mark)] = torch.tensor(mark, dtype=kept.dtype, device=kept.device)
 
     def _losses(self, chosen: list[int]) -> Losses:
-        """What `intervene` asks for: losses of memories of these examples."""
+        """The losses for `intervene`: of memories of these examples."""
 
         def losses(memories: Sequence[WorkingMemory], rows: Sequence[int]) -> list[float]:
             owners = [self.prepared.examples[chosen[row]].row for row in rows]
@@ -151,10 +151,10 @@ def reasoner_memory(
     *,
     keep: int,
 ) -> WorkingMemory:
-    """What the reasoner is taught on: all relevant blocks, then the winners of the competition.
+    """Training memory of the reasoner: all relevant blocks, then winners of the competition.
 
-    Certain ones come first, should the relevant be too many. As many blocks as MemRecall keeps at
-    last (0: as fit), or more where more are relevant.
+    Certain ones come first, if the relevant are too many. As many blocks as MemRecall's last step
+    retains (0: as fit), or more if more are relevant.
     """
     sure = [number for number, is_sure in enumerate(certain) if is_sure]
     marked = [n for n, mark in enumerate(marks) if mark and not certain[n]]
@@ -164,7 +164,7 @@ def reasoner_memory(
 
 
 def row_losses(reasoner: TaskHeadModel, encoded: Sequence[EncodedExample]) -> list[float]:
-    """-log p of the labels of each, in nats a label, without dropout."""
+    """-log p of the labels of each example, in nats per label, without dropout."""
     found = []
     for read, scores in zip(encoded, head_scores(reasoner, encoded), strict=True):
         if ANSWER_TRUNCATED_LABEL in read.labels:
@@ -176,6 +176,6 @@ def row_losses(reasoner: TaskHeadModel, encoded: Sequence[EncodedExample]) -> li
 
 
 def _size(example: MemRecallExample, reading: MemRecallPipeline) -> int:
-    """Tokens of an example's memory at most."""
+    """Maximum tokens of an example's memory."""
     everything = WorkingMemory(text=example.text, numbers=tuple(range(len(example.block_spans))))
     return reading.max_length - max(0, reading.budget.left(everything))

@@ -60,21 +60,21 @@ class MemRecallExample:
     contains_answer: tuple[bool, ...]
     """Which blocks hold the answer."""
     relevant: tuple[bool, ...] | None
-    """Which blocks the row marks as relevant, where it has marks."""
+    """Which blocks the row marks as relevant, if it has marks."""
     query_span: tuple[int, int] | None = None
-    """Characters [start, end) of the query, where it is a block of the text itself."""
+    """Characters [start, end) of the query, if it is a block of the text itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedMemRecallSplit(EncodedSplit):
-    """A split whose rows are encoded when they are recalled."""
+    """A split whose rows are encoded at recall time."""
 
     examples: list[MemRecallExample]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
-    """MemRecall: the blocks that the judge keeps are the input of the task's head.
+    """MemRecall pipeline: the blocks that the judge retains are the input of the task's head.
 
     The queries are the task's: the question about all blocks, or for tagging each block in turn,
     with the others as context.
@@ -98,7 +98,7 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
         return EncodedMemRecallSplit(rows=list(rows), encoded=[], dropped=0, examples=examples)
 
     def examples(self, number: int, row: Row) -> Iterator[MemRecallExample]:
-        """One for each of the task's queries about the row."""
+        """One example per query of the task about the row."""
         length = self.settings.block_length(self.max_length)
         blocks = make_blocks(self.task.text(row), self.tokenizer, length)
         question = self.query(row) or TextBlock(tokens=(), spans=())
@@ -115,7 +115,7 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
         places = tuple(block.span for block in query.blocks)
         marked = [(low, high) for low, high in row["relevant"]] if "relevant" in row else None
         answer = self.task.answer_spans(row)
-        # Where the query is a block, only its own words are predicted.
+        # If the query is a block, only its own words are predicted.
         blocks = (
             query.blocks if query.span is None else [each.without_spans() for each in query.blocks]
         )
@@ -144,7 +144,7 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
     def setup(
         self, system: CogLTX, prepared: Mapping[str, EncodedMemRecallSplit], seed: int
     ) -> None:
-        """Initialise the relevance marks: those of the rows, or the best blocks by BM25."""
+        """Initialise the relevance labels: those of the rows, or the best blocks by BM25."""
         train = prepared["train"]
         generator = np.random.default_rng([seed, len(train.examples)])
         marks = torch.zeros(
@@ -201,14 +201,14 @@ class MemRecallPipeline(InputPipeline[CogLTX, EncodedMemRecallSplit]):
 def _touched(
     places: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
 ) -> tuple[bool, ...]:
-    """Which blocks have a character in any of the spans."""
+    """Which blocks overlap any of the spans."""
     return tuple(any(a < high and b > low for low, high in spans) for a, b in places)
 
 
 def kept_blocks(
     text: str, example: MemRecallExample, recalled: MemRecallResult
 ) -> Iterator[KeptBlock]:
-    """The kept blocks with their last fine scores."""
+    """The retained blocks with their last fine scores."""
     for number in recalled.memory.numbers:
         low, high = example.block_spans[number]
         yield KeptBlock(
@@ -223,7 +223,7 @@ def kept_blocks(
 def spans_read_by_examples(
     each: Sequence[tuple[MemRecallExample, MemRecallResult]],
 ) -> tuple[tuple[int, int], ...]:
-    """Characters of the text that any of these read."""
+    """Characters of the text that any of these examples encoded."""
     places = [
         example.block_spans[number]
         for example, recalled in each

@@ -1,4 +1,4 @@
-"""`relevant`: the places of a row's text that support its answer."""
+"""Relevance labels `relevant`: the spans of a row's text that support its answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Spans = Sequence[tuple[int, int]]
 
 
 def check_relevant(row: Mapping[str, Any], text: str) -> None:
-    """A UserError where `relevant` is there and is no list of [start, end) in the text."""
+    """A UserError if `relevant` is given and is no list of [start, end) in the text."""
     if "relevant" not in row:
         return
     said = "relevant is a list of [start, end), characters of the text"
@@ -28,10 +28,10 @@ def check_relevant(row: Mapping[str, Any], text: str) -> None:
 def relevant_text_recall(
     rows: Sequence[Mapping[str, Any]], seen: Sequence[Spans]
 ) -> dict[str, float]:
-    """Of rows that tell what is relevant: the share of it that was read, and of the rows of which
-    all of it was; nothing where no row tells.
+    """Recall of the relevant spans, over rows that have any; empty if none has.
 
-    A place was read if both its ends were, and all between them.
+    Gives the share of spans encoded, and of rows with all spans encoded. A span counts if all of it
+    was encoded, both ends included.
     """
     told = [(row["relevant"], read) for row, read in zip(rows, seen, strict=True)
             if row.get("relevant")]  # fmt: skip

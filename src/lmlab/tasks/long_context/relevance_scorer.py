@@ -1,4 +1,4 @@
-"""MemRecall's judge: the scores of blocks, and the examples that it is trained on."""
+"""MemRecall's judge: relevance scores of blocks, and its training examples."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def score_blocks(scorer: RelevanceScorer, memories: Sequence[WorkingMemory]) -> 
 def mean_block_scores(
     scores: np.ndarray, memory: WorkingMemory, vocabulary: Vocabulary
 ) -> list[float]:
-    """The mean score of the tokens of each block; `scores` (T,) of all places of the memory."""
+    """The mean score of the tokens of each block; `scores` (T,) of all positions of the memory."""
     means, low = [], query_length(memory.text.query, vocabulary)
     for block in memory.blocks:
         means.append(float(scores[low : low + len(block.tokens)].mean()))
@@ -56,10 +56,10 @@ def mean_block_scores(
 def relevance_labels(
     memory: WorkingMemory, relevant: Sequence[bool], vocabulary: Vocabulary
 ) -> EncodedExample:
-    """The memory with what its judge should say of each token: [1 … 1 | 0 … 0 | 1 … 1 | …].
+    """The memory with a relevance label per token: [1 … 1 | 0 … 0 | 1 … 1 | …].
 
-    The query's tokens and the symbols around it are relevant, a block's with its end symbol are as
-    the block is.
+    The query's tokens and its special tokens are relevant; a block's tokens with its end token have
+    the block's label.
     """
     read = concatenate_blocks(memory.text.query, memory.blocks, vocabulary)
     labels = [1] * query_length(memory.text.query, vocabulary)
@@ -71,9 +71,9 @@ def relevance_labels(
 def random_blocks(
     text: LongText, room: MemoryBudget, generator: np.random.Generator
 ) -> WorkingMemory:
-    """z_rand: neighbouring blocks from a random one on, as many as fit.
+    """z_rand: consecutive blocks from a random one on, as many as fit.
 
-    Where the text ends before the memory is full, those before them come too.
+    If the text ends before the memory is full, the blocks before them are added.
     """
     count = len(text.blocks)
     first = int(generator.integers(max(count, 1)))
@@ -94,7 +94,7 @@ def relevant_and_random(
 def scorer_examples(
     text: LongText, relevant: Sequence[bool], room: MemoryBudget, generator: np.random.Generator
 ) -> list[EncodedExample]:
-    """What the judge is taught on by one visit of a text: z_rand and z_relv."""
+    """Training examples of the judge for one text: z_rand and z_relv."""
     memories = (
         random_blocks(text, room, generator),
         relevant_and_random(text, relevant, room, generator),

@@ -29,19 +29,19 @@ from lmlab.tasks.sequence_task import head_scores
 from lmlab.tasks.task import NO_ANSWER_POSITION, EncodedExample, Row
 
 HEAD_SHARE = 0.25
-"""Of head and tail, what the head gets: 128 of 510 tokens did best in Sun et al. 2019."""
+"""Share of the head in head-tail truncation: 128 of 510 tokens were best in Sun et al. 2019."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truncation(InputPipeline[System, EncodedSplit]):
-    """One segment of the text, or two, that fit with the question.
+    """Truncation: one or two segments of the text that fit with the question.
 
-    Rows whose answer is truncated are dropped from the training split; those of other splits
-    stay, and count as wrong.
+    Rows whose answer is truncated are dropped from the training split; those of other splits stay,
+    and count as wrong.
     """
 
     def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
-        """The segments of a text longer than `room` that are kept."""
+        """The segments of a text longer than `room` that are retained."""
         raise TypeError(f"{type(self).__name__} does not define parts")
 
     def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
@@ -69,7 +69,7 @@ class Truncation(InputPipeline[System, EncodedSplit]):
 
 
 class HeadTruncation(Truncation):
-    """Head truncation: the beginning is kept."""
+    """Head truncation: retain the beginning."""
 
     name: ClassVar[str] = "head"
     description: ClassVar[str] = "the beginning"
@@ -79,7 +79,7 @@ class HeadTruncation(Truncation):
 
 
 class TailTruncation(Truncation):
-    """Tail truncation: the end is kept."""
+    """Tail truncation: retain the end."""
 
     name: ClassVar[str] = "tail"
     description: ClassVar[str] = "the end"
@@ -102,7 +102,7 @@ class HeadTailTruncation(Truncation):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SlidingWindows(InputPipeline[System, EncodedSplit]):
-    """Sliding windows over the whole text, each with the question, each an example of its own.
+    """Sliding windows over the whole text, each with the question, each a separate example.
 
     A window without the answer has the label of <s>; the task merges the windows' scores.
     """

@@ -1,4 +1,4 @@
-"""Answers to questions over several hops, with the way that led there; and how right they are."""
+"""Answer selection of CogQA: answers with their reasoning paths, and multi-hop metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lmlab.tasks.multihop.node_inputs import NodeEncoder
 from lmlab.tasks.task import Row
 
 QUESTIONS_PER_BATCH = 64
-"""Questions whose graphs grow side by side."""
+"""Questions whose graphs are expanded in one batch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,16 +38,16 @@ class MultihopAnswer(TaskAnswer):
     """The answer to a multi-hop question with its evidence."""
 
     answer: str
-    """Empty where there was no candidate."""
+    """Empty if there was no candidate."""
     question: str
     kind: QuestionKind
     probability: float
-    """Of the answer among the candidates."""
+    """Probability of the answer among the candidates."""
     path: tuple[EdgeNames, ...]
-    """The likeliest steps to the answer; all steps, where two entities are compared."""
+    """The most probable path to the answer; all edges for a comparison of two entities."""
     graph: CognitiveGraph
     evidence: tuple[tuple[str, str], ...]
-    """Entities on the path with the sentence that each step stands on."""
+    """Entities on the path, each with the sentence that supports the step."""
 
     def __str__(self) -> str:
         return self.answer
@@ -64,7 +64,7 @@ class MultihopAnswer(TaskAnswer):
         }
 
     def details(self) -> list[str]:
-        """A line for each hop of the path with its clue."""
+        """One line per hop of the path with its clue."""
         hops = zip(self.path, self.evidence, strict=True)
         return [f"{origin} → {target}: {clue}" for (origin, target), (_, clue) in hops]
 
@@ -76,7 +76,7 @@ class MultihopAnswer(TaskAnswer):
 def answer_questions(
     system: CogQA, encoder: NodeEncoder, questions: Sequence[MultihopQuestion]
 ) -> list[MultihopAnswer]:
-    """Grow a graph for each question and choose among its nodes."""
+    """Expand the cognitive graph of each question and select an answer among its nodes."""
     found: list[MultihopAnswer] = []
     for low in range(0, len(questions), QUESTIONS_PER_BATCH):
         asked = questions[low : low + QUESTIONS_PER_BATCH]
@@ -89,7 +89,7 @@ def answer_questions(
 def select_answer(
     system: CogQA, question: MultihopQuestion, grown: ExpandedGraph
 ) -> MultihopAnswer:
-    """The answer that system 2 gives on a graph."""
+    """The answer of System 2 on an expanded graph."""
     graph, kind = grown.graph, question.kind
     places = graph.answers() if kind == "special" else graph.starts()[:2]
     if kind != "special" and len(places) < 2:
@@ -149,9 +149,9 @@ def _answered(
 
 
 def path_is_right(row: MultihopRow, path: Sequence[EdgeNames]) -> bool:
-    """Whether every step is one of the row's, and they lead all the way.
+    """Whether the path is correct: complete, and every edge is one of the row's.
 
-    To the answer of a special question by one of the right ways; of a comparison all of its steps.
+    For a special question one of the gold paths to the answer; for a comparison all gold edges.
     """
     steps, right = {_lower(step) for step in path}, {_lower(step) for step in row.path}
     if row.kind != "special":
@@ -166,9 +166,9 @@ def _lower(step: EdgeNames) -> EdgeNames:
 def multihop_metrics(
     rows: Sequence[MultihopRow], found: Sequence[MultihopAnswer]
 ) -> dict[str, float]:
-    """Shares of right answers, of right paths and of both; and of both for each sort of question.
+    """Proportions of correct answers, correct paths and both; answers and both also per `sort`.
 
-    `reached` says in how many graphs the right answer was among the candidates at all.
+    `reached` is the proportion of graphs with the correct answer among the candidates.
     """
     right = [
         (

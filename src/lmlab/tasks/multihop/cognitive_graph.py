@@ -1,4 +1,4 @@
-"""The cognitive graph: entities that were hopped to, candidate answers, and the steps between."""
+"""The cognitive graph (CogQA): entity nodes, candidate answers, and edges with clues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EdgeNames = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphNode:
-    """An entity that can be read on from, or a candidate answer."""
+    """An entity to hop from, or a candidate answer."""
 
     name: str
     answer: bool = False
@@ -23,18 +23,18 @@ class GraphNode:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphEdge:
-    """A step from one node to another."""
+    """An edge from one node to another."""
 
     clue: str
-    """The sentence of the first one's paragraph that names the second."""
+    """The sentence of the first node's paragraph that names the second."""
     probability: float = 1.0
-    """That of the span's start, as system 1 saw it."""
+    """Probability of the span's start by System 1."""
 
 
 class CognitiveGraph:
-    """Nodes in the order they were met, and links by the places of the two nodes.
+    """Nodes in order of creation, and edges by node indices.
 
-    A name may be both an entity and a candidate answer, which are two nodes. Capitals do not count.
+    A name may be both an entity and a candidate answer, which are two nodes. Case is ignored.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class CognitiveGraph:
         return len(self.nodes)
 
     def node_index(self, name: str, *, answer: bool = False) -> int | None:
-        """Where a node stands; None where there is none."""
+        """The index of a node; None if there is none."""
         return self._places.get((name.lower(), answer))
 
     def add(self, name: str, *, answer: bool = False, start: bool = False) -> int:
-        """The place of a node, new where there was none."""
+        """The index of a node, which is created if missing."""
         key = (name.lower(), answer)
         if key not in self._places:
             self._places[key] = len(self.nodes)
@@ -58,14 +58,14 @@ class CognitiveGraph:
         return self._places[key]
 
     def connect(self, origin: int, target: int, clue: str, probability: float = 1.0) -> bool:
-        """Whether the link is a new one."""
+        """Add an edge; returns whether it is new."""
         if (origin, target) in self.links:
             return False
         self.links[origin, target] = GraphEdge(clue=clue, probability=probability)
         return True
 
     def step_probabilities(self) -> dict[EdgeNames, float]:
-        """How sure system 1 was of each step; of two links between the same names, the surer."""
+        """System 1's probability of each edge; the maximum of several between the same names."""
         found: dict[EdgeNames, float] = {}
         for (origin, target), link in self.links.items():
             step = self.nodes[origin].name, self.nodes[target].name
@@ -78,22 +78,22 @@ class CognitiveGraph:
         return " ".join(dict.fromkeys(found))
 
     def adjacency(self) -> Tensor:
-        """(N, N) 1 where a link leads from i to j."""
+        """(N, N) adjacency matrix, 1 for an edge from i to j."""
         matrix = torch.zeros(len(self), len(self))
         for origin, target in self.links:
             matrix[origin, target] = 1.0
         return matrix
 
     def answers(self) -> list[int]:
-        """Places of the candidate answers."""
+        """Indices of the candidate answers."""
         return [place for place, node in enumerate(self.nodes) if node.answer]
 
     def starts(self) -> list[int]:
-        """Places of the entities that the question names."""
+        """Indices of the entities that the question names."""
         return [place for place, node in enumerate(self.nodes) if node.start]
 
     def best_path(self, goal: int) -> tuple[EdgeNames, ...]:
-        """The likeliest way from a start to a node, by the product of its links' probabilities."""
+        """The most probable path from a start node, by the product of its edges' probabilities."""
         starts = self.starts()
         ways: dict[int, tuple[float, tuple[EdgeNames, ...]]] = dict.fromkeys(starts, (0.0, ()))
         for _ in self.nodes:
@@ -107,7 +107,7 @@ class CognitiveGraph:
         return ways[goal][1] if goal in ways else ()
 
     def steps(self) -> tuple[EdgeNames, ...]:
-        """All links by names."""
+        """All edges by names."""
         return tuple((self.nodes[a].name, self.nodes[b].name) for a, b in self.links)
 
     def as_dict(self) -> dict[str, Any]:

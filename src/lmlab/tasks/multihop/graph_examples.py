@@ -1,4 +1,4 @@
-"""What the two systems are trained on: inputs with their right spans, graphs with an answer."""
+"""CogQA's training examples: inputs with gold spans (System 1), graphs with answers (System 2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PointerLabels = list[list[int]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpanExample:
-    """An input of system 1 with the right places of its pointers."""
+    """An input of System 1 with the gold positions of its pointers."""
 
     input: NodeInput
     labels: PointerLabels
@@ -41,23 +41,23 @@ class SpanExample:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GraphExample:
-    """A graph with what is to be told of it."""
+    """A cognitive graph with its targets."""
 
     inputs: list[NodeInput]
     labels: list[PointerLabels]
-    """The right places of the pointers of each node, none of candidate answers."""
+    """The gold pointer positions of each node; none for candidate answers."""
     adjacency: Tensor
     kind: QuestionKind
     candidates: list[int]
-    """Candidate answers of a special question; the two entities of another."""
+    """Candidate answers of a special question; the two entities of any other."""
     target: int
-    """Which candidate is right; 1 for yes and 0 for no."""
+    """Index of the correct candidate; 1 for yes and 0 for no."""
     semantics: Tensor | None = None
-    """(N, W) what system 1 knows of each node, where it learns no more."""
+    """(N, W) System 1's semantic vectors of the nodes, if it is frozen."""
 
 
 def gold_graph(row: MultihopRow) -> CognitiveGraph:
-    """The right steps with the irrelevant ones, whose entities are wrong hops and wrong answers."""
+    """Gold graph plus negative nodes: irrelevant edges add wrong hops and wrong answers."""
     graph = CognitiveGraph()
     for name in row.start:
         graph.add(name, start=True)
@@ -80,10 +80,10 @@ def _step(graph: CognitiveGraph, row: MultihopRow, edge: Edge, *, answer: bool) 
 
 
 def node_labels(row: MultihopRow, name: str, read: NodeInput) -> PointerLabels | None:
-    """Where the pointers should point in a node's paragraph; None where that was cut away.
+    """Gold pointer positions in a node's paragraph; None if they were truncated.
 
-    k next hops are each as right as the others. An entity with no step onward is irrelevant, and
-    its pointers stand at place 0.
+    k next hops share the probability equally. An entity without outgoing edges is irrelevant: its
+    pointers are at position 0.
     """
     hops: list[SpanPositions] = []
     answer: SpanPositions | None = None
@@ -104,7 +104,7 @@ def node_labels(row: MultihopRow, name: str, read: NodeInput) -> PointerLabels |
 def node_inputs(
     row: MultihopRow, graph: CognitiveGraph, encoder: NodeEncoder
 ) -> tuple[list[NodeInput], list[PointerLabels | None]]:
-    """What system 1 reads of each node, and what it should find there; of answers nothing."""
+    """System 1's input for each node, and its labels; none for candidate answers."""
     inputs, labels = [], []
     for place, node in enumerate(graph.nodes):
         read = encoder(row.text, graph.clues(place), row.paragraphs.get(node.name, ""))
@@ -116,9 +116,9 @@ def node_inputs(
 def span_examples(
     rows: Sequence[MultihopRow], encoder: NodeEncoder
 ) -> tuple[list[SpanExample], int]:
-    """The inputs of the right graphs that have something to find, or to find nothing in.
+    """The inputs of the gold graphs with their span labels, empty ones included.
 
-    And how many were left out, because what was to be found was cut away.
+    Also the number of dropped inputs, whose spans were truncated.
     """
     found: list[SpanExample] = []
     cut = 0
@@ -137,7 +137,7 @@ def span_examples(
 def graph_example(
     row: MultihopRow, encoder: NodeEncoder, grown: ExpandedGraph | None = None
 ) -> GraphExample | None:
-    """The right graph of a row, or one that has grown; None where the answer is not in it."""
+    """The gold graph of a row, or an expanded one; None if the answer is not in it."""
     graph = gold_graph(row) if grown is None else grown.graph
     inputs, labels = node_inputs(row, graph, encoder)
     told = _told(row, graph)

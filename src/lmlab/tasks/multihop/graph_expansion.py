@@ -1,4 +1,4 @@
-"""Growing the cognitive graph hop by hop (Ding et al. 2019, algorithm 1), many graphs at once."""
+"""Cognitive graph expansion, hop by hop (Ding et al. 2019, algorithm 1), many graphs at once."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from lmlab.tasks.multihop.node_inputs import (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExpandedGraph:
-    """A graph that has grown, and what system 1 knows of its nodes."""
+    """An expanded graph, and System 1's semantic vectors of its nodes."""
 
     graph: CognitiveGraph
     inputs: list[NodeInput]
-    """What was read of each node."""
+    """The input of each node."""
     semantics: Tensor
-    """(N, W) the meaning of each node before system 2."""
+    """(N, W) semantic vectors of the nodes before System 2."""
 
 
 @dataclass(eq=False)
 class _Growing:
-    """One question on its way."""
+    """A question whose graph is being expanded."""
 
     question: MultihopQuestion
     names: Mapping[str, str]
-    """Entities with a paragraph, by their names in lower case."""
+    """Entities with a paragraph, by their lower-case names."""
     graph: CognitiveGraph = field(default_factory=CognitiveGraph)
     frontier: list[int] = field(default_factory=list)
     inputs: dict[int, NodeInput] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Growing:
         self.frontier = [self.graph.add(name, start=True) for name in self.question.start]
 
     def paragraph(self, place: int) -> str:
-        """What can be read of a node; nothing where nothing is known."""
+        """The paragraph of a node; empty if there is none."""
         name = self.names.get(self.graph.nodes[place].name.lower())
         return "" if name is None else self.question.paragraphs[name]
 
@@ -54,12 +54,12 @@ class _Growing:
 def expand_graphs(
     reader: CogQAReader, encoder: NodeEncoder, questions: Sequence[MultihopQuestion]
 ) -> list[ExpandedGraph]:
-    """The graph of each question, grown until no frontier is left or it is large enough.
+    """Expand the graph of each question until the frontier is empty or the graph is full.
 
-    Every node of the frontier is read with its clues; its hop spans become nodes that are read
-    next, its answer spans candidate answers. A node that a new link leads to is read again, since
-    its clues have changed. Once a graph has `max_graph_nodes` nodes no more are added. Nodes of all
-    questions that are due at the same time are read together.
+    Every frontier node is encoded with its clues; its hop spans become frontier nodes, its answer
+    spans candidate answers. A node with a new incoming edge is encoded again, since its clues have
+    changed. At `max_graph_nodes` nodes no more are added. The frontier nodes of all questions are
+    batched.
     """
     names = _NameTables()
     growing = [_Growing(each, names.of(each.paragraphs)) for each in questions]
@@ -80,7 +80,7 @@ def expand_graphs(
 
 
 def _expand(each: _Growing, place: int, seen: ExtractedSpans, *, limit: int) -> None:
-    """New nodes and links of what was found in a node's paragraph."""
+    """Add the nodes and edges of the spans extracted from a node's paragraph."""
     for spans, answer in ((seen.hops, False), (seen.answers, True)):
         for span in spans:
             name, clue = _named(each, place, span)
@@ -94,7 +94,7 @@ def _expand(each: _Growing, place: int, seen: ExtractedSpans, *, limit: int) -> 
 
 
 def _named(each: _Growing, place: int, span: PointedSpan) -> tuple[str, str]:
-    """What a span says, and the sentence it stands in."""
+    """The text of a span, and the sentence around it."""
     text, spans = each.paragraph(place), each.inputs[place].spans
     low, high = spans[span.first][0], spans[span.last][1]
     said = text[low:high].strip()
@@ -111,7 +111,7 @@ def _grown(each: _Growing) -> ExpandedGraph:
 
 
 class _NameTables:
-    """Names in lower case of sets of paragraphs, made once for a set that questions share."""
+    """Lower-case names of paragraph sets, computed once for a set that questions share."""
 
     def __init__(self) -> None:
         self._made: dict[int, Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Batches of the two stages: inputs of like length, and whole graphs."""
+"""Batches of CogQA's two training stages: inputs of similar length, and whole graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmlab.training.config import TrainingConfig
 
 
 class SpanExampleBatches:
-    """Inputs of like length side by side, as `LengthBatches` makes them, with their labels."""
+    """Batches of inputs of similar length (`LengthBatches`), with their labels."""
 
     def __init__(
         self, examples: Sequence[SpanExample], config: TrainingConfig, pad: int, *, shuffle: bool
@@ -43,7 +43,7 @@ class SpanExampleBatches:
 
 
 class GraphExampleBatches:
-    """Whole graphs, as many as fit into the budget of tokens on average, in a random order."""
+    """Batches of whole graphs within the token budget on average, in random order."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class GraphExampleBatches:
     ) -> None:
         self.examples, self.pad, self.seed, self.shuffle = examples, pad, config.seed, shuffle
         self.first = first
-        """The number of the first of these graphs among all."""
+        """Index of the first of these graphs among all."""
         tokens = sum(len(each.inputs) * _longest(each) for each in examples)
         self.size = max(1, config.tokens_per_batch * len(examples) // max(tokens, 1))
 
@@ -88,7 +88,7 @@ def _longest(example: GraphExample) -> int:
 
 
 class _Lengths:
-    """What `LengthBatches` asks of a dataset, of inputs."""
+    """The part of a dataset that `LengthBatches` needs, for inputs."""
 
     has_condition = False
     has_entities = False

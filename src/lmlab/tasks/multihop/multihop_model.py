@@ -33,7 +33,7 @@ class MultihopModel(FinetunedModel):
     has_graph: ClassVar[bool] = True
     system: CogQA
     common: tuple[str, ...] = ()
-    """Names that are common words of questions and no entities of theirs."""
+    """Names that are common question words rather than entities."""
 
     @property
     def base(self) -> System:
@@ -54,7 +54,7 @@ class MultihopModel(FinetunedModel):
         return NodeEncoder(self.tokenizer, reader.vocabulary, reader.longest)
 
     def answer(self, question: str) -> MultihopAnswer:
-        """The answer to a bare question about entities that the run has paragraphs of."""
+        """The answer to a bare question about entities in the run's paragraphs."""
         return self.predict_with_details([{"question": question}])[0]
 
     def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
@@ -88,8 +88,8 @@ class MultihopModel(FinetunedModel):
     def predict_with_details(self, rows: Sequence[Mapping[str, Any]]) -> list[MultihopAnswer]:
         """The answer to each row, of which only question, start and paragraphs are used.
 
-        Without `start` entities are searched in the question, without `paragraphs` those of the
-        run are used.
+        Without `start` entities are found in the question, without `paragraphs` those of the run
+        are used.
         """
         questions = [self._question(number, row) for number, row in enumerate(rows, start=1)]
         return answer_questions(self.system, self._encoder, questions)

@@ -44,14 +44,14 @@ YES_NO_VERBS = {
     "can",
     "could",
 }
-"""A question that begins with one of them is answered by yes or no."""
+"""Verbs that begin yes/no questions."""
 
 
 def question_kind(question: str, start: Sequence[str]) -> QuestionKind:
-    """What sort of question it is, by its words, as CogQA tells them apart.
+    """The kind of a question by its words, as in CogQA.
 
     Two entities and a verb first: yes or no; two entities and an "or": one of them (alternative);
-    any other is special, answered by words of a paragraph.
+    any other is special, answered by a span of a paragraph.
     """
     words = question.lower().split()
     if len(start) >= 2 and words[:1] and words[0] in YES_NO_VERBS:
@@ -63,7 +63,7 @@ def question_kind(question: str, start: Sequence[str]) -> QuestionKind:
 
 @dataclass(frozen=True, kw_only=True)
 class MultihopQuestion:
-    """What is asked, where to begin, and what can be read."""
+    """A question, its start entities, and the available paragraphs."""
 
     text: str
     start: tuple[str, ...]
@@ -77,17 +77,17 @@ class MultihopQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class MultihopRow(MultihopQuestion):
-    """A question with its answer and the way there."""
+    """A question with its answer and gold path."""
 
     answer: str
     path: tuple[Edge, ...]
-    """The steps from an entity to one that its paragraph names, up to the answer."""
+    """Edges from an entity to one that its paragraph names, up to the answer."""
     hops: tuple[Edge, ...] = ()
-    """Further steps that are worth taking and lead nowhere."""
+    """Further useful hops that do not lead to the answer."""
     irrelevant: tuple[Edge, ...] = ()
-    """Entities that paragraphs name and that nobody should follow."""
+    """Entities named in paragraphs that should not be followed."""
     sort: str = ""
-    """What the row calls its sort ("two-hop"), for tables; its kind, where it does not tell."""
+    """The row's own category ("two-hop"), for tables; by default its kind."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> MultihopRow:
@@ -155,7 +155,7 @@ def _check_shapes(row: Mapping[str, Any]) -> None:
 
 
 def _check_way(row: MultihopRow) -> None:
-    """That every step is told by a paragraph, and that the way leads to the answer."""
+    """Check that a paragraph supports every edge, and that the path leads to the answer."""
     for a, b in (*row.path, *row.hops, *row.irrelevant):
         if find_entity_name(row.paragraphs.get(a, ""), b) is None:
             raise UserError(f"the paragraph of {a!r} does not name {b!r}, to which a step leads.")
@@ -177,9 +177,9 @@ def read_multihop_rows(
     errors: str = "strict",
     report: ReadingReport | None = None,
 ) -> Splits:
-    """Rows by split, of a built-in set, of a folder with files for each split, or of one file.
+    """Rows by split: of a built-in set, of a folder with files for each split, or of one file.
 
-    Where a file `paragraphs.jsonl` stands beside them, it holds paragraphs for all rows.
+    A file `paragraphs.jsonl` next to them holds paragraphs for all rows.
     """
     if str(data) in BUILTIN_MULTIHOP_SETS:
         return BUILTIN_MULTIHOP_SETS[str(data)]()
@@ -192,7 +192,7 @@ def read_multihop_rows(
 
 
 def read_paragraphs(path: Path) -> dict[str, str]:
-    """Texts by entity, of lines {"entity": …, "text": …}."""
+    """Texts by entity, from lines {"entity": …, "text": …}."""
     found: dict[str, str] = {}
     for number, line in held_lines(path, ReadingReport()):
         if not line:

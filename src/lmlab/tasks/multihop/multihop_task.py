@@ -63,7 +63,7 @@ class MultihopQA(Task):
 
     @classmethod
     def input_fields(cls) -> list[str]:
-        """Without `start`, which is searched in the question where it is missing."""
+        """Without `start`, which is found in the question if missing."""
         return ["question"]
 
     @classmethod
@@ -141,7 +141,7 @@ class MultihopQA(Task):
 
 
 def _measured(rows: Sequence[MultihopRow], answers: Sequence[MultihopAnswer]) -> TaskMetrics:
-    """The metrics of answers and paths, with Wilson's intervals of those over all rows."""
+    """Metrics of answers and paths, with Wilson's intervals for those over all rows."""
     metrics, count = multihop_metrics(rows, answers), len(answers)
     intervals = {
         name: wilson_interval(round(metrics[name] * count), count)

@@ -1,4 +1,4 @@
-"""What system 1 reads of a node: the question, the clues and the paragraph in one sequence."""
+"""Input of CogQA's System 1 for a node: question, clues and paragraph in one sequence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class NodeInput:
 
     tokens: list[int]
     spans: list[tuple[int, int]]
-    """Characters [low, high) of the paragraph that each token stands for; (0, 0) elsewhere."""
+    """Characters [low, high) of the paragraph of each token; (0, 0) elsewhere."""
     truncated: bool = False
-    """Whether clues or paragraph were longer than the system takes."""
+    """Whether clues or paragraph were truncated."""
 
     def positions_of(self, low: int, high: int) -> tuple[int, int] | None:
-        """The first and the last place of some characters of the paragraph; None if cut away."""
+        """First and last position of some characters of the paragraph; None if truncated."""
         inside = [p for p, (a, b) in enumerate(self.spans) if a < b and a < high and b > low]
         if not inside or self.spans[inside[-1]][1] < high:
             return None
@@ -30,7 +30,7 @@ class NodeInput:
 
 
 class NodeEncoder:
-    """Puts the three texts together, for a system that takes at most `longest` tokens."""
+    """Encodes question, clues and paragraph as at most `longest` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, longest: int) -> None:
         self.start, self.end = vocabulary.bos, require_end_token(vocabulary)
@@ -38,8 +38,8 @@ class NodeEncoder:
         self._read = lru_cache(maxsize=65536)(tokenizer.encode_with_offsets)
 
     def __call__(self, question: str, clues: str, paragraph: str) -> NodeInput:
-        """The question stays whole; the paragraph is cut first, to half of what is left at least,
-        then the clues."""
+        """The question is never truncated; the paragraph is first, to no less than half of the
+        rest, then the clues."""
         asked = self._read(question)[0]
         room = self.longest - 1 - SEPARATORS - len(asked)
         if room < 2:

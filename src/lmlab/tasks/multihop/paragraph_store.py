@@ -1,4 +1,4 @@
-"""The paragraphs that a run keeps, so that it can be asked a bare question."""
+"""Paragraph store of a multi-hop run, so that it can answer a bare question."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lmlab.tasks.task import Splits
 
 PARAGRAPHS_FILE = "memory/paragraphs.jsonl.gz"
 COMMON_SHARE = 0.02
-"""Share of the training questions that name something, from which on it is a word of asking."""
+"""Share of training questions that must contain a name for it to count as a common word."""
 
 
 def shared_paragraphs(splits: Splits) -> dict[str, str]:
-    """The paragraphs of all rows; the first, where an entity has several."""
+    """The paragraphs of all rows; the first, if an entity has several."""
     found: dict[str, str] = {}
     for rows in splits.values():
         for row in rows:
@@ -41,7 +41,7 @@ def paragraph_bytes(paragraphs: Mapping[str, str]) -> bytes:
 
 
 def load_paragraphs(run: Path) -> dict[str, str]:
-    """Those of a run's folder."""
+    """The paragraphs of a run's folder."""
     try:
         lines = (
             unpack_gzip((run / PARAGRAPHS_FILE).read_bytes(), name=PARAGRAPHS_FILE)
@@ -55,7 +55,7 @@ def load_paragraphs(run: Path) -> dict[str, str]:
 
 
 def common_names(rows: Sequence[Mapping[str, Any]], paragraphs: Mapping[str, str]) -> list[str]:
-    """Entities that many questions name without starting from them: words of asking ("kind")."""
+    """Entity names that are common question words ("kind"): frequent, rarely start entities."""
     names = {name.lower() for name in paragraphs}
     asking: Counter[str] = Counter()
     starting: Counter[str] = Counter()
@@ -70,8 +70,8 @@ def common_names(rows: Sequence[Mapping[str, Any]], paragraphs: Mapping[str, str
 def entities_in_question(
     question: str, names: Mapping[str, Any] | set[str], common: Sequence[str]
 ) -> list[tuple[str, int, int]]:
-    """Entities that a question names, in lower case, with their words [first, last), longest first
-    and none inside another."""
+    """Entity mentions of a question, in lower case, with their words [first, last): longest
+    matches, no overlaps."""
     words = _words(question)
     taken: set[int] = set()
     found: list[tuple[str, int, int]] = []
@@ -87,7 +87,7 @@ def entities_in_question(
 def start_entities(
     question: str, names: Mapping[str, str], common: Sequence[str]
 ) -> tuple[str, ...]:
-    """The entities to begin from: two that stand on both sides of "and" or "or", else all."""
+    """Start entities: two joined by "and" or "or", else all that the question names."""
     found = entities_in_question(question, names, common)
     words = _words(question)
     for first, second in pairwise(found):
@@ -98,5 +98,5 @@ def start_entities(
 
 
 def _words(question: str) -> list[str]:
-    """Words and commas of a question in lower case, without the mark at its end."""
+    """Lower-case words and commas of a question, without the final punctuation mark."""
     return re.sub(r"(,)", r" \1 ", question.lower().rstrip(" ?!.")).split()

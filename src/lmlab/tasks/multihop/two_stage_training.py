@@ -25,7 +25,7 @@ STAGES = ("spans", "nodes")
 """The folders of the two stages in a run's own, each with its metrics and checkpoints."""
 GRAPHS_PER_BATCH = 128
 FROZEN_READER_FACTOR = 8
-"""Factor of tokens per batch in the second stage where the reader is frozen: nothing is encoded."""
+"""Factor of tokens per batch in the second stage if the reader is frozen: nothing is encoded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +44,7 @@ class TwoStageTraining:
         return NodeEncoder(self.tokenizer, reader.vocabulary, reader.longest)
 
     def train_reader(self, rows: Mapping[str, Sequence[MultihopRow]]) -> int:
-        """Train system 1 on spans; returns how many inputs were dropped, their spans truncated."""
+        """Train System 1 on spans; returns how many inputs were dropped, their spans truncated."""
         encoder, pad, dropped = self.encoder, self.system.vocabulary.pad, 0
         loaders: dict[str, BatchLoader] = {}
         for name, found in rows.items():
@@ -58,7 +58,7 @@ class TwoStageTraining:
         return dropped
 
     def train_graph_network(self, rows: Mapping[str, Sequence[MultihopRow]]) -> None:
-        """Train system 2 on the gold graphs and on those that system 1 expands."""
+        """Train System 2 on the gold graphs and on those that System 1 expands."""
         pad, config = self.system.vocabulary.pad, self.config
         if not self.system.settings.joint_training:
             config = replace(
@@ -90,7 +90,7 @@ class TwoStageTraining:
         return graphs if self.system.settings.joint_training else self._with_semantics(graphs)
 
     def _with_semantics(self, examples: Sequence[GraphExample]) -> list[GraphExample]:
-        """With the semantic vectors of all nodes, which are constant where the reader is frozen."""
+        """With the semantic vectors of all nodes, which are constant if the reader is frozen."""
         missing = [
             each.tokens
             for example in examples

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): one layer for all, and narrow token vectors."""
+"""ALBERT (Lan et al. 2020): cross-layer parameter sharing and factorised embeddings."""
 
 from __future__ import annotations
 

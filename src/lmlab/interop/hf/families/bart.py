@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020): norms after the sublayers; two rows stand before its positions."""
+"""BART (Lewis et al. 2020): post-norm; position embeddings are offset by two rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmlab.interop.hf.weight_mapping import (
 )
 
 POSITION_OFFSET = 2
-"""The row of position 0."""
+"""Row of position 0."""
 
 
 class Bart(DenoisingSeq2SeqFamily):

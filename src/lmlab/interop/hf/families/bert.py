@@ -1,6 +1,6 @@
-"""BERT (Devlin et al. 2019), with the head that answers for pairs where there is one.
+"""BERT (Devlin et al. 2019), with the next-sentence prediction head if there is one.
 
-Systems that hide other tokens than BERT does have the same weights.
+Systems with other masking strategies have the same weights.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ from lmlab.interop.hf.sentence_encoders import (
 from lmlab.interop.hf.weight_mapping import WeightPair
 
 SENTENCE_ENCODER_KEY = "sentences"
-"""The entry of a config under which we keep what the other files of its folder say."""
+"""Config key under which we store the sentence-transformers files of the folder."""
 POSITIONS_KEY = "positions_of_the_checkpoint"
-"""The entry under which we keep how many positions it has, where its own files use fewer."""
+"""Config key for the checkpoint's number of positions, if its files use fewer."""
 POSITION_TABLE = "embeddings.position_embeddings.weight"
 POOLING = {"cls": "first", "mean": "mean"}
-"""Their ways of pooling and ours."""
+"""Their pooling names and ours."""
 NORMALIZED_SCALE = 20**0.5
-"""Vectors of length one have scores between -1 and 1, among which no softmax could choose.
-sentence-transformers trains such encoders on cosines times 20, which is this length squared."""
+"""Unit vectors have scores between -1 and 1, too flat for a softmax. sentence-transformers trains
+such encoders on cosines times 20, which is this scale squared.
+"""
 
 
 class BertEncoder(CheckpointFamily):
-    """One encoder that reads questions as it reads documents, without a projection."""
+    """Shared BERT encoder of questions and documents, without a projection."""
 
     model_type = "bert"
     systems = ("dpr",)
     predicts_tokens = False
     settings = (*ENCODER_SETTINGS, LENGTH, SEGMENTS)
     fixed = {**ENCODER_FIXED, "shared_encoders": "all", "vector_width": 0}
-    # There is no head whose vectors could be tied.
+    # There is no head whose weights could be tied.
     required = {k: v for k, v in ENCODER_REQUIRED.items() if k != "tie_word_embeddings"}
     prefix = "bert."
     optional_weights = {r"^bert\.pooler\.": "the pooler"}
@@ -74,7 +75,7 @@ class BertEncoder(CheckpointFamily):
     def read_checkpoint_parts(
         self, folder: Path, config: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
-        """Positions beyond the longest text that the folder's own files allow are left out."""
+        """Drop positions beyond the maximum length given in the folder's files."""
         told, weights = read_sentence_encoder_config(folder), dict(read_weights(folder))
         longest = LENGTH.read_from(config)
         if told.window is not None and told.window < longest:

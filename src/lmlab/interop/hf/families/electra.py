@@ -1,9 +1,8 @@
-"""ELECTRA (Clark et al. 2020): two networks, which the Hub keeps in two checkpoints.
+"""ELECTRA (Clark et al. 2020): generator and discriminator, two checkpoints on the Hub.
 
-The folder is the detector's (ElectraForPreTraining), its subfolder `generator` the generator's
-(ElectraForMaskedLM). Where one of them is missing, or the folder is the generator's own, `networks`
-tells the run which one it has, so that what the other would do is refused. They share their
-embeddings.
+The folder is the discriminator's (ElectraForPreTraining), its subfolder `generator` the generator's
+(ElectraForMaskedLM). If one is missing, or the folder is the generator's own, `networks` records
+which one the run has, and what needs the other is refused. They share their embeddings.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from lmlab.interop.hf.weight_mapping import (
 )
 
 GENERATOR = "generator"
-"""The subfolder, and what stands before the generator's names while both are in one table."""
+"""The subfolder, and the prefix of the generator's weights while both are in one table."""
 GENERATOR_SIZES = ("width", "layers", "heads", "ffn_width")
-"""Settings that the generator has of its own, with `generator_` before them."""
+"""Settings that the generator has separately, with the prefix `generator_`."""
 DEFAULTS = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 GENERATOR_HEAD = "generator_predictions."
 NETWORKS_KEY = "networks"
-"""Our setting of that name, while the config is that of both folders; it goes out in neither."""
+"""Our setting of that name, while one config covers both folders; exported in neither."""
 DISCRIMINATOR_WEIGHTS = r"^(electra\.(encoder|embeddings_project)|discriminator_predictions)\."
 GENERATOR_WEIGHTS = r"^generator/(electra\.(encoder|embeddings_project)|generator_)"
 
@@ -65,7 +64,7 @@ class Electra(MaskedLMFamily):
     derived_settings = frozenset(
         {"embedding_width", "networks", *(f"generator_{name}" for name in GENERATOR_SIZES)}
     )
-    # The generator's head has gelu whatever the layers have, and ours are the same.
+    # The generator's head uses gelu whatever the layers use; ours are the same.
     fixed = {**ENCODER_FIXED, "activation": "gelu"}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
     own_settings = MASKED_LM_OWN_SETTINGS | {"discriminator_weight"}
@@ -150,7 +149,7 @@ class Electra(MaskedLMFamily):
         return {**config, GENERATOR: read_config(beside)}, both
 
     def _generator(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The generator's weights, under names that tell them from the detector's."""
+        """The generator's weights, with a prefix that separates them from the discriminator's."""
         return {
             f"{GENERATOR}/{new}": weights[name]
             for name, new in self.canonical_names(weights).items()
@@ -164,7 +163,7 @@ class Electra(MaskedLMFamily):
         shared = {n: value for n, value in mine.items() if n.startswith("electra.embeddings.")}
         beside = {n.removeprefix(f"{GENERATOR}/"): weights[n] for n in weights if n not in mine}
         small = ({**own, **config[GENERATOR]}, {**shared, **beside})
-        # A network without weights of its own does not go out.
+        # A network without weights of its own is not exported.
         if config[NETWORKS_KEY] == GENERATOR:
             return {"": small}
         return {"": (own, mine)} | (
@@ -173,7 +172,7 @@ class Electra(MaskedLMFamily):
 
 
 def _networks(names: frozenset[str]) -> str:
-    """Which networks have weights among these names, as the table spells them."""
+    """Which networks have weights among these names, as spelled in the table."""
     has = [
         any(re.search(pattern, name) for name in names)
         for pattern in (DISCRIMINATOR_WEIGHTS, GENERATOR_WEIGHTS)
@@ -182,7 +181,7 @@ def _networks(names: frozenset[str]) -> str:
 
 
 def _network(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPair]:
-    """The layers, and the widening of the embedding before them where there is one."""
+    """The layers, and the embedding projection before them if there is one."""
     width = shape.settings["width"]
     if (shape.settings["embedding_width"] or width) != width:
         yield from linear_pairs(f"{ours}.embedding.projection", f"{theirs}.embeddings_project")
@@ -190,7 +189,7 @@ def _network(shape: CheckpointSpec, ours: str, theirs: str) -> Iterator[WeightPa
 
 
 def generator_shape(shape: CheckpointSpec) -> CheckpointSpec:
-    """The same for the generator, which has sizes of its own."""
+    """The specification of the generator, which has its own sizes."""
     config = system_module(Electra.systems[0]).Config(**shape.settings)
     return replace(shape, settings=resolve_settings(asdict(config.generator)))
 

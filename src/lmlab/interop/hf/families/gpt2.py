@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): our `gpt`; its linear maps are stored the other way round."""
+"""GPT-2 (Radford et al. 2019): our `gpt`; its linear weights (Conv1D) are transposed."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Gpt2(CheckpointFamily):
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
     }
-    # What it was trained for is no part of a checkpoint, but sampled objectives add an output bias.
+    # The objective is not part of a checkpoint, but sampled objectives add an output bias.
     fixed = {"objective": "next-token"}
     prefix = "transformer."
-    # Causal masks, which old versions kept beside the weights.
+    # Causal masks, which old versions stored with the weights.
     ignored_weights = (r"\.attn\.(bias|masked_bias)$",)
 
     def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:

@@ -1,4 +1,4 @@
-"""MPNet (Song et al. 2020): learned positions, counted from 2, beside buckets of distances."""
+"""MPNet (Song et al. 2020): learned positions, offset by 2, and relative position buckets."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from lmlab.interop.hf.weight_mapping import (
 )
 
 PADDING_ID = 1
-"""The id that their code takes for padding, whatever config.json says."""
+"""The padding id hard-coded in transformers, whatever config.json says."""
 POSITION_OFFSET = PADDING_ID + 1
-"""The row of position 0."""
+"""Row of position 0."""
 BUCKET_SETTINGS = {"buckets": 32, "max_distance": 128}
 
 
@@ -36,8 +36,8 @@ class MpNet(MaskedLMFamily):
     systems = ("mpnet",)
     settings = tuple(with_defaults(ENCODER_SETTINGS, {}))
     derived_settings = frozenset({"length"})
-    # The head's activation is gelu whatever the layers' is, and ours are the same; how distances
-    # fall into buckets is a constant of their code.
+    # The head's activation is gelu whatever the layers use, and ours are the same; the bucketing
+    # of distances is hard-coded in transformers.
     fixed = {**ENCODER_FIXED, "activation": "gelu", **BUCKET_SETTINGS, "segments": 0}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu", "relative_attention_num_buckets": 32}
     own_settings = MaskedLMFamily.own_settings - BUCKET_SETTINGS.keys()

@@ -1,4 +1,4 @@
-"""PEGASUS (Zhang et al. 2020): norms before the sublayers, positions that are not learned."""
+"""PEGASUS (Zhang et al. 2020): pre-norm, sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from lmlab.interop.hf.weight_mapping import (
 from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
 
 GAP_SENTENCE_TOKEN = "<mask_1>"
-"""What stands for a gap sentence in the published tokenisers; they have no other mask symbol."""
+"""The mask of a gap sentence in the published tokenisers; they have no other mask token."""
 
 POSITION_TOLERANCE = 0.01
-"""By how much a stored sine may differ: bfloat16 keeps eight binary digits."""
+"""Tolerance for stored sinusoids: bfloat16 has eight binary digits."""
 
 
 class Pegasus(DenoisingSeq2SeqFamily):
@@ -51,7 +51,7 @@ class Pegasus(DenoisingSeq2SeqFamily):
         return {f"model.{side}.embed_positions.weight": sinusoid_table for side in SIDES}
 
     def check_ignored(self, shape: CheckpointSpec, weights: Mapping[str, Tensor]) -> None:
-        """Stored positions must be the sines, which are made anew here."""
+        """Stored positions must be the sinusoids, which are recomputed here."""
         for name, sinusoid_table in self.filler_weights(shape).items():
             stored = weights.get(name)
             if stored is None:

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): BERT's layers; its positions are counted from padding's id + 1."""
+"""RoBERTa (Liu et al. 2019): BERT's layers; positions are offset by the padding id + 1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Roberta(MaskedLMFamily):
     systems = ("roberta",)
     settings = (*with_defaults(ENCODER_SETTINGS, {}), SEGMENTS)
     derived_settings = frozenset({"length"})
-    # The head's activation is gelu whatever the layers' is, and ours are the same.
+    # The head's activation is gelu whatever the layers use, and ours are the same.
     fixed = {**ENCODER_FIXED, "activation": "gelu", "pairs": "none"}
     required = {**ENCODER_REQUIRED, "hidden_act": "gelu"}
     prefix = "roberta."

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020), and its version 1.1 with gated units and an output of its own."""
+"""T5 (Raffel et al. 2020), and T5 1.1 with gated feed-forward layers and an untied output."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class T5(CheckpointFamily):
         "pairs",
         "final_sentinel",
     }
-    # A table that the first versions kept, and no layer reads.
+    # An unused table stored by early versions.
     ignored_weights = (r"EncDecAttention\.relative_attention_bias\.weight$",)
 
     def pairs(self, shape: CheckpointSpec) -> Iterator[WeightPair]:
@@ -122,7 +122,7 @@ class T5(CheckpointFamily):
             )
         units = str(config.get("feed_forward_proj", "relu"))
         gated = units.startswith(GATED_PREFIX)
-        # Their gelu, if gated, is the approximation by tanh.
+        # Their gated gelu is the tanh approximation.
         name = "gelu_new" if units == f"{GATED_PREFIX}gelu" else units.removeprefix(GATED_PREFIX)
         begin = read_whole_number(
             config, "decoder_start_token_id", read_whole_number(config, "pad_token_id", 0)
@@ -162,7 +162,7 @@ class T5(CheckpointFamily):
 
 
 def _is_tied(config: Mapping[str, Any], names: frozenset[str]) -> bool:
-    """Whether the output is that of the embedding, and scaled, which go together in ours."""
+    """Whether the output is tied to the embedding and scaled; in lmlab the two go together."""
     told = config.get("tie_word_embeddings") is not False
     scaled = config.get("scale_decoder_outputs", told)
     if not scaled and "lm_head.weight" not in names:
@@ -174,7 +174,7 @@ def _is_tied(config: Mapping[str, Any], names: frozenset[str]) -> bool:
 
 
 def _sentinels(tokenizer: Tokenizer) -> dict[str, int]:
-    """Where a tokeniser has its sentinels; where it has none, ids are appended."""
+    """The tokeniser's sentinel ids; if it has none, ids are appended."""
     ids: list[int] = []
     for which in count():
         found = tokenizer.id(SENTINEL.format(which))
@@ -193,7 +193,7 @@ def _sentinels(tokenizer: Tokenizer) -> dict[str, int]:
 def _layer(
     shape: CheckpointSpec, ours: str, theirs: str, reads_source: bool
 ) -> Iterator[WeightPair]:
-    """One layer; theirs counts sublayers, each with the norm before it."""
+    """Weight pairs of one layer; theirs numbers sublayers, each with the norm before it."""
     yield from _attention(f"{ours}.attention", f"{theirs}.0.SelfAttention")
     yield from linear_pairs(
         f"{ours}.self_attention_residual.norm", f"{theirs}.0.layer_norm", bias=False

@@ -1,4 +1,4 @@
-"""XLNet (Yang et al. 2019): attention's matrices are kept by head, (width, heads, head width)."""
+"""XLNet (Yang et al. 2019): attention weights are stored per head, (width, heads, head width)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class XlNet(CheckpointFamily):
         "untie_r": True,
         "tie_word_embeddings": True,
     }
-    # How much is read at once is not told: attention knows distances alone.
+    # The segment length is not in config.json: attention uses relative positions only.
     own_settings = CheckpointFamily.own_settings | {"one_in", "left_to_right", "length"}
     prefix = "transformer."
     output_bias = "lm_loss.bias"
