@@ -185,7 +185,7 @@ def compare(
     [('ngram', 'exact', True), ('window', 'exact', True)]
     """
     if isinstance(runs, (str, Path)):
-        raise UserError("compare takes a list of runs, and one came by itself; put it in a list.")
+        raise UserError("runs of compare must be a list, got a single one; put it in a list.")
     write = None if out is None else comparison_writer(Path(out))
     models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
     corpus = data if isinstance(data, Corpus) else shared_corpus(models, data, errors)
@@ -241,7 +241,7 @@ def evaluate(
     from lmlab.tasks.finetuning_pairs import evaluation_corpus
 
     if isinstance(runs, (str, Path)):
-        raise UserError("evaluate takes a list of runs, and one came by itself; put it in a list.")
+        raise UserError("runs of evaluate must be a list, got a single one; put it in a list.")
 
     models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
     named = unique_model_names(models)
@@ -271,7 +271,7 @@ def inspect(
     from lmlab.inspection.inspect_model import inspect_models
 
     if isinstance(runs, (str, Path)):
-        raise UserError("inspect takes a list of runs, and one came by itself; put it in a list.")
+        raise UserError("runs of inspect must be a list, got a single one; put it in a list.")
     if isinstance(texts, str) or isinstance(words, str):
         raise UserError("inspect takes lists of texts and words; put a single one in a list.")
     models = [run.model if isinstance(run, LanguageModel) else load_model(run) for run in runs]
@@ -394,7 +394,7 @@ def ablate(
         recipe=recipe,
     )
     if jobs < 1:
-        raise UserError(f"at least one training must run at a time, and {jobs} came.")
+        raise UserError(f"jobs must be at least 1, got {jobs}.")
 
     def tell(sentence: str) -> None:
         if not quiet:

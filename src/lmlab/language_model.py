@@ -256,7 +256,7 @@ class LanguageModel:
         True
         """
         if method in MCMC_METHODS:
-            raise UserError(f"Markov chains give a record: call chains(n, method={method!r}).")
+            raise UserError(f"MCMC returns a record; call chains(n, method={method!r}).")
         if method not in DECODING_OPTIONS:
             raise unknown_name("method", method, (*DECODING_OPTIONS, *MCMC_METHODS))
         check_seed(seed)
@@ -275,7 +275,7 @@ class LanguageModel:
         for name in options:
             if name not in DECODING_OPTIONS[method]:
                 raise UserError(
-                    f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
+                    f"{name.replace('_', '-')} does not apply to the method {method}; remove it."
                 )
         ids = list(self.encode_prefix(check_text(prefix, "the prefix")).ids)
         condition = self._source_batch(source)
@@ -311,7 +311,9 @@ class LanguageModel:
 
         settings = McmcConfig(n=n, **options)
         if lm is not None and settings.start != "lm":
-            raise UserError("an lm is whose samples chains start from; give --start lm with it.")
+            raise UserError(
+                "lm is the model whose samples chains start from; give --start lm with it."
+            )
         if isinstance(lm, (str, Path)):
             lm = LanguageModel(load_model(lm))
         runner = McmcSampler(
@@ -380,8 +382,8 @@ class LanguageModel:
         """Translate chunks of texts lazily, in order."""
         if not self.card.conditional:
             raise UserError(
-                f"{self.card.name} writes texts that are given nothing; translating needs a system "
-                "with a source (seq2seq, seq2seq-attention, transformer …)."
+                f"{self.card.name} does not condition on a source; translation needs a system "
+                "that does (seq2seq, seq2seq-attention, transformer …)."
             )
         model = self.model
         translator = make_translator(
@@ -569,12 +571,12 @@ class LanguageModel:
         card, task = self.card, self.config.get("task", {})
         if source is not None:
             if not card.conditional:
-                raise UserError(f"{card.name} writes texts given nothing; leave the source out.")
+                raise UserError(f"{card.name} does not condition on a source; remove it.")
             return encode_source(source, self.model.effective_source_tokenizer, self.system)
         if card.conditional and (self.model.layout.kind == "pairs" or task.get("head") is False):
             raise UserError(
-                f"this {card.name} has learnt to write given a source, and none came; give one by "
-                "--source, or many to lmlab translate."
+                f"this {card.name} was trained to generate given a source, got none; give one "
+                "by --source, or many to lmlab translate."
             )
         return None
 
@@ -634,13 +636,12 @@ def shared_corpus(
     found.pop("", None)  # an imported model does not know its corpus, and fits any
     if not found:
         raise UserError(
-            "these models were not trained here; say by --data what to compare them on."
+            "these models were not trained here; give the corpus to compare them on by --data."
         )
     if len(found) != 1:
         names = ", ".join(sorted({str(corpus["spec"]) for corpus in found.values()}))
         raise UserError(
-            f"these runs were trained on different corpora ({names}); say by --data which one to "
-            "compare them on."
+            f"these runs were trained on different corpora ({names}); choose one by --data."
         )
     [(fingerprint, trained_on)] = found.items()
     how = errors or trained_on.get("errors", "strict")
@@ -648,12 +649,12 @@ def shared_corpus(
         corpus = open_corpus(trained_on["spec"], errors=how, seed=trained_on["seed"])
     except UserError as error:
         raise UserError(
-            f"what the runs were trained on can't be read here ({str(error).rstrip('.')}); say by "
-            "--data where it is."
+            f"the training corpus of the runs can't be read ({str(error).rstrip('.')}); give "
+            "its path by --data."
         ) from error
     if corpus.fingerprint() != fingerprint:
         raise UserError(
-            f"{trained_on['spec']} has changed since the runs were trained on it; say by --data "
-            "what to compare them on."
+            f"{trained_on['spec']} has changed since the runs were trained on it; give the "
+            "corpus to compare them on by --data."
         )
     return corpus

@@ -144,16 +144,16 @@ def test_masked_models_rank_answers_and_have_no_perplexity(folder):
     scorer = lmlab.load(folder / "bert").scorer()
     expected = [each.total for each in conditional_scores(scorer, PAIRS[:2])]
     assert [total for total, _ in found] == pytest.approx(expected, abs=1e-5)
-    with pytest.raises(UserError, match="scores of kind pseudo, of which there is none"):
+    with pytest.raises(UserError, match="needs a perplexity, which scores of kind pseudo"):
         adapter.loglikelihood_rolling(asked((LINES[0],)))
     with pytest.raises(UserError, match="needs a system with Step"):
         adapter.generate_until(asked(("the", {})))
 
 
 def test_mistakes_are_told_in_a_sentence(folder):
-    with pytest.raises(UserError, match="and a dict came"):
+    with pytest.raises(UserError, match="got dict"):
         LmlabLM({})
-    with pytest.raises(UserError, match="repetition_penalty, which lmlab does not know"):
+    with pytest.raises(UserError, match="does not support: repetition_penalty"):
         LmlabLM(str(folder / "gpt")).generate_until(asked(("the", {"repetition_penalty": 2})))
 
 

@@ -180,5 +180,5 @@ def test_reconstruction_moves_with_the_noise_on_the_latent_and_not_without():
 def test_a_sentence_that_is_too_long_is_told_in_a_sentence():
     module = system_module("linear-autoencoder")
     system = module.build(module.Config(width=4, latent=4, states=2, length=6), VOCABULARY)
-    with pytest.raises(UserError, match=r"at most 6 tokens.*one of 8 came.*length=8"):
+    with pytest.raises(UserError, match=r"at most 6 tokens.*got 8.*length=8"):
         system.log_prob(batch_of(SENTENCES))

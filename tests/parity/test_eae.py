@@ -246,5 +246,5 @@ def test_where_nothing_is_told_only_words_are_learnt():
 def test_the_memory_stands_after_a_third_of_the_layers():
     assert eae.SIZES["base"].memory_layer == 4 and eae.SIZES["base"].layers == 12
     assert eae.SIZES["small"].memory_layer == 2 and eae.SIZES["small"].layers == 6
-    with pytest.raises(UserError, match="a layer must follow"):
+    with pytest.raises(UserError, match="memory_after must be below"):
         make_system(memory_after=2)

@@ -223,7 +223,7 @@ def test_hamming_counts_by_hand():
 
 
 def test_a_width_that_can_not_be_cut_is_told():
-    with pytest.raises(UserError, match="a width of 6 can't be cut into 4 equal parts"):
+    with pytest.raises(UserError, match="parts must divide the width 6 and be at most 255, got 4"):
         Hamming(6, 4, VOCABULARY)
 
 

@@ -336,7 +336,7 @@ def test_names_that_are_not_known_are_told():
         system.replace_facts(other)
     assert system.facts() == before
     for question in ("the capital of arland is east", "<mask> is a city of <mask>"):
-        with pytest.raises(UserError, match="at one place"):
+        with pytest.raises(UserError, match="exactly one"):
             system.ask([question])
     with pytest.raises(UserError, match="has none"):
         fae.build(fae.SIZES["tiny"], Vocabulary(size=9), knowledge=replace(TOY, facts=()))

@@ -137,7 +137,7 @@ def test_fill_sums_over_all_that_is_masked(system):
 
 def test_only_predicted_places_can_be_filled(system):
     batch = batch_of(TEXTS)
-    with pytest.raises(UserError, match="first place"):
+    with pytest.raises(UserError, match="after the first token"):
         system.fill(batch, torch.ones_like(batch.tokens, dtype=torch.bool))
 
 

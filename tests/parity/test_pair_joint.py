@@ -174,7 +174,7 @@ def test_where_fillings_are_too_many_it_says_so(case, monkeypatch):
     batch, masked = asked()
     monkeypatch.setattr(potts_joint, "MAX_ENUMERATED_FILLINGS", 8)
     joint = system.joint_fill(batch, masked)
-    with pytest.raises(UserError, match=r"8\^3 ways.*dependencies=chain"):
+    with pytest.raises(UserError, match=r"8\^3 combinations.*dependencies=chain"):
         joint.log_prob(filled((5, 5, 5), (5,)))
     [best] = joint.ranked(0, 1)
     assert best.tokens == max(expected[0], key=lambda z: expected[0][z])
@@ -191,7 +191,7 @@ def test_where_fillings_are_too_many_it_says_so(case, monkeypatch):
     with torch.no_grad():
         twice = [joint.padded.marginals() for _ in range(2)]
     assert torch.equal(*twice), "one question, one answer, without a generator too"
-    with pytest.warns(UserWarning, match="before it was sure"):
+    with pytest.warns(UserWarning, match="before it could prove the optimum"):
         joint.best()
     with torch.no_grad():
         many = system.joint_fill(batch.select([0] * 200), masked[[0] * 200])

@@ -233,7 +233,7 @@ def test_captures_are_posteriors(system, plain: Plain):
 
 
 def test_long_sentences_and_contiguous_text_are_refused(system):
-    with pytest.raises(UserError, match="8 words at most, and a sentence of 9"):
+    with pytest.raises(UserError, match="at most 8 words, got 9"):
         system.log_prob(batch_of([[START] + [5] * 9 + [END]]))
     with pytest.raises(UserError, match="contiguous"):
         system.log_prob(batch_of([[START, 5, END, 6, END]]))

@@ -404,7 +404,7 @@ def test_an_answer_does_not_begin_inside_a_word(kind: str, words: str):
 
 
 def test_a_question_without_a_blank_is_refused():
-    with pytest.raises(UserError, match="has 0 blanks"):
+    with pytest.raises(UserError, match="exactly one blank ___, got 0"):
         build().ask(["a b c"])
 
 
@@ -435,7 +435,7 @@ def test_dpr_begins_with_a_transformer_that_reads_both_ways():
         own = encoder.backbone.state_dict()
         assert all(torch.equal(own[name], given[name]) for name in own)
     lstm = system_module("lstm")
-    with pytest.raises(UserError, match="a base must have encoders"):
+    with pytest.raises(UserError, match="the base must be a dual encoder"):
         dpr.build(dpr.Config(**words), VOCABULARY, base=lstm.build(lstm.SIZES["tiny"], VOCABULARY))
 
 

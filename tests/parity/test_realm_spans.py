@@ -216,7 +216,7 @@ def test_a_word_that_was_cut_through_is_no_answer():
 
 
 def test_a_text_without_a_question_is_refused():
-    with pytest.raises(UserError, match="learns answers to questions"):
+    with pytest.raises(UserError, match="needs questions with answers"):
         build().loss(rows("a"))
 
 

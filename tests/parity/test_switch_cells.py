@@ -281,5 +281,5 @@ def test_switches_by_number_and_name():
     assert parse_switches("-1", MGRU_SWITCHES) == parse_switches((), MGRU_SWITCHES) == ()
     with pytest.raises(UserError, match=r"no switch '8'.*0 gate-input.*7 admit"):
         parse_switches("8", MINIMAL_GRU_SWITCHES, of="gru-minimal")
-    with pytest.raises(UserError, match="declares no switches"):
+    with pytest.raises(UserError, match="has no switches"):
         parse_switches("1", ())

@@ -26,7 +26,7 @@ class TwoStreamBackbone(Backbone):
 
     def query_next(self, state: State, segments: Tensor) -> Tensor:
         """(B, W) output of a query at the next position, of segment (B,); keeps the state."""
-        raise TypeError(f"{type(self).__name__} does not define ask")
+        raise TypeError(f"{type(self).__name__} does not define query_next")
 
 
 class CopyState(State, Protocol):
@@ -64,7 +64,7 @@ class LatentDecoder(Backbone):
 
     def state_from_latents(self, latents: Tensor) -> TensorState:
         """The state before the first token, for latents (B, L)."""
-        raise TypeError(f"{type(self).__name__} does not define state_given")
+        raise TypeError(f"{type(self).__name__} does not define state_from_latents")
 
     def initial_state(self, rows: int) -> TensorState:
         """Without a given latent it is zero."""
@@ -92,11 +92,11 @@ class EncoderDecoderBackbone(Backbone):
 
     def run_encoder(self, view: View) -> Tensor:
         """(B, S, W) the encoder's hidden states of a source."""
-        raise TypeError(f"{type(self).__name__} does not define read_source")
+        raise TypeError(f"{type(self).__name__} does not define run_encoder")
 
     def init_decoder(self, view: View) -> State:
         """The decoder's state before its first input, given the source of a view."""
-        raise TypeError(f"{type(self).__name__} does not define begin")
+        raise TypeError(f"{type(self).__name__} does not define init_decoder")
 
 
 class ImageTextBackbone(EncoderDecoderBackbone):
@@ -104,8 +104,8 @@ class ImageTextBackbone(EncoderDecoderBackbone):
 
     def encode_image(self, view: View) -> HiddenStates:
         """(B, 1, W) the start token's hidden state given an image, and the state after it."""
-        raise TypeError(f"{type(self).__name__} does not define opened")
+        raise TypeError(f"{type(self).__name__} does not define encode_image")
 
     def image_text_view(self, view: View) -> View:
         """Image and text in one row, the stack's input: <s>, the patches, the words."""
-        raise TypeError(f"{type(self).__name__} does not define joined")
+        raise TypeError(f"{type(self).__name__} does not define image_text_view")

@@ -162,8 +162,8 @@ class ParallelDecoder(LatentDecoder):
         asked = place[:, None] + torch.arange(count, device=place.device)
         if len(asked) and count and int(asked.max()) >= self.longest:
             raise UserError(
-                f"this decoder writes at most {self.longest} tokens, and it was asked for "
-                f"{int(asked.max()) + 1}; give shorter sentences, or a greater length."
+                f"this decoder generates at most {self.longest} tokens, got "
+                f"{int(asked.max()) + 1}; give shorter sentences, or train with a larger length."
             )
         every = self.network(before["latent"]).unflatten(-1, (self.longest, self.width))
         values = every.gather(1, asked[..., None].expand(-1, -1, self.width))

@@ -196,7 +196,9 @@ def capture_prior(prior: ParentPrior, view: View, like: Tensor) -> Capture:
     return Capture(
         values=prior(0, time, like).exp(),
         axes=("time", "source"),
-        caption="The prior over the parent of each position, before the token is seen: the "
-        "diagonal is the previous token, input 0 the start symbol.",
+        caption=(
+            "The prior over the parent of each position, before the token is seen: the diagonal "
+            "is the previous token, input 0 the start token."
+        ),
         sums_to_one="source",
     )

@@ -28,16 +28,18 @@ def copy_encoder_weights(own: Transformer, encoder: System) -> None:
     given = encoder.backbone if isinstance(encoder, Assembly) else None
     if not isinstance(given, Transformer):
         raise UserError(
-            "an encoder must be a Transformer that reads texts by themselves, and this run is "
-            "none; train one first (lmlab train roberta …) and give its folder by --encoder."
+            "--encoder must be a run of a Transformer encoder trained on single texts, and this "
+            "run is not one; train one first (lmlab train roberta …) and give its folder by "
+            "--encoder."
         )
     ours, theirs = _build(own), _build(given)
     for name in sorted(ours.keys() | theirs.keys()):
         here, there = ours.get(name, "missing"), theirs.get(name, "missing")
         if here != there:
             raise UserError(
-                f"the encoder is built otherwise ({name} is {there} there and {here} here); leave "
-                "settings of the encoder out of --set, or train one that has them."
+                f"the encoder has a different architecture ({name} is {there} there and {here} "
+                "here); remove the encoder's settings from --set, or train an encoder that has "
+                "them."
             )
     for parameter, learnt in zip(own.parameters(), given.parameters(), strict=True):
         parameter.copy_(learnt)

@@ -115,7 +115,7 @@ class AttentionDecoder(RNNDecoder):
         self, tokens: Tensor, state: TensorState
     ) -> tuple[Tensor, Tensor, TensorState]:
         """Hidden (B, T, W), attention weights (B, T, S), and the state after them."""
-        raise TypeError(f"{type(self).__name__} does not define looking")
+        raise TypeError(f"{type(self).__name__} does not define decode_with_attention")
 
     def _attend(self, queries: Tensor, state: TensorState) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = self.attention(

@@ -163,7 +163,7 @@ class TransformerStack(nn.Module):
 
 def capture_hidden(scope: AttentionContext, values: Tensor) -> None:
     """Record a layer's output, if requested."""
-    reading = "The vector of each place after the layer, unit by unit."
+    reading = "The vector of each position after the layer, unit by unit."
     scope.capture("hidden", values, ("batch", "time", "unit"), reading)
 
 
@@ -230,7 +230,7 @@ class Transformer(Backbone):
             "input",
             values,
             ("batch", "time", "unit"),
-            "The vector of each place before the first layer, unit by unit.",
+            "The vector of each position before the first layer, unit by unit.",
         )
         hidden: Tensor = self.stack(values, scope, source=source)
         return hidden

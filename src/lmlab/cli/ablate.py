@@ -17,21 +17,25 @@ from lmlab.core.registry import find_system
 
 
 def ablate(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="One with switches.")],
-    data: Annotated[str, typer.Option(metavar="CORPUS", help="What to train on.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="The folder to write.")],
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="A system with switches.")],
+    data: Annotated[str, typer.Option(metavar="CORPUS", help="Training corpus.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Output folder.")],
     switches: Annotated[
         str | None,
-        typer.Option(metavar="SETS", help='Sets to switch off, by number or name: "4;0,4,5;4,6".'),
+        typer.Option(
+            metavar="SETS", help='Sets of switches to turn off, by number or name: "4;0,4,5;4,6".'
+        ),
     ] = None,
     each: Annotated[
-        bool, typer.Option("--each", help="Every switch by itself; so if nothing is asked for.")
+        bool, typer.Option("--each", help="Turn off every switch by itself; the default.")
     ] = False,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Every two switches together.")] = False,
-    seeds: Annotated[int, typer.Option(help="How many seeds, 0 and on.")] = 3,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the corpus.")] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Turn off every pair of switches.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0.")] = 3,
+    epochs: Annotated[int | None, typer.Option(help="Training epochs.")] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="10,20", help="Epochs whose losses are told; the last.")
+        str | None, typer.Option(metavar="10,20", help="Epochs to report losses at; the last.")
     ] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small or base; small.")] = None,
     settings: Annotated[
@@ -39,15 +43,15 @@ def ablate(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Set a setting of the system or of the training, in every run; repeat for "
-            "several. lmlab settings SYSTEM lists them. Terms of --set off=… are off in every row.",
+            help="Set a setting of the system or of the training, in every run; repeatable. "
+            "See lmlab settings SYSTEM. Switches in --set off=… are off in every row.",
         ),
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A named set of settings.")] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="word, char, bpe, wordpiece, or a tokenizer.json.")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of trainings run in parallel.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Ablate a system: train it whole and with terms switched off, over several seeds.
@@ -83,7 +87,7 @@ def ablate(
         for note in found.notes:
             print(f"- {note}")
     if not found.finished:
-        print(f"lmlab: stopped; the same command goes on from {out}.", file=sys.stderr)
+        print(f"lmlab: stopped; run the same command again to resume in {out}.", file=sys.stderr)
         sys.exit(130)
     print(f"written: {out}/ablation.json, .md, .tex, .svg and .png", file=sys.stderr)
 
@@ -92,5 +96,5 @@ def _epochs(text: str | None) -> list[int]:
     words = [word for word in re.split(r"[,\s]+", text or "") if word]
     numbers = [number for word in words if (number := parse_integer(word)) is not None]
     if len(numbers) < len(words):
-        raise UserError(f"--at takes epochs parted by commas, as in --at 10,20, and {text!r} came.")
+        raise UserError(f"--at must be epochs separated by commas, as in --at 10,20, got {text!r}.")
     return numbers

@@ -138,10 +138,11 @@ def parse_positions(written: str) -> tuple[int, ...]:
         start, dash, end = (each.strip() for each in part.partition("-"))
         first, last = parse_integer(start), parse_integer(end if dash else start)
         if first is None or last is None:
-            raise UserError(f"--positions takes numbers such as 1,3-5, and {written[:80]!r} came.")
+            raise UserError(f"--positions must be numbers such as 1,3-5, got {written[:80]!r}.")
         if last < first:
             raise UserError(
-                f"a range of --positions goes up, as {last}-{first}, and {part.strip()!r} came."
+                f"a range of --positions must be ascending, as {last}-{first}, got "
+                f"{part.strip()!r}."
             )
         check_limit("positions", last, called="--positions")
         found += range(first, last + 1)
@@ -149,6 +150,6 @@ def parse_positions(written: str) -> tuple[int, ...]:
     seen: set[int] = set()
     for position in found:
         if position in seen:
-            raise UserError(f"--positions names each token once, and {position} came twice.")
+            raise UserError(f"--positions must name each token once, got {position} twice.")
         seen.add(position)
     return tuple(found)

@@ -45,20 +45,21 @@ def ask(
         list[str] | None,
         typer.Argument(
             metavar="[FILE | - | QUESTION...]",
-            help="Questions, or a file with a question a line; - is standard input.",
+            help="Questions, or a file with one question per line; - is standard input.",
         ),
     ] = None,
     text: Annotated[
         list[str] | None,
-        typer.Option(metavar="QUESTION", help="A question; may be given several times."),
+        typer.Option(metavar="QUESTION", help="A question; repeatable."),
     ] = None,
     file: FileOption = None,
     documents: Annotated[
         str | None,
         typer.Option(
             metavar="DOCS",
-            help="Look things up in these instead of the run's own: a built-in set (capitals, "
-            "wordnet), a .jsonl file, a text file with a document a line, a folder.",
+            help="Retrieve from these documents instead of the run's own: a built-in set "
+            "(capitals, wordnet), a .jsonl file, a text file with one document per "
+            "line, a folder.",
         ),
     ] = None,
     index: Annotated[
@@ -80,14 +81,16 @@ def ask(
         list[str] | None,
         typer.Option(
             metavar="'SUBJECT | RELATION | OBJECT'",
-            help="A fact changed in the memory before it is asked; may be given again.",
+            help="A fact to change in the memory before answering; repeatable.",
         ),
     ] = None,
     show_evidence: Annotated[
         bool,
-        typer.Option("--show-evidence", help="What was looked up, and how likely each of it is."),
+        typer.Option(
+            "--show-evidence", help="Also print the retrieved documents and their probabilities."
+        ),
     ] = False,
-    n: Annotated[int, typer.Option("-n", help="Answers to each question, best first.")] = 1,
+    n: Annotated[int, typer.Option("-n", help="Number of answers per question, best first.")] = 1,
     method: Annotated[
         str | None,
         typer.Option(
@@ -95,11 +98,11 @@ def ask(
             "far as they can; the usual one of each unless given."
         ),
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="Width of the search; 5.")] = None,
+    beam: Annotated[int | None, typer.Option(help="Beam width; 5.")] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="Most tokens of an answer that is written; 50.")
+        int | None, typer.Option(help="Maximum number of tokens of a generated answer; 50.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: JsonOption = False,
     raw: RawOption = False,
     errors: ErrorsOption = "strict",

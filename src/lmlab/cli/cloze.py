@@ -27,10 +27,12 @@ def cloze(
     named_file: FileOption = None,
     data: Annotated[
         str | None,
-        typer.Option(metavar="CORPUS", help="The test split of a corpus; the run's own if none."),
+        typer.Option(
+            metavar="CORPUS", help="Use the test split of this corpus; the run's own if none."
+        ),
     ] = None,
-    texts: Annotated[int, typer.Option(help="Texts that are asked about at most.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Decides which tokens are hidden.")] = 0,
+    texts: Annotated[int, typer.Option(help="Maximum number of texts.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Random seed of the masking.")] = 0,
     errors: ErrorsOption = "strict",
     raw: RawOption = False,
     as_json: JsonOption = False,
@@ -69,8 +71,8 @@ def cloze(
         return
     print(f"asked for {METHOD_DESCRIPTIONS[found.method]}")
     print(
-        f"accuracy {found.accuracy:.3f} ± {found.standard_error:.3f}, {found.nats:.3f} nats a "
-        f"hidden token, on {found.texts:,} texts of {where}"
+        f"accuracy {found.accuracy:.3f} ± {found.standard_error:.3f}, {found.nats:.3f} nats "
+        f"per masked token, on {found.texts:,} texts of {where}"
     )
     if found.skipped:
-        print(f"{found.skipped:,} texts were too long, or had no known token to hide")
+        print(f"{found.skipped:,} texts were too long, or had no known token to mask")

@@ -17,19 +17,21 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN... [CORPUS]",
-            help="Runs or Hub folders, then what to compare on; --data says the same.",
+            help="Runs or Hub folders, then the corpus to compare on (or --data).",
         ),
     ],
     data: Annotated[
         str | None,
-        typer.Option(metavar="CORPUS", help="What to compare on; what they were trained on."),
+        typer.Option(metavar="CORPUS", help="Corpus to compare on; the runs' own if not given."),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     out: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write it too: .html (a report), .md, .tex or .json."),
+        typer.Option(
+            metavar="FILE", help="Also write a file: .html (a report), .md, .tex or .json."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides the resampling.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the bootstrap.")] = 0,
     as_json: JsonOption = False,
     errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,

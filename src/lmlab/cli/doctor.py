@@ -20,13 +20,13 @@ def doctor(
     run: RunArgument,
     data: Annotated[
         str | None,
-        typer.Option(metavar="CORPUS", help="Where what it was trained on is, if it has moved."),
+        typer.Option(metavar="CORPUS", help="Path of the training corpus, if it has moved."),
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of the picture; RUN/figures.")
+        str | None, typer.Option(metavar="DIR", help="Folder of the figure; RUN/figures.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 where something was found.")
+        bool, typer.Option("--strict", help="Exit with 1 if there are findings.")
     ] = False,
     as_json: JsonOption = False,
     no_verify: NoVerify = False,

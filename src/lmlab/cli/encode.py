@@ -31,7 +31,7 @@ def encode(
     text: TextOption = None,
     named_file: FileOption = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Where the vectors go; required.")
+        Path | None, typer.Option(metavar="FILE.npz", help="Output file of the vectors; required.")
     ] = None,
     per_token: Annotated[
         bool, typer.Option("--per-token", help="One vector per token instead of one per text.")
@@ -47,7 +47,7 @@ def encode(
         str | None,
         typer.Option(
             metavar="own|mean|max|last|first",
-            help="How a text's vector is made of its tokens'; own is the system's definition.",
+            help="Pooling of token vectors into a text vector; own is the system's definition.",
             show_default="own, else mean",
         ),
     ] = None,
@@ -61,7 +61,7 @@ def encode(
     from lmlab.interop.vector_files import VectorWriter, check_vector_path
 
     if out is None:
-        raise UserError("--out is missing; say where the vectors go: --out vectors.npz.")
+        raise UserError("--out is missing; give a file for the vectors: --out vectors.npz.")
     check_vector_path(out)
     file, given = file_or_texts(arguments, text, named_file)
     texts = read_texts(file, given, errors, instead="--text")

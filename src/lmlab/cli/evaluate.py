@@ -39,20 +39,19 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="RUN... [CORPUS]",
-            help="Trained runs, the others tested against the first; then pairs of texts, which "
-            "--data names as well.",
+            help="Trained runs, each tested against the first; then a parallel corpus (or --data).",
         ),
     ],
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="CORPUS", help="Pairs of texts; what the runs were trained or fine-tuned on."
-        ),
+        typer.Option(metavar="CORPUS", help="Parallel corpus; the runs' own if not given."),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    metric: Annotated[str, typer.Option(help="bleu, chrf, or both with a comma.")] = "bleu,chrf",
+    metric: Annotated[
+        str, typer.Option(help="Metrics: bleu, chrf, or both with a comma.")
+    ] = "bleu,chrf",
     tokenize: Annotated[
-        str, typer.Option(help="How sacreBLEU finds words: none where texts are tokenised, 13a …")
+        str, typer.Option(help="Tokeniser of sacreBLEU: none for tokenised texts, 13a …")
     ] = "none",
     method: MethodOption = "beam",
     beam: BeamWidthOption = None,
@@ -65,10 +64,10 @@ def evaluate(
     top_p: TopPOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = 0,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many texts.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Evaluate on the first N texts only.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A file of translations for each run, into this folder."),
+        typer.Option(metavar="DIR", help="Write a file of translations per run to this folder."),
     ] = None,
     as_json: JsonOption = False,
     errors: RunsErrorsOption = None,
@@ -81,7 +80,7 @@ def evaluate(
     from lmlab.data.lines import check_errors
 
     if limit is not None and limit < 1:
-        raise UserError(f"at least one text must be translated, and {limit} came.")
+        raise UserError(f"--limit must be at least 1, got {limit}.")
     if errors is not None:
         check_errors(errors)
     if out is not None:
@@ -111,8 +110,8 @@ def evaluate(
     if found.skipped:
         were = "pair was" if found.skipped == 1 else "pairs were"
         warn(
-            f"{found.skipped:,} {were} left out (an empty side, or not to be parsed); the files of "
-            "--out have no line for what was left out."
+            f"{found.skipped:,} {were} skipped (an empty side, or malformed); the files of "
+            "--out have no line for them."
         )
     for sentence in truncation_warnings(found):
         print(f"warning: {sentence}", file=sys.stderr)
@@ -149,10 +148,7 @@ def truncation_warnings(found: TranslationEvaluation) -> list[str]:
         if numbers:
             listed = ", ".join(f"{number:,}" for number in numbers[:MAX_SHOWN])
             listed += " …" if len(numbers) > MAX_SHOWN else ""
-            sentences.append(
-                f"{name} takes less than the whole source of {len(numbers):,} texts, which were "
-                f"cut: {listed}"
-            )
+            sentences.append(f"{name} truncated the sources of {len(numbers):,} texts: {listed}")
     return sentences
 
 

@@ -38,30 +38,39 @@ def fill(
         list[str] | None,
         typer.Argument(
             metavar="[FILE | - | TEXT...]",
-            help="Texts with <mask> or [MASK] where something is missing, or a file with a text a "
-            "line; - is standard input.",
+            help="Texts with <mask> or [MASK], or a file with one text per line; - is "
+            "standard input.",
         ),
     ] = None,
     text: TextOption = None,
     file: FileOption = None,
-    top: Annotated[int, typer.Option(help="How many are given, best first.")] = 5,
+    top: Annotated[int, typer.Option(help="Number of fillings, best first.")] = 5,
     joint: Annotated[
-        bool, typer.Option("--joint", help="Tokens for all gaps of a text together.")
+        bool, typer.Option("--joint", help="Fill all masks of a text jointly.")
     ] = False,
     blanks: Annotated[
         bool,
-        typer.Option("--blanks", help="Blanks of any length; so where a system has no other way."),
+        typer.Option(
+            "--blanks",
+            help="Fill blanks of any length; the default where a system has no other method.",
+        ),
     ] = False,
     among: Annotated[
         list[str] | None,
-        typer.Option(metavar="T", help="A candidate, and no others; several times: a cloze."),
+        typer.Option(
+            metavar="T",
+            help="Score only this candidate; repeatable: a cloze.",
+        ),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Drawn, not the best: blanks, or tokens with --joint.")
+        bool,
+        typer.Option("--sample", help="Sample instead of search: blanks, or tokens with --joint."),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
-    beam: Annotated[int, typer.Option(help="Width of the search for several gaps.")] = 8,
-    max_length: Annotated[int, typer.Option(help="Most tokens in the blanks of a text.")] = 20,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    beam: Annotated[int, typer.Option(help="Beam width for several masks.")] = 8,
+    max_length: Annotated[
+        int, typer.Option(help="Maximum number of tokens in the blanks of a text.")
+    ] = 20,
     as_json: JsonOption = False,
     raw: RawOption = False,
     errors: ErrorsOption = "strict",

@@ -62,15 +62,15 @@ def finetune(
     run: RunArgument,
     task: TaskOption,
     data: DataOption,
-    out: Annotated[str, typer.Option(metavar="RUN", help="The folder to write.")],
+    out: Annotated[str, typer.Option(metavar="RUN", help="Output folder.")],
     frozen: Annotated[
-        bool, typer.Option("--frozen", help="Learn the head alone (feature transfer).")
+        bool, typer.Option("--frozen", help="Train the head alone (feature transfer).")
     ] = False,
     long: Annotated[
         str | None,
         typer.Option(
             metavar="WAY",
-            help="How texts longer than the window are read: head, tail, head-tail, windows, "
+            help="Strategy for texts longer than the window: head, tail, head-tail, windows, "
             "pooling (classify) or memrecall (CogLTX).",
         ),
     ] = None,
@@ -78,7 +78,7 @@ def finetune(
         str | None,
         typer.Option(
             metavar="BY",
-            help="What teaches memrecall's judge: labels (the rows' relevant) or interventions.",
+            help="Supervision of memrecall's scorer: labels (the rows' relevant) or interventions.",
         ),
     ] = None,
     examples: Annotated[
@@ -89,15 +89,17 @@ def finetune(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Set a setting of the training or of --long; repeat for several. lmlab settings "
-            "--task TASK lists them.",
+            help="Set a setting of the training or of --long; repeatable. See lmlab settings "
+            "--task TASK.",
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Budget: passes over the rows; 10.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
-    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
+    epochs: Annotated[int | None, typer.Option(help="Budget: epochs; 10.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget: minutes of wall-clock time.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from a checkpoint.")] = False,
     as_json: JsonOption = False,
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
@@ -136,15 +138,14 @@ def finetune(
     print(f"{task} on {data}: {counts} rows")
     if found.skipped or found.dropped_by_length_ratio:
         print(
-            f"{found.skipped:,} training rows were skipped, empty or not to be understood, and "
-            f"{found.dropped_by_length_ratio:,} left out, whose sides are of too uneven lengths.",
+            f"{found.skipped:,} training rows were skipped (empty or malformed), and "
+            f"{found.dropped_by_length_ratio:,} dropped by max_length_ratio.",
             file=sys.stderr,
         )
     if found.truncated or found.dropped:
         print(
-            f"{found.truncated:,} texts were cut to what the system takes, and "
-            f"{found.dropped:,} rows "
-            "left out, whose answer was cut away.",
+            f"{found.truncated:,} texts were truncated to the model's window, and "
+            f"{found.dropped:,} rows dropped, whose answer was truncated.",
             file=sys.stderr,
         )
     _tell_questions_cut(found.truncated_questions)
@@ -156,7 +157,8 @@ def _tell_questions_cut(count: int) -> None:
     if count:
         were = "question was" if count == 1 else "questions were"
         print(
-            f"{count:,} {were} cut to half of what the system takes, for a text to fit beside.",
+            f"{count:,} {were} truncated to half of the model's window, to leave room for the "
+            "text.",
             file=sys.stderr,
         )
 
@@ -167,22 +169,20 @@ def predict(
         list[str] | None,
         typer.Argument(
             metavar="[FILE | - | TEXT...]",
-            help="A file of rows as JSON lines, or of a text a line where a row has one; - or "
-            "nothing for standard input; or texts themselves.",
+            help="A file of rows as JSON lines, or of one text per line where a row has one; "
+            "- or nothing for standard input; or texts themselves.",
         ),
     ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="T", help="A text to classify or to go on from, or a question; several times."
+            metavar="T", help="A text to classify or to continue, or a question; repeatable."
         ),
     ] = None,
     named_file: FileOption = None,
     graph: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.svg", help="Draw the graph that an answer over hops stands on (hops)."
-        ),
+        typer.Option(metavar="FILE.svg", help="Plot the cognitive graph of an answer (hops)."),
     ] = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
@@ -272,9 +272,9 @@ def prompt(
     run: RunArgument,
     task: TaskOption,
     data: DataOption,
-    shots: Annotated[int, typer.Option(help="Examples shown before each question.")] = 4,
-    rows: Annotated[int, typer.Option(help="Test rows that are asked at most.")] = 200,
-    seed: Annotated[int, typer.Option(help="Decides which examples are shown.")] = 0,
+    shots: Annotated[int, typer.Option(help="Number of examples in each prompt.")] = 4,
+    rows: Annotated[int, typer.Option(help="Maximum number of test rows.")] = 200,
+    seed: Annotated[int, typer.Option(help="Random seed of the examples.")] = 0,
     as_json: JsonOption = False,
     errors: ErrorsOption = "strict",
     no_verify: NoVerify = False,
@@ -289,7 +289,7 @@ def prompt(
     )
 
     if rows < 1:
-        raise UserError(f"the number of rows must be 1 or more, and {rows} came.")
+        raise UserError(f"--rows must be at least 1, got {rows}.")
     kind, model = find_task(task), load(run)
     splits = read_splits(data, kind, seed=split_seed(model.config, data), errors=errors)
     asked = (splits.get("test") or splits.get("validation") or splits["train"])[:rows]

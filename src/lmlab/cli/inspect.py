@@ -21,17 +21,19 @@ def inspect(
     ],
     text: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="T", help="A sentence to show; may be given several times. Its own, if none."
-        ),
+        typer.Option(metavar="T", help="A sentence to show; repeatable. The run's own, if none."),
     ] = None,
     words: Annotated[
         str | None,
-        typer.Option(metavar="A,B,C", help="Words whose neighbours to show; frequent ones."),
+        typer.Option(
+            metavar="A,B,C", help="Words to show nearest neighbours of; frequent ones if none."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to write; one run's own figures, if not given."),
+        typer.Option(
+            metavar="DIR", help="Output folder; the run's own figures folder if not given."
+        ),
     ] = None,
     as_json: JsonOption = False,
     no_verify: NoVerify = False,

@@ -43,7 +43,9 @@ def link(
     file: FileOption = None,
     draw: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Each text with its entities, as SVG, into this folder."),
+        typer.Option(
+            metavar="DIR", help="Write each text with its entities as SVG to this folder."
+        ),
     ] = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
@@ -52,7 +54,7 @@ def link(
 ) -> None:
     """Link entities: find the mentions of a text and their entities, by a run with knowledge."""
     if draw is not None and draw.exists() and not draw.is_dir():
-        raise UserError(f"{draw} is not a folder; give one to write pictures into.")
+        raise UserError(f"{draw} is not a folder; give a folder to write figures to.")
 
     from lmlab.api import load
 

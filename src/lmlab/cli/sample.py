@@ -34,7 +34,7 @@ def parse_length_range(written: str) -> tuple[int, int]:
     """Parse 5-12 as (5, 12)."""
     least, most = (parse_integer(part.strip()) for part in written.partition("-")[::2])
     if least is None or most is None:
-        raise UserError(f"--lengths takes the least and the most, such as 5-12; {written!r} came.")
+        raise UserError(f"--lengths must be a range such as 5-12, got {written!r}.")
     return least, most
 
 
@@ -64,7 +64,7 @@ def sample_by_mcmc(model: LanguageModel, as_json: bool, **options: Any) -> int:
 def print_mcmc_summary(found: McmcResult) -> None:
     """Print MCMC diagnostics and warnings on standard error."""
     mixing = found.diagnostics
-    read = "no energy was read after the burn-in"
+    read = "no energies recorded after the burn-in"
     if not math.isnan(mixing.energy_mean):
         read = (
             f"energy ({found.energy}) {mixing.energy_mean:.2f} ± {mixing.energy_std:.2f}, "
@@ -82,8 +82,8 @@ def print_mcmc_summary(found: McmcResult) -> None:
 def _mixed(mixing: ConvergenceDiagnostics) -> str:
     """R-hat and effective sample size, or that they are unknown."""
     if math.isnan(mixing.r_hat) or math.isnan(mixing.effective_sample_size):
-        return f"R-hat unknown after {mixing.recorded} readings"
-    size = f"effective size {mixing.effective_sample_size:.0f} of {mixing.recorded} readings"
+        return f"R-hat unknown after {mixing.recorded} samples"
+    size = f"effective sample size {mixing.effective_sample_size:.0f} of {mixing.recorded}"
     return f"R-hat {mixing.r_hat:.3f}, {size}"
 
 
@@ -118,53 +118,54 @@ def mcmc_progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 DECODING = ("ancestral", "greedy", "beam")
 CHAINS = ("gibbs", "metropolis")
-MCMC_PANEL = "Markov chains (--method gibbs or metropolis)"
+MCMC_PANEL = "Markov chain Monte Carlo (--method gibbs or metropolis)"
 
 
 def sample(
     run: RunArgument,
-    n: Annotated[int, typer.Option("-n", help="How many texts.")] = 1,
-    prefix: Annotated[str, typer.Option(metavar="T", help="How each text begins.")] = "",
+    n: Annotated[int, typer.Option("-n", help="Number of texts.")] = 1,
+    prefix: Annotated[str, typer.Option(metavar="T", help="Prefix of every text.")] = "",
     source: Annotated[
-        str | None, typer.Option(metavar="T", help="What each text is given, for translators.")
+        str | None, typer.Option(metavar="T", help="Source text, for translation models.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="ancestral, greedy or beam; gibbs or metropolis for chains.")
+        str, typer.Option(help="ancestral, greedy or beam; gibbs or metropolis for MCMC.")
     ] = "ancestral",
     temperature: Annotated[
         float | None,
-        typer.Option(help="Below 1 safer, above 1 wilder; for ancestral and for chains."),
+        typer.Option(help="Softmax temperature; for ancestral and MCMC."),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Only the K likeliest tokens; for ancestral.")
+        int | None, typer.Option(help="Sample from the K most probable tokens; for ancestral.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Only the likeliest tokens of mass P; for ancestral.")
+        float | None,
+        typer.Option(help="Nucleus sampling: the most probable tokens of mass P; for ancestral."),
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="Width of the beam; for beam.")] = None,
+    beam: Annotated[int | None, typer.Option(help="Beam width; for beam.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="The greater, the longer the texts; for beam.")
+        float | None, typer.Option(help="Length penalty, larger prefers longer texts; for beam.")
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="Most tokens after the prefix; 100.")
+        int | None, typer.Option(help="Maximum number of tokens after the prefix; 100.")
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=MCMC_PANEL,
-            help="random tokens, masked (drawn one by one), text, or lm (its samples).",
+            help="Initialisation: random tokens, masked, text, or lm (samples of a model).",
         ),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, metavar="T", help="The text to start from."),
+        typer.Option(rich_help_panel=MCMC_PANEL, metavar="T", help="Initial text."),
     ] = None,
     positions: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=MCMC_PANEL,
             metavar="1,3-5",
-            help="Tokens of --text that move, counted from 1; all of them.",
+            help="Tokens of --text to resample, counted from 1; all of them.",
         ),
     ] = None,
     template: Annotated[
@@ -172,7 +173,7 @@ def sample(
         typer.Option(
             rich_help_panel=MCMC_PANEL,
             metavar="T",
-            help="A text with <mask> or [MASK]; only these places move.",
+            help="A text with <mask> or [MASK]; only these positions are resampled.",
         ),
     ] = None,
     lm: Annotated[
@@ -180,82 +181,88 @@ def sample(
         typer.Option(
             rich_help_panel=MCMC_PANEL,
             metavar="RUN",
-            help="Whose samples --start lm takes; the run's own if it writes.",
+            help="Model that --start lm samples from; the run itself if it generates.",
         ),
     ] = None,
     length: Annotated[
         int | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, help="Tokens of a text after its prefix; 10."),
+        typer.Option(rich_help_panel=MCMC_PANEL, help="Length in tokens after the prefix; 10."),
     ] = None,
     lengths: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=MCMC_PANEL,
             metavar="5-12",
-            help="Lengths that chains move between; for metropolis.",
+            help="Range of lengths to sample over; for metropolis.",
         ),
     ] = None,
     token_cost: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=MCMC_PANEL, help="Energy added for each token, with --lengths; 0."
-        ),
+        typer.Option(rich_help_panel=MCMC_PANEL, help="Energy per token, with --lengths; 0."),
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=MCMC_PANEL, help="Of each chain, burn-in counted; 50 for each place."
+            rich_help_panel=MCMC_PANEL,
+            help="MCMC steps per chain, burn-in included; 50 per free position.",
         ),
     ] = None,
     burn_in: Annotated[
         int | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, help="Steps before a text is kept; half of them."),
+        typer.Option(rich_help_panel=MCMC_PANEL, help="Burn-in steps; half of --steps."),
     ] = None,
     thin: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=MCMC_PANEL, help="Steps between two texts of a chain; as many as fit."
+            rich_help_panel=MCMC_PANEL,
+            help="Thinning: steps between two samples of a chain; as many as fit.",
         ),
     ] = None,
     chains: Annotated[
         int | None,
         typer.Option(
-            rich_help_panel=MCMC_PANEL, help="Chains side by side; as many as texts, from 4 to 64."
+            rich_help_panel=MCMC_PANEL, help="Parallel chains; as many as texts, from 4 to 64."
         ),
     ] = None,
     masks: Annotated[
         int | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, help="Places hidden and drawn at a step; 1."),
+        typer.Option(
+            rich_help_panel=MCMC_PANEL, help="Positions masked and resampled per step; 1."
+        ),
     ] = None,
     order: Annotated[
-        str | None, typer.Option(rich_help_panel=MCMC_PANEL, help="sequential or random; random.")
+        str | None,
+        typer.Option(
+            rich_help_panel=MCMC_PANEL, help="Order of positions: sequential or random; random."
+        ),
     ] = None,
     anneal: Annotated[
         float | None,
         typer.Option(
             rich_help_panel=MCMC_PANEL,
-            help="A temperature to begin with; it falls to --temperature by the end of burn-in.",
+            help="Initial temperature, annealed to --temperature by the end of burn-in.",
         ),
     ] = None,
     proposal_temperature: Annotated[
         float | None,
         typer.Option(
             rich_help_panel=MCMC_PANEL,
-            help="Times --temperature where tokens are proposed; metropolis corrects for it.",
+            help="Factor on --temperature for proposals; metropolis corrects for it.",
         ),
     ] = None,
     energy: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=MCMC_PANEL,
-            help="raw or norm of a masked model, or own; what metropolis aims at, gibbs reports.",
+            help="Energy: raw or norm of a masked model, or own; metropolis's target, "
+            "reported by gibbs.",
         ),
     ] = None,
     proposal: Annotated[
         str | None,
         typer.Option(
             rich_help_panel=MCMC_PANEL,
-            help="where metropolis takes tokens from: fill (if it can), uniform or unigram.",
+            help="Proposal of metropolis: fill (if the model can), uniform or unigram.",
         ),
     ] = None,
     draw: Annotated[
@@ -263,10 +270,10 @@ def sample(
         typer.Option(
             rich_help_panel=MCMC_PANEL,
             metavar="FILE",
-            help="FILE.svg or FILE.png: energies, autocorrelation, acceptance.",
+            help="Trace plot, FILE.svg or FILE.png: energies, autocorrelation, acceptance.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: JsonOption = False,
     raw: RawOption = False,
     no_verify: NoVerify = False,
@@ -334,5 +341,5 @@ def refuse_options(method: str, options: dict[str, Any]) -> None:
     """Raise an error for an option that does not apply to the method."""
     for name in given_options(options):
         raise UserError(
-            f"the method {method} has no use for --{name.replace('_', '-')}; leave it out."
+            f"--{name.replace('_', '-')} does not apply to --method {method}; remove it."
         )

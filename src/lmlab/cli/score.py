@@ -37,18 +37,20 @@ def score(
         list[str] | None,
         typer.Argument(
             metavar="[FILE | - | TEXT...]",
-            help="A file with a text a line (for translators a source, a tab and a text), - for "
-            "standard input, or texts themselves.",
+            help="A file with one text per line (for translation models a source, a tab and "
+            "a text), - for standard input, or texts themselves.",
         ),
     ] = None,
     text: TextOption = None,
     named_file: FileOption = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(metavar="S", help="What a text is given, for translators; one for each."),
+        typer.Option(
+            metavar="S", help="Source of each text, for translation models; one per text."
+        ),
     ] = None,
-    per_token: Annotated[bool, typer.Option("--per-token", help="Each token as well.")] = False,
-    per_word: Annotated[bool, typer.Option("--per-word", help="Each word as well.")] = False,
+    per_token: Annotated[bool, typer.Option("--per-token", help="Also print each token.")] = False,
+    per_word: Annotated[bool, typer.Option("--per-word", help="Also print each word.")] = False,
     csv: Annotated[
         bool,
         typer.Option(
@@ -59,7 +61,7 @@ def score(
     ] = False,
     as_json: JsonOption = False,
     window: Annotated[
-        int | None, typer.Option(help="Tokens of context, scored by rolling windows.")
+        int | None, typer.Option(help="Context window in tokens, scored with a sliding window.")
     ] = None,
     stride: Annotated[
         int | None,
@@ -79,13 +81,14 @@ def score(
         ),
     ] = None,
     positions: Annotated[
-        str, typer.Option(metavar="1,3-5", help="Tokens that k-mask hides together, from 1.")
+        str,
+        typer.Option(metavar="1,3-5", help="Number of tokens that k-mask masks together, from 1."),
     ] = "",
     head: Annotated[
         str, typer.Option(help="own: the model's; none: hidden states times token embeddings.")
     ] = "own",
     mean: Annotated[
-        bool, typer.Option("--mean", help="The mean over all tokens; else the sum of scored ones.")
+        bool, typer.Option("--mean", help="Mean over all tokens instead of the sum of scored ones.")
     ] = False,
     given: Annotated[
         str | None,
@@ -95,7 +98,7 @@ def score(
         bool, typer.Option("--conditional", help="FILE holds a prefix and a continuation a line.")
     ] = False,
     end: Annotated[
-        bool, typer.Option("--end", help="Continuations end where they do, which counts as well.")
+        bool, typer.Option("--end", help="Also score the end-of-sequence token.")
     ] = False,
     separator: Annotated[
         str | None,
@@ -110,14 +113,16 @@ def score(
 ) -> None:
     """Score texts: log-probability in nats, its kind and conventions."""
     if csv and (as_json or per_token or mean):
-        raise UserError("--csv is a table by word; leave out --json, --per-token and --mean.")
+        raise UserError("--csv does not apply to --json, --per-token or --mean; remove them.")
     continuing = given is not None or conditional
     if continuing and (csv or per_word):
         raise UserError("words are scored in whole texts; leave out --csv and --per-word.")
     if not continuing and (end or separator is not None):
         raise UserError("--end and --separator are for continuations; give --given a prefix.")
     if continuing and source:
-        raise UserError("given a source whole texts are scored; leave out --given, --conditional.")
+        raise UserError(
+            "--given and --conditional do not apply to texts with a source; remove them."
+        )
 
     from lmlab.api import load
     from lmlab.cli.text_inputs import (

@@ -23,17 +23,20 @@ def show_objective(
         str | None,
         typer.Option(
             metavar="T",
-            help="The text that is shown; words parted by spaces (un ##happy is one of two), "
-            "Chinese letters each by itself.",
+            help="Text to show; words separated by spaces (un ##happy is one of two), "
+            "Chinese characters each by itself.",
         ),
     ] = None,
     condition: Annotated[
-        str | None, typer.Option(metavar="C", help="What the text is given: a translator's source.")
+        str | None,
+        typer.Option(metavar="C", help="Text to condition on: the source of a translation model."),
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
-            min=0, max=2**31 - 1, help="What is hidden is drawn with it; one that hides something."
+            min=0,
+            max=2**31 - 1,
+            help="Random seed of the masking; by default one that masks something.",
         ),
     ] = None,
     settings: Annotated[
@@ -41,7 +44,7 @@ def show_objective(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Set a setting of the system; repeat for several. See lmlab settings SYSTEM.",
+            help="Set a setting of the system; repeatable. See lmlab settings SYSTEM.",
         ),
     ] = None,
     out: Annotated[
@@ -62,5 +65,5 @@ def show_objective(
         settings=parse_settings(settings or []),
         out=path,
     )
-    seeded = f", drawn with seed {shown.seed}" if shown.random else ""
-    print(f"{path}: what {shown.card.name} is shown and asked{seeded}.")
+    seeded = f", sampled with seed {shown.seed}" if shown.random else ""
+    print(f"{path}: inputs and targets of {shown.card.name}{seeded}.")

@@ -72,6 +72,7 @@ def _decoded(line: bytes, name: str, number: int, errors: str) -> str:
         return line.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{name}, line {number}: byte 0x{line[error.start]:02x} at place {error.start + 1} is "
-            "not UTF-8; convert it, or replace bad bytes with --errors replace."
+            f"{name}, line {number}: byte 0x{line[error.start]:02x} at position "
+            f"{error.start + 1} is not UTF-8; convert it, or replace bad bytes with --errors "
+            "replace."
         ) from None

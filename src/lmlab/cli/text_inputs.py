@@ -30,14 +30,12 @@ STDIN = "standard input"
 ONE_OF = "give exactly one of: a FILE, - for standard input, texts, --text, --file."
 FILE_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".json", ".tsv", ".csv", ".fasta", ".fa", ".gz")
 
-TextOption = Annotated[
-    list[str] | None, typer.Option(metavar="T", help="A text; may be given several times.")
-]
+TextOption = Annotated[list[str] | None, typer.Option(metavar="T", help="A text; repeatable.")]
 TextsOrFileArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE | - | TEXT...]",
-        help="A file with a text a line, - for standard input, or texts themselves.",
+        help="A file with one text per line, - for standard input, or texts themselves.",
     ),
 ]
 FileOption = Annotated[

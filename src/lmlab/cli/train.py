@@ -14,25 +14,25 @@ from lmlab.core.registry import find_system
 
 
 def train(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="A name of lmlab systems.")],
+    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="A system of lmlab systems.")],
     data: Annotated[
         str,
         typer.Option(
             metavar="CORPUS",
-            help="What to train on: a built-in name, a file, a folder, NAME:PATH for a protocol; "
-            "for translators pairs.tsv, parallel:de-en:FOLDER or parallel:FILE,FILE. See lmlab "
-            "data list.",
+            help="Training corpus: a built-in name, a file, a folder, NAME:PATH for a "
+            "protocol; for translation models pairs.tsv, parallel:de-en:FOLDER or "
+            "parallel:FILE,FILE. See lmlab data list.",
         ),
     ],
-    out: Annotated[str, typer.Option(metavar="RUN", help="The folder to write.")],
+    out: Annotated[str, typer.Option(metavar="RUN", help="Output folder.")],
     size: Annotated[str | None, typer.Option(help="tiny, small or base; small.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Set a setting of the system or of the training; repeat for several. lmlab "
-            "settings SYSTEM lists them.",
+            help="Set a setting of the system or of the training; repeatable. See lmlab "
+            "settings SYSTEM.",
         ),
     ] = None,
     tokenizer: Annotated[
@@ -44,26 +44,29 @@ def train(
     source_tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="The same for the sources of a parallel corpus, where they have their own "
-            "vocabulary; one for both if not given."
+            help="Tokeniser of the sources of a parallel corpus, for a vocabulary of their "
+            "own; shared if not given."
         ),
     ] = None,
-    objective: Annotated[str | None, typer.Option(help="What is predicted from what.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Named settings that go together.")] = None,
-    base: Annotated[str | None, typer.Option(metavar="RUN", help="A run to start from.")] = None,
+    objective: Annotated[str | None, typer.Option(help="Training objective.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A named set of settings.")] = None,
+    base: Annotated[
+        str | None, typer.Option(metavar="RUN", help="A run to initialise from.")
+    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
-            help="A run of a Transformer (roberta, bert …) whose weights and settings the "
-            "system's own encoder begins with.",
+            help="A Transformer run (roberta, bert …) to initialise the system's encoder "
+            "from, weights and settings.",
         ),
     ] = None,
     documents: Annotated[
         str | None,
         typer.Option(
-            help="What is looked up: capitals, wordnet, a file of a document a line, JSON lines "
-            "or a folder of texts; the system's own choice if not given."
+            help="Documents to retrieve from: capitals, wordnet, a file with one document "
+            "per line, JSON lines or a folder of texts; the system's own choice if not "
+            "given."
         ),
     ] = None,
     knowledge: Annotated[
@@ -75,16 +78,20 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Budget: passes over the corpus; of several budgets the first to end."),
+        typer.Option(help="Budget: epochs; the first budget reached ends the training."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: steps of the optimiser.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Budget: minutes by the clock.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides every random choice; 0.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Budget: minutes of wall-clock time.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed; 0.")] = None,
     compile: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the step: slow to begin, faster on some machines."),
+        typer.Option(
+            "--compile", help="Compile the training step: slow to start, faster on some machines."
+        ),
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from a checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from a checkpoint.")] = False,
     errors: RunsErrorsOption = None,
     no_verify: NoVerify = False,
 ) -> None:
@@ -132,7 +139,7 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            raise UserError(f"--set takes key=value, as in --set width=256, and {pair!r} came.")
+            raise UserError(f"--set must be key=value, as in --set width=256, got {pair!r}.")
         if key in settings:
             raise UserError(f"--set gives {key} twice, {settings[key]} and {value}; give it once.")
         settings[key] = value

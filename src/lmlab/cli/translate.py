@@ -45,25 +45,25 @@ def translate(
         list[str] | None,
         typer.Argument(
             metavar="[FILE | - | TEXT...]",
-            help="A file with a source a line (of two columns the first), - or nothing for "
-            "standard input, or texts themselves.",
+            help="A file with one source per line (of two columns the first), - or nothing "
+            "for standard input, or texts themselves.",
         ),
     ] = None,
     text: TextOption = None,
     named_file: FileOption = None,
     method: MethodOption = "beam",
     beam: BeamWidthOption = None,
-    n_best: Annotated[int, typer.Option(help="Translations of each text, best first.")] = 1,
+    n_best: Annotated[int, typer.Option(help="Number of translations per text, best first.")] = 1,
     length_penalty: LengthPenaltyOption = None,
     within: BeamThresholdOption = None,
     require: Annotated[
-        list[str] | None, typer.Option(metavar="W", help="Words that must stand there; for beam.")
+        list[str] | None, typer.Option(metavar="W", help="Words that must occur; for beam.")
     ] = None,
     ban: Annotated[
-        list[str] | None, typer.Option(metavar="W", help="Words that must not; for beam.")
+        list[str] | None, typer.Option(metavar="W", help="Words that must not occur; for beam.")
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="T", help="How each translation begins; for beam.")
+        str | None, typer.Option(metavar="T", help="Prefix of every translation; for beam.")
     ] = None,
     samples: SamplesOption = None,
     utility: UtilityOption = None,
@@ -74,7 +74,9 @@ def translate(
     seed: SeedOption = 0,
     draw: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where it looked in each text, as SVG, into this folder."),
+        typer.Option(
+            metavar="DIR", help="Write the attention over each source as SVG to this folder."
+        ),
     ] = None,
     as_json: JsonLinesOption = False,
     raw: RawOption = False,
@@ -87,7 +89,7 @@ def translate(
     the model's window is truncated, and a warning names its line.
     """
     if draw is not None and draw.exists() and not draw.is_dir():
-        raise UserError(f"{draw} is not a folder; give one to write pictures into.")
+        raise UserError(f"{draw} is not a folder; give a folder to write figures to.")
 
     file, given = file_or_texts(arguments, text, named_file)
     file = "-" if file is None and not given else file

@@ -42,7 +42,7 @@ def words(
             "nouns against WordNet; export OUT.txt or OUT.bin.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option("-k", "--count", min=1, help="How many are given.")] = 10,
+    count: Annotated[int, typer.Option("-k", "--count", min=1, help="Number of neighbours.")] = 10,
     as_json: JsonOption = False,
     no_verify: NoVerify = False,
 ) -> None:
@@ -52,7 +52,7 @@ def words(
     fewest, most, what = ARGUMENT_COUNTS[question]
     given = given or []
     if not fewest <= len(given) <= most:
-        raise UserError(f"{question} takes {what}, and {len(given)} came.")
+        raise UserError(f"{question} takes {what}, got {len(given)} arguments.")
 
     vectors = open_vectors(source)
     if question == "nearest":
@@ -115,12 +115,10 @@ def _export(vectors: WordVectors, out: str, as_json: bool) -> None:
     from lmlab.interop.word2vec import write_word2vec
 
     if Path(out).suffix not in (".txt", ".bin", ".vec"):
-        raise UserError(
-            f"word vectors are written as .txt (or .vec) or .bin, and the file is called {out}."
-        )
+        raise UserError(f"word vectors are saved as .txt (or .vec) or .bin, got {out}.")
     write_word2vec(out, vectors)
     width = vectors.vectors.shape[1]
     if as_json:
         print_json({"file": out, "words": len(vectors), "width": width})
     else:
-        print(f"{len(vectors):,} words of {width} numbers: {out}")
+        print(f"{len(vectors):,} words of dimension {width}: {out}")

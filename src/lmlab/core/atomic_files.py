@@ -71,7 +71,9 @@ def disk_error(path: Path, error: OSError) -> UserError:
     if error.errno == errno.EISDIR:
         return UserError(f"{path} is a folder; give the name of a file to write.")
     if error.errno == errno.ELOOP:
-        return UserError(f"{path} is a symbolic link, and none is written through; remove it.")
+        return UserError(
+            f"{path} is a symbolic link, which lmlab does not write through; remove it."
+        )
     if error.errno == errno.ENOENT:
         return UserError(f"there is no folder {path.parent} to write {path.name} to; create it.")
     reason = error.strerror or error
@@ -245,8 +247,8 @@ def check_inside(folder: Path, of: Path) -> None:
     """Raise a UserError if a folder below another one is a symbolic link that leads out of it."""
     if not folder.resolve().is_relative_to(of.resolve()):
         raise UserError(
-            f"{folder} is a symbolic link to {folder.resolve()}, outside of {of}; nothing is "
-            "written through it, so remove it."
+            f"{folder} is a symbolic link to {folder.resolve()}, outside of {of}; lmlab does not "
+            "write through it, so remove it."
         )
 
 

@@ -10,19 +10,19 @@ from torch import Tensor
 
 AXES = {
     "batch": "sequences of the batch",
-    "time": "places at which a token is predicted, in reading order",
-    "source": "input places that a prediction may look at",
-    "distance": "how many places back, 1 is the token before",
+    "time": "positions at which a token is predicted, in reading order",
+    "source": "input positions that a prediction may attend to",
+    "distance": "distance back in positions; 1 is the previous token",
     "head": "heads of an attention layer",
     "slot": "slots, parents or positions of a window",
     "state": "latent states",
     "next state": "latent states, one step later",
     "token": "entries of the vocabulary",
-    "unit": "numbers of a hidden or latent vector",
-    "move": "places from one slot's token to the next slot's, 0 in the middle, back on the left",
-    "entity": "entities that a memory knows, by the names that its capture gives",
-    "fact": "facts that a memory knows, by the names that its capture gives",
-    "choice": "ways of a discrete choice that are named nowhere else",
+    "unit": "units of a hidden or latent vector",
+    "move": "offset from one slot's token to the next slot's; backwards is on the left",
+    "entity": "entities in a memory, named by its capture",
+    "fact": "facts in a memory, named by its capture",
+    "choice": "options of a discrete choice without names of their own",
 }
 """All axis names; they determine the kind of figure."""
 

@@ -42,7 +42,7 @@ def unknown_name(what: str, name: str, options: Iterable[str], see: str = "") ->
     elif len(options) <= 12:
         hint = "choose from " + ", ".join(options) + "."
     else:
-        hint = "none of the known names looks like it."
+        hint = "no known name is similar."
     return UserError(f"there is no {what} called {name!r}; {hint}")
 
 

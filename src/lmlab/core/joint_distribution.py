@@ -14,8 +14,8 @@ from lmlab.core.protocols import JointDistribution
 from lmlab.core.score_kind import ScoreKind
 
 SEARCH_NOT_PROVEN = (
-    "The search for the likeliest fillings was given up before it was sure; what is told is the "
-    "best that was found."
+    "The search for the most probable fillings stopped before it could prove the optimum; the "
+    "best ones so far are reported."
 )
 
 

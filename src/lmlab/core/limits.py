@@ -26,7 +26,7 @@ LIMITS: dict[str, Limit] = {
     "beam": Limit(1_000, "a beam width", "use a smaller beam"),
     "texts": Limit(1_000_000, "a number of texts", "generate them in several runs"),
     "samples": Limit(10_000, "a number of samples per source", "draw fewer samples"),
-    "length": Limit(100_000, "a greatest length in tokens", "ask for shorter texts"),
+    "length": Limit(100_000, "a maximum length in tokens", "ask for shorter texts"),
     "seeds": Limit(1_000, "a number of seeds", "use fewer seeds"),
     "steps": Limit(10_000_000, "a number of MCMC steps", "run fewer steps"),
     "positions": Limit(1_000_000, "a token position", "name positions inside the text"),

@@ -83,8 +83,8 @@ def _numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 def _too_large(what: str, needed: int, budget: int) -> UserError:
     return UserError(
-        f"{what} would need at least {_size(needed)} of memory, and {_size(budget)} may be used; "
-        "use a smaller model, or check config.json if this is a stored model."
+        f"{what} would need at least {_size(needed)} of memory, but the budget is "
+        f"{_size(budget)}; use a smaller model, or check config.json if this is a stored model."
     )
 
 

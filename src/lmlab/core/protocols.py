@@ -429,8 +429,8 @@ def require(system: object, protocol: type, verb: str) -> None:
     if isinstance(system, protocol):
         return
     raise UserError(
-        f"{verb} needs a system with {protocol.__name__}, and this one has none; "
-        f"those that have it: {systems_with(protocol)}."
+        f"{verb} needs a system with {protocol.__name__}, which this one lacks; systems that have "
+        f"it: {systems_with(protocol)}."
     )
 
 

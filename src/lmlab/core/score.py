@@ -155,8 +155,8 @@ class Summary:
         """exp of the nats per token; an error for kinds that are no distribution over sequences."""
         if self.kind not in NORMALISED_KINDS:
             raise UserError(
-                f"a perplexity needs a score of kind exact, bound or estimate, and this one is "
-                f"{self.kind}: compare such scores by accuracy on pairs instead."
+                f"perplexity needs a score of kind exact, bound or estimate, got {self.kind}; "
+                "compare such scores by accuracy on pairs instead."
             )
         return math.exp(min(self.nats_per_token, 700.0))
 
@@ -178,7 +178,7 @@ def summarise(scores: Iterable[Score]) -> Summary:
     for score in scores:
         first = first or score
         if (score.kind, score.convention) != (first.kind, first.convention):
-            raise UserError("scores of different kinds or conventions can't be added up.")
+            raise UserError("scores of different kinds or conventions can't be summed.")
         total += score.total
         tokens += score.tokens
         characters += score.characters
@@ -187,7 +187,7 @@ def summarise(scores: Iterable[Score]) -> Summary:
         low = None if low is None or score.low is None else low + score.low
         high = None if high is None or score.high is None else high + score.high
     if first is None:
-        raise UserError("there is nothing to add up: no text was scored.")
+        raise UserError("no text was scored, so there is nothing to sum.")
     return Summary(
         total=total,
         tokens=tokens,

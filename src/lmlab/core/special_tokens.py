@@ -68,16 +68,16 @@ class SentinelTokens:
         """
         if vocabulary.end is None:
             raise UserError(
-                "a system with sentinels ends what it writes by an end symbol, and this tokeniser "
-                "has none; give one with </s>."
+                "a system with sentinels needs an end token, and this tokeniser has none; use "
+                "one with </s>."
             )
         written = vocabulary if first >= 0 else vocabulary.extended(count)
         start, step = (first, step) if first >= 0 else (vocabulary.size, 1)
         ids = tuple(start + step * number for number in range(count))
         if step == 0 or not 0 <= min(ids) <= max(ids) < written.size:
             raise UserError(
-                f"{count} sentinels from {first} on by steps of {step} are not ids of a vocabulary "
-                f"of {written.size}; mend first_sentinel, sentinel_step or sentinels."
+                f"{count} sentinels from id {first} in steps of {step} do not fit a vocabulary of "
+                f"{written.size}; change first_sentinel, sentinel_step or sentinels."
             )
         return cls(ids=ids, end=vocabulary.end), written
 

@@ -25,7 +25,7 @@ def parse_switches(
     if not words or words in (["-1"], ["none"], ["intact"]):
         return ()
     if not switches:
-        raise UserError(f"{of} declares no switches, and {','.join(words)} was to be off.")
+        raise UserError(f"{of} has no switches, so {','.join(words)} can't be switched off.")
     return tuple(sorted({_number(word, switches, of) for word in words}))
 
 

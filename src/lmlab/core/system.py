@@ -36,7 +36,7 @@ from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 
-NATS_PER_TOKEN = "nats a token"
+NATS_PER_TOKEN = "nats per token"
 """The unit of losses that are log-probabilities of texts."""
 
 
@@ -73,7 +73,7 @@ class System(nn.Module):
         A loss other than log_prob has its own targets (masked tokens, whole texts against
         negatives), and is not per token.
         """
-        return NATS_PER_TOKEN if self.validation_metric == "log_prob" else "nats for each target"
+        return NATS_PER_TOKEN if self.validation_metric == "log_prob" else "nats per target"
 
     @property
     def loss_is_comparable(self) -> bool:
@@ -120,8 +120,8 @@ class System(nn.Module):
         """Raise a UserError if a sequence of so many tokens, context included, is too long."""
         if self.window is not None and tokens > self.window + 1:
             raise UserError(
-                f"this system takes at most {self.window + 1} tokens at once, <s> counted, and a "
-                f"sequence of {tokens} came; give shorter texts, or "
+                f"a sequence must have at most {self.window + 1} tokens, <s> included, got "
+                f"{tokens}; give shorter texts, or "
                 f"{self.lengthening_hint(tokens - self.window - 1)}."
             )
 
@@ -187,8 +187,9 @@ class Assembly(System):
         super().__init__()
         if backbone.output_kind not in emission.input_kinds:
             raise UserError(
-                f"{type(emission).__name__} reads {' or '.join(sorted(emission.input_kinds))}, and "
-                f"{type(backbone).__name__} yields {backbone.output_kind}; choose another emission."
+                f"{type(emission).__name__} takes {' or '.join(sorted(emission.input_kinds))}, "
+                f"but {type(backbone).__name__} outputs {backbone.output_kind}; choose another "
+                "emission."
             )
         objective.check_parts(backbone, emission)
         self.vocabulary = vocabulary
@@ -260,8 +261,8 @@ class Assembly(System):
             if not isinstance(each.attention_mask, self.backbone.supported_masks):
                 able = " or ".join(kind.__name__ for kind in self.backbone.supported_masks)
                 raise UserError(
-                    f"{type(self.backbone).__name__} can keep to {able} visibility, and this "
-                    f"objective asks for {type(each.attention_mask).__name__}."
+                    f"{type(self.backbone).__name__} supports attention masks of kind {able}, but "
+                    f"this objective needs {type(each.attention_mask).__name__}."
                 )
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:

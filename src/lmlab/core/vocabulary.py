@@ -35,7 +35,7 @@ class Vocabulary:
         for token in (self.first, self.start, self.end):
             if token is not None:
                 return token
-        raise AssertionError("a vocabulary needs a start or an end symbol")
+        raise AssertionError("a vocabulary needs a start or an end token")
 
     @property
     def unpredictable(self) -> tuple[int, ...]:

@@ -34,9 +34,9 @@ class LengthBatches:
         self, dataset: TokenDataset, *, tokens_per_batch: int, seed: int = 0, shuffle: bool = True
     ) -> None:
         if tokens_per_batch < 1:
-            raise UserError(f"a batch needs a budget of at least 1 token, not {tokens_per_batch}.")
+            raise UserError(f"tokens_per_batch must be at least 1, got {tokens_per_batch}.")
         if seed < 0:
-            raise UserError(f"a seed must be 0 or more, not {seed}.")
+            raise UserError(f"seed must be 0 or more, got {seed}; try 0.")
         self.dataset = dataset
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed

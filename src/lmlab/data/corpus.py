@@ -30,9 +30,12 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.cut is not None and self.cut < 2:
-            raise UserError(f"a cut must leave at least <s> and one token, not {self.cut}.")
+            raise UserError(f"cut must leave at least <s> and one token, got {self.cut}; try 2.")
         if self.kind == "contiguous" and (self.cut is not None or not self.end):
-            raise UserError("contiguous text is one stream: it is not cut, and its lines end.")
+            raise UserError(
+                "contiguous text is a single stream: it takes no cut, and its lines need end "
+                "tokens."
+            )
 
 
 class Split:

@@ -92,9 +92,8 @@ def _entity_column(
         if strange := [m.entity for m in example.mentions if m.entity not in entities.numbers]:
             where = example.location or f"text {number:,} of {split}"
             raise UserError(
-                f"{where} ({example.text[:40]!r}) names the entity "
-                f"{strange[0]!r}, which the knowledge does not have; add it, or give the knowledge "
-                "it belongs to."
+                f"{where} ({example.text[:40]!r}) mentions the entity {strange[0]!r}, which is "
+                "not in the knowledge base; add it, or give the matching knowledge base."
             )
         covered = [-1] * len(head)
         _, spans = side.tokenizer.encode_with_offsets(example.text)
@@ -164,8 +163,8 @@ def special_tokens_around(vocabulary: Vocabulary, layout: Layout) -> tuple[list[
     start = vocabulary.end if vocabulary.start is None else vocabulary.start
     if start is None or (layout.end and vocabulary.end is None):
         raise UserError(
-            "this tokeniser has no start or end symbol (<s>, </s> or their like), and texts need "
-            "them; train one with --tokenizer."
+            "this tokeniser has no start or end token (such as <s> or </s>), and texts need "
+            "one; train one with --tokenizer."
         )
     tail = [vocabulary.end] if layout.end and vocabulary.end is not None else []
     return ([] if layout.kind == "contiguous" else [start]), tail

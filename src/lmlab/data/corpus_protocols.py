@@ -20,7 +20,7 @@ from lmlab.data.splitting import (
     split_every_fifth,
 )
 
-NO_VALIDATION = "The protocol has no validation split: validation is the test split."
+NO_VALIDATION = "The protocol has no validation split: the test split is used for validation."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,12 +177,15 @@ def _multi30k_pairs(source: ProtocolFiles, description: str) -> Corpus:
     )
 
 
-_LETTERS = "as letters, a start symbol and no end, cut at {} in all; every fifth sequence is test."
+_LETTERS = (
+    "as letters, with a start token and no end token, cut to {} in all; every fifth sequence is "
+)
+"test."
 
 CORPUS_PROTOCOLS: dict[str, CorpusProtocol] = {
     "multi30k-l20": CorpusProtocol(
         "multi30k",
-        "Captions, <s> first and </s> last, cut at 20 tokens in all, every word of the file in the "
+        "Captions with <s> and </s>, cut to 20 tokens in all, every word of the file in the "
         "vocabulary, shuffled once and split 80/20.",
         _multi30k_l20,
     ),
@@ -194,34 +197,35 @@ CORPUS_PROTOCOLS: dict[str, CorpusProtocol] = {
     ),
     "multi30k-char-l100": CorpusProtocol(
         "multi30k",
-        "Captions as characters, a start symbol and no end, cut at 100 in all; every fifth line is "
-        "test.",
+        "Captions as characters, with a start token and no end token, cut to 100 in all; every "
+        "fifth line is test.",
         _multi30k_char,
     ),
     "cath-l100": CorpusProtocol("cath", f"Protein domains {_LETTERS.format(100)}", _cath(100)),
     "cath-l20": CorpusProtocol("cath", f"Protein domains {_LETTERS.format(20)}", _cath(20)),
     "ptb-contiguous": CorpusProtocol(
         "ptb",
-        "Penn Treebank, Mikolov's split, end of line a token, state carried over lines.",
+        "Penn Treebank, Mikolov's split, end of line as a token, state carried across lines.",
         _ptb(Layout(kind="contiguous")),
     ),
     "ptb-sentence": CorpusProtocol(
         "ptb",
-        "Penn Treebank, Mikolov's split, end of line a token, each line started afresh.",
+        "Penn Treebank, Mikolov's split, end of line as a token, state reset at each line.",
         _ptb(Layout()),
     ),
     **{
         f"babi-{task}": CorpusProtocol(
             "babi",
-            f"bAbI task {task} (en-valid-10k): story, question and answer as one text a question.",
+            f"bAbI task {task} (en-valid-10k): story, question and answer as one text per "
+            "question.",
             _babi(task),
         )
         for task in (1, 2, 5, 15)
     },
     "multi30k-de-en": CorpusProtocol(
         "multi30k",
-        "Captions, English given German: train, val, test_2016_flickr; words seen once in training "
-        "become <unk>. BLEU is by sacreBLEU with tokenize=none.",
+        "Captions, English given German: train, val, test_2016_flickr; words seen once in "
+        "training become <unk>. BLEU is computed by sacreBLEU with tokenize=none.",
         _multi30k_pairs,
     ),
 }

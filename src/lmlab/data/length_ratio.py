@@ -46,8 +46,8 @@ def filter_by_length_ratio(corpus: Corpus, most: float) -> Corpus:
     """Filter the training split by length ratio; held-out splits are unchanged."""
     if corpus.layout.kind != "pairs":
         raise UserError(
-            f"a ratio of lengths is for pairs of texts, and {corpus.name} holds single ones; leave "
-            "most_ratio out."
+            f"max_length_ratio does not apply to {corpus.name}, a corpus of single texts; remove "
+            "it."
         )
     train = corpus.splits["train"]
     kept = Split(LengthRatioFilter(reader=train.reader, max_ratio=most), name=train.name)

@@ -92,7 +92,7 @@ def _told(counts: Mapping[str, int]) -> list[str]:
 def check_errors(errors: str) -> Errors:
     """Validate an error-handling mode; raises an error that names the two allowed."""
     if errors not in ("strict", "replace"):
-        raise UserError(f"errors must be 'strict' or 'replace', not {errors!r}.")
+        raise UserError(f"errors must be 'strict' or 'replace', got {errors!r}.")
     return cast(Errors, errors)
 
 
@@ -176,9 +176,9 @@ def _decode(raw: bytes, path: Path, number: int, report: ReadingReport, errors: 
     except UnicodeDecodeError as error:
         if errors == "strict":
             raise UserError(
-                f"{path}, line {number}: byte 0x{raw[error.start]:02x} at place {error.start + 1} "
-                f"is not UTF-8{_guess(raw)}; convert the file to UTF-8, or replace bad bytes with "
-                "--errors replace."
+                f"{path}, line {number}: byte 0x{raw[error.start]:02x} at position "
+                f"{error.start + 1} is not UTF-8{_guess(raw)}; convert the file to UTF-8, or "
+                "replace bad bytes with --errors replace."
             ) from None
     text = raw.decode("utf-8", "replace")
     # Count the new replacement characters; those already in the text are no error.

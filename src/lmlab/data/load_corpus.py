@@ -62,7 +62,7 @@ def load_corpus(spec: str, *, errors: str, seed: int) -> Corpus:
     """Load the corpus that the specification names."""
     checked = check_errors(errors)
     if seed < 0:
-        raise UserError(f"a seed must be 0 or more, not {seed}.")
+        raise UserError(f"seed must be 0 or more, got {seed}; try 0.")
     head, colon, path = spec.partition(":")
     if not colon and head in builtin_descriptions():
         return open_builtin(head, seed)
@@ -124,7 +124,7 @@ def _open_path(path: Path, errors: Errors, seed: int, contiguous: bool = False) 
         description = f"the folder {path.name}: {', '.join(splits)}"
         if "validation" not in splits:
             stand_in = "test" if "test" in splits else "train"
-            description += f"; it has no validation split, so validation is {stand_in}"
+            description += f"; it has no validation split, so {stand_in} is used for validation"
     else:
         reader = reader_for(path, errors)
         splits, description = _split_file(reader, f"the file {path.name}", seed, contiguous)
@@ -157,7 +157,7 @@ def _split_file(
 def _with_layout(name: str, splits: dict[str, Split], description: str, contiguous: bool) -> Corpus:
     pairs = splits["train"].first()[0].condition is not None
     if pairs and contiguous:
-        raise UserError(f"{name} holds pairs, which cannot be read as contiguous text.")
+        raise UserError(f"{name} holds pairs, which can't be used as contiguous text.")
     letters = _uses(splits["train"].reader, Fasta)
     corpus = Corpus(
         name=name, splits=splits, description=description, tokenizer="char" if letters else "word"

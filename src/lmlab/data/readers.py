@@ -167,8 +167,8 @@ def _json_mentions(row: dict[str, object], key: str) -> tuple[Mention, ...]:
                 before = end
             case _:
                 raise ValueError(
-                    "expected mentions as [start, end, entity] inside the text, from left to right "
-                    f"and none over another, got {each!r}"
+                    "expected mentions as [start, end, entity] inside the text, from left to "
+                    f"right without overlap, got {each!r}"
                 )
     return tuple(found)
 

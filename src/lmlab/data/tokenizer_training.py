@@ -40,10 +40,11 @@ def train_kind(kind: str, texts: Iterable[str], *, min_count: int, size: int | N
     if kind not in TRAINERS:
         raise unknown_name_or_path("tokeniser", kind, [*TRAINERS, "a tokenizer.json"])
     if min_count < 1:
-        raise UserError(f"the least count of a token must be 1 or more, not {min_count}.")
+        raise UserError(f"min_count must be 1 or more, got {min_count}; try 1.")
     if size is not None and size <= len(SPECIAL_TOKENS):
         raise UserError(
-            f"a vocabulary needs more than its {len(SPECIAL_TOKENS)} symbols, not {size}."
+            f"vocabulary_size must be more than its {len(SPECIAL_TOKENS)} special tokens, got "
+            f"{size}."
         )
     if kind in ("bpe", "wordpiece"):  # the library allocates the whole size at once
         check_limit("vocabulary", size or 0, called="vocabulary_size")
@@ -108,8 +109,8 @@ def _by_count(counts: Counter[str], min_count: int, size: int | None, what: str)
     ]
     if not enough:
         raise UserError(
-            f"no {what} occurs at least {min_count:,} times, so there is no vocabulary; lower the "
-            "least count or give more text."
+            f"no {what} occurs at least {min_count:,} times, so the vocabulary is empty; lower "
+            "min_count or give more text."
         )
     enough.sort(key=lambda token: (-counts[token], token))
     if size is None:
@@ -133,7 +134,8 @@ def _train_byte_pairs(texts: Iterable[str], min_count: int, size: int | None) ->
     least = len(SPECIAL_TOKENS) + len(alphabet)
     if size is not None and size < least:
         raise UserError(
-            f"a BPE vocabulary has at least {least} entries (symbols, bytes), not {size}."
+            f"vocabulary_size must be at least {least} for BPE (special tokens and bytes), got "
+            f"{size}."
         )
     trainer = BpeTrainer(
         vocab_size=size or SUBWORD_SIZE,

@@ -66,5 +66,5 @@ class UnknownWords:
         more = ", …" if len(self.words) > MAX_EXAMPLES else ""
         return (
             f"{100 * self.share:.0f} % of the {what} ({self.unknown:,} of {self.tokens:,}) are "
-            f"unknown to this tokenizer and read as {UNKNOWN}: {listed}{more}"
+            f"unknown to this tokenizer and encoded as {UNKNOWN}: {listed}{more}"
         )

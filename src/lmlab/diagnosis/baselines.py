@@ -23,11 +23,11 @@ BIGRAM, TRIGRAM = "bigram", "trigram"
 MAX_TOKENS = 3_000_000
 """Most training tokens for n-gram counts: a few seconds, some hundred megabytes."""
 BASELINE_MEANINGS = {
-    UNIFORM: "every token equally likely: a model that knows nothing",
-    UNIGRAM: "how frequent each token is in train, and no context",
+    UNIFORM: "every token equally probable",
+    UNIGRAM: "unigram frequencies in train, no context",
     BIGRAM: "one token of context, by counts in train (Kneser-Ney)",
     TRIGRAM: "two tokens of context, by counts in train (Kneser-Ney)",
-    ENTROPY: "what the true distribution itself loses on this split: nothing honest is below",
+    ENTROPY: "the loss of the true distribution on this split; no valid loss is below",
 }
 
 

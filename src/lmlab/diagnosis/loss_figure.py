@@ -30,9 +30,9 @@ from lmlab.plotting.figure import (
 )
 
 CAPTION = (
-    "Thick: held-out loss; thin: training loss, with dropout where the system has it. A run that "
-    "reads its context ends below the unigram line, one that reads more than a word below the "
-    "bigram line; nothing honest ends below the entropy. Shaded: where healthy runs are."
+    "Thick: held-out loss; thin: training loss, with dropout where the system has it. A "
+    "model that uses its context ends below the unigram line, one that uses more than one "
+    "word below the bigram line; no valid loss is below the entropy. Shaded: healthy runs."
 )
 BASELINE_DASH = (0, (2, 2))
 
@@ -41,7 +41,7 @@ def loss_figure(examination: Examination) -> FigureSpec:
     """Loss against training tokens, baselines dashed, reference band shaded."""
     return FigureSpec(
         name="doctor",
-        title="The curve beside what it can be held against",
+        title="Loss curve and baselines",
         caption=CAPTION,
         draw=lambda figure: _draw(figure, examination),
         height=3.8,
@@ -70,7 +70,7 @@ def _draw(figure: Figure, examination: Examination) -> None:
     look: dict[str, Any] = {"color": colour(0)}
     if history.train:
         points = [(window.tokens, window.loss) for window in history.train]
-        name = "training" if examination.losses_comparable else "training, a contrast"
+        name = "training" if examination.losses_comparable else "training, a sampled loss"
         axes.plot(*zip(*points, strict=True), linewidth=0.9, alpha=0.45, label=name, **look)
     if history.held_out:
         points = [(each.tokens, each.loss) for each in history.held_out]

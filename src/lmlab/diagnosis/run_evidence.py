@@ -120,7 +120,7 @@ class RunEvidence:
         """The training history."""
         found = parse_training_history(read_metrics(self.folder.metrics))
         if not found.train and not found.held_out:
-            raise MissingEvidence("its metrics.jsonl tells of no step")
+            raise MissingEvidence("its metrics.jsonl has no training step")
         return found
 
     @cached_property
@@ -167,7 +167,9 @@ class RunEvidence:
         trained = self.config["corpus"]
         spec = trained["spec"] if self._data is None else str(self._data)
         if not spec:
-            raise MissingEvidence("the model comes from elsewhere and does not know its corpus")
+            raise MissingEvidence(
+                "the model comes from elsewhere and its training corpus is unknown"
+            )
         # Another spec is another location, not another split: the run's seed stays.
         how = {"errors": trained.get("errors", "strict"), "seed": int(trained["seed"])}
         try:
@@ -221,7 +223,7 @@ class RunEvidence:
     def levels(self) -> dict[str, Baseline]:
         """Baseline losses, by name."""
         if not self.normalised:
-            raise NotApplicable("its losses are those of no distribution over texts")
+            raise NotApplicable("its losses are not those of a distribution over texts")
         texts = self.texts
         dataset = texts.train if texts.held_out is None else texts.held_out
         split = texts.split or "train"
@@ -269,5 +271,5 @@ class RunEvidence:
     def parameter_gradients(self) -> dict[str, ParameterGradient]:
         """Gradient of each parameter tensor."""
         if not self.by_gradient:
-            raise NotApplicable("it was not trained by gradient")
+            raise NotApplicable("it was not trained by gradient descent")
         return measure_parameter_gradients(self.system, self.sample)

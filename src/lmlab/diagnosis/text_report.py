@@ -41,7 +41,7 @@ def checks_line(examination: Examination) -> str:
 def _beside(examination: Examination) -> Iterator[tuple[str, str]]:
     if examination.levels:
         yield "", ""
-        yield "beside the curve, in nats a token:", ""
+        yield "baselines of the curve, in nats per token:", ""
         best = examination.history.best
         rows = [(level.name, level.value, level.meaning) for level in examination.levels]
         if best is not None:

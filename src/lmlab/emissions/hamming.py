@@ -113,10 +113,7 @@ class Hamming(Emission):
     ) -> None:
         super().__init__()
         if width % parts or parts > 255:
-            raise UserError(
-                f"a width of {width} can't be cut into {parts} equal parts of a word, of which "
-                "there may be 255; choose a number that divides the width."
-            )
+            raise UserError(f"parts must divide the width {width} and be at most 255, got {parts}.")
         self.parts = parts
         if tied is None:
             self.weight = nn.Parameter(torch.empty(vocabulary.size, width))

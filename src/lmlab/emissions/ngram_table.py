@@ -61,7 +61,7 @@ class NgramTable(Emission):
         """Replace the tables, for example by those of an ARPA file; the order is set to theirs."""
         if tables.vocabulary != self.vocabulary:
             raise UserError(
-                f"expected tables for {self.vocabulary}, but these are for {tables.vocabulary}; "
+                f"expected tables for {self.vocabulary}, got tables for {tables.vocabulary}; "
                 "build the model with the vocabulary that belongs to the tables."
             )
         arrays = (tables.level_ends, tables.keys, tables.log_probs, tables.log_backoffs)
@@ -109,8 +109,8 @@ class NgramTable(Emission):
     def _contexts(self, hidden: Tensor) -> np.ndarray:
         if hidden.shape[-1] != self.order - 1:
             raise UserError(
-                f"a model of order {self.order} reads contexts of {self.order - 1} words, but "
-                f"these have {hidden.shape[-1]}; give them the model's own length."
+                f"a model of order {self.order} takes contexts of {self.order - 1} words, got "
+                f"{hidden.shape[-1]}; use the model's own context length."
             )
         return self._ids(hidden, lowest=TEXT_BREAK)
 
@@ -118,8 +118,8 @@ class NgramTable(Emission):
         ids = tokens.detach().cpu().numpy()
         if ids.size and (ids.min() < lowest or ids.max() >= self.vocabulary.size):
             raise UserError(
-                f"expected token ids from {lowest} to {self.vocabulary.size - 1}, but found "
-                f"{ids.min()} to {ids.max()}; encode the text with the model's own tokeniser."
+                f"token ids must be from {lowest} to {self.vocabulary.size - 1}, got {ids.min()} "
+                f"to {ids.max()}; encode the text with the model's own tokeniser."
             )
         return ids
 

@@ -165,7 +165,7 @@ def plan_ablation(
     check_limit("seeds", seeds, called="the number of seeds")
     given = {key.strip().replace("-", "_"): value for key, value in settings.items()}
     if "seed" in given:
-        raise UserError("an ablation chooses its seeds itself; say by --seeds how many.")
+        raise UserError("an ablation sets its seeds itself; give their number by --seeds.")
     plan = make_training_plan(card, size or DEFAULT_SIZE, recipe, given, {"epochs": epochs}, 0)
     given.pop("off", None)
     sets, notes = _sets(
@@ -186,12 +186,12 @@ def plan_ablation(
 
 def _epochs(at: Sequence[int], training: TrainingConfig) -> tuple[int, ...]:
     if training.epochs is None or training.steps is not None or training.minutes is not None:
-        raise UserError("an ablation has its budget in epochs; leave out steps and minutes.")
+        raise UserError("the budget of an ablation is in epochs; remove steps and minutes.")
     for epoch in at:
         if not 1 <= epoch <= training.epochs:
             raise UserError(
-                f"losses can be told at epochs 1 to {training.epochs}, and {epoch} was asked for; "
-                "give a larger --epochs."
+                f"losses can be reported at epochs 1 to {training.epochs}, got {epoch}; give "
+                "a larger --epochs."
             )
     return tuple(sorted(set(at))) or (training.epochs,)
 

@@ -126,8 +126,8 @@ class AblationRecord:
         for name in sorted(now.keys() | asked.keys()):
             if asked.get(name) != now.get(name):
                 raise UserError(
-                    f"the ablation in {self.out} was begun with {name}={asked.get(name)}, and now "
-                    f"it is {now.get(name)}; go on unchanged, or choose another --out."
+                    f"the ablation in {self.out} was started with {name}={asked.get(name)}, "
+                    f"got {now.get(name)}; resume unchanged, or choose another --out."
                 )
 
     def is_finished(self, task: TrialTask) -> bool:
@@ -244,7 +244,7 @@ def _finished(
     else:
         loss = trial.losses[-1][1]
         tell(
-            f"{task.name(question)}: {loss:.4f} nats a token after "
+            f"{task.name(question)}: {loss:.4f} nats per token after "
             f"{format_exact_duration(trial.seconds)}"
         )
 

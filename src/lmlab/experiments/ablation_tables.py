@@ -98,8 +98,8 @@ def ablation_caption(ablation: Ablation) -> str:
     whole = next((row for row in ablation.rows if row.intact), None)
     against = "the intact system" if whole is None or not whole.disabled else f"{whole.terms} off"
     text = (
-        f"{ablation.system} on {ablation.corpus}, {ablation.split} split: nats a token after the "
-        f"epochs E, {seeds}{spread}; differences to {against} with the same seed."
+        f"{ablation.system} on {ablation.corpus}, {ablation.split} split: nats per token "
+        f"after the epochs E, {seeds}{spread}; differences to {against} with the same seed."
     )
     return text if ablation.finished else f"{text} Not finished yet."
 
@@ -168,9 +168,9 @@ def ablation_figure(ablation: Ablation) -> FigureSpec:
     return FigureSpec(
         name="ablation",
         title=f"Terms of {ablation.system} switched off",
-        caption="Each point is the loss without those terms less the intact system's; left of the "
-        "line the system is better off without them. Bars are the standard deviation over seeds, "
-        "small points the seeds.",
+        caption="Each point is the loss without those terms minus the intact system's; left "
+        "of the line the system is better without them. Bars are the standard "
+        "deviation over seeds, small points the seeds.",
         draw=partial(_draw, ablation=ablation, rows=rows),
         height=1.0 + 0.32 * max(len(rows), 1),
     )
@@ -201,7 +201,7 @@ def _draw(canvas: Canvas, ablation: Ablation, rows: Sequence[AblationRow]) -> No
     axes.set_yticks(range(len(rows)), [f"{row.terms} off" for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("loss less the intact system's, nats per token")
+    axes.set_xlabel("loss minus the intact system's, nats per token")
     if len(ablation.report_epochs) > 1:
         add_legend(axes)
 

@@ -128,6 +128,6 @@ def check_log_probs(log_probs: Tensor) -> None:
     # A sum of numbers that are at most 0 is NaN only if one of them is.
     if log_probs.sum().isnan():
         raise UserError(
-            "this model gives probabilities that are not numbers: its training has diverged; train "
-            "it again with a lower learning rate."
+            "the probabilities of this model are NaN: its training has diverged; train it "
+            "again with a lower learning rate."
         )

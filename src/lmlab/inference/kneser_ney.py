@@ -99,19 +99,17 @@ def _checked(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The ids as int64, and (T,) bool where a sequence starts."""
     if order < 1:
-        raise UserError(f"the order of an n-gram model is at least 1, not {order}.")
+        raise UserError(f"order must be at least 1, got {order}; try 3.")
     assert len(offsets) >= 1 and offsets[0] == 0 and offsets[-1] == len(tokens), "offsets span all"
     stream = np.asarray(tokens).astype(np.int64)
     never = [i for i in vocabulary.unpredictable if i != vocabulary.start]
     if len(stream) and (stream.min() < 0 or stream.max() >= vocabulary.size):
         raise UserError(
-            f"expected token ids from 0 to {vocabulary.size - 1}, but found {stream.min()} to "
+            f"token ids must be from 0 to {vocabulary.size - 1}, got {stream.min()} to "
             f"{stream.max()}; encode the text with the model's own tokeniser."
         )
     if np.isin(stream, never).any():
-        raise UserError(
-            "padding or mask symbols stand in the text to be counted; leave them out of it."
-        )
+        raise UserError("the text to count contains padding or mask tokens; remove them.")
     start = vocabulary.start
     heads = np.zeros(len(stream), dtype=bool) if start is None else stream == start
     heads[np.asarray(offsets)[:-1][np.diff(offsets) > 0]] = True

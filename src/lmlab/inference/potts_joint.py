@@ -150,10 +150,10 @@ class PottsJoint:
         length, size = int(self.lengths[row]), self.scores.shape[-1]
         if not self._enumerable(length):
             raise UserError(
-                f"{size} tokens fill {length} blanks in {size}^{length} ways, which this system "
-                f"would have to sum one by one; ask for fewer blanks (at most "
-                f"{MAX_ENUMERATED_FILLINGS} "
-                "ways), or use --set dependencies=chain or dependencies=tree."
+                f"{size} tokens fill {length} masks in {size}^{length} combinations, which this "
+                "system would have to enumerate; use fewer masks (at most "
+                f"{MAX_ENUMERATED_FILLINGS} combinations), or use --set dependencies=chain or "
+                "dependencies=tree."
             )
         if length == 0:
             return self.scores.new_zeros(())

@@ -107,7 +107,7 @@ def attention_maps(looked: SentenceActivations, series: LayerActivations) -> Att
         layers=series.layers,
         rows=rows[:MAX_WORDS],
         columns=columns[:MAX_WORDS],
-        remark=f"Shown are the first {MAX_WORDS} places." if cut else "",
+        remark=f"Shown are the first {MAX_WORDS} positions." if cut else "",
     )
 
 
@@ -118,9 +118,9 @@ def _model_view(
     tall, wide = len(maps.rows) + MAP_GAP, len(maps.columns) + MAP_GAP
     square = max(0.03, min(0.085, 9.0 / (heads * wide)))
     reading = (
-        "A map for each layer and each head: a row is a place that asks, from the first at the "
-        "top, and tells how it divides its attention over the places it looks at, from the first "
-        "at the left."
+        "A map for each layer and each head: a row is a query position, from the first at "
+        "the top, and shows its attention weights over the key positions, from the first at "
+        "the left."
     )
     return FigureSpec(
         name=safe_file_name(f"{series.name} model view"),
@@ -185,9 +185,9 @@ def _head_view(
     margins = [_widest(maps.rows), _widest(maps.columns)]
     left, right = (ATTENDED_AXIS_NAMES[axis] for axis in series.axes[2:])
     reading = (
-        f"From each {left} on the left lines go to the {right}s on the right that it looks at, a "
-        f"colour for each head, the stronger the more attention; below {MIN_LINE_WEIGHT} there "
-        f"is no line."
+        f"Lines go from each {left} on the left to the {right}s on the right that it attends "
+        "to, a colour for each head, stronger for more attention; weights below "
+        f"{MIN_LINE_WEIGHT} are not shown."
     )
     if left != right:
         reading += f" {series.captures[0].caption}"
@@ -308,8 +308,9 @@ def _norms(
     return FigureSpec(
         name=safe_file_name(f"{where} sublayers"),
         title=title,
-        caption="How long the vector is that each sublayer adds at each place, beside the vector "
-        "after its layer: 1 is as long; a sublayer near 0 does nothing there.",
+        caption="Norm of the vector that each sublayer adds at each position, relative to "
+        "the vector after its layer: 1 is equal; a sublayer near 0 does nothing "
+        "there.",
         draw=partial(draw_heat_maps, grids=[grid], title=title),
         width=width,
         height=height,

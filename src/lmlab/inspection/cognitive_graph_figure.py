@@ -34,9 +34,10 @@ FORMS = (".svg", ".png")
 COLUMN_INCHES, ROW_INCHES = 2.2, 0.62
 """Inches between hops, and between nodes of a hop."""
 CAPTION = (
-    "Boxes are entities whose paragraphs were read, from those that the question names on the left "
-    "to the last hops on the right; round ones are candidate answers. Numbers are probabilities by "
-    "which a paragraph led on. The path to the answer is thick, the answer has a colour of its own."
+    "Boxes are entities whose paragraphs were encoded, from those that the question names on "
+    "the left to the last hops on the right; round ones are candidate answers. Numbers are "
+    "the probabilities of following a paragraph's link. The path to the answer is thick, the "
+    "answer has a colour of its own."
 )
 
 
@@ -76,8 +77,8 @@ def write_cognitive_graphs(answers: Sequence[MultihopAnswer], path: Path) -> lis
     """Write the graph of each answer as .svg or .png, numbered if several; return the files."""
     if path.suffix.lower() not in FORMS:
         raise UserError(
-            f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
-            "says in which form the picture is drawn."
+            f"the figure file must end in {' or '.join(FORMS)}, got {path.name}; the suffix "
+            "selects the format."
         )
     written = []
     for place, answer in enumerate(answers):

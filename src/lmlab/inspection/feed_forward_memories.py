@@ -205,9 +205,9 @@ def feed_forward_memory_figures(subject: InspectedModel) -> list[FigureSpec]:
         FigureSpec(
             name="memories",
             title=title,
-            caption="The most selective units of each layer, and the words at which they fire "
-            "most, in brackets, with their neighbours: what a unit of a feed-forward layer looks "
-            "for (Geva et al. 2021).",
+            caption="The most selective units of each feed-forward layer, and the words at "
+            "which they are most active, in brackets, with their neighbours (Geva et "
+            "al. 2021).",
             draw=partial(draw_text_table, listing=listing, title=title),
             width=10.0,
             height=listing.height,

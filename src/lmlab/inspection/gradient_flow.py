@@ -106,8 +106,8 @@ def measure_gradient_by_distance(
             counts += exists.sum(0).cpu()
     if not understood:
         raise UserError(
-            "the gradient by distance needs a system that reads its words through an embedding, "
-            "place by place, and scores them one by one, and this one does not."
+            "the gradient by distance needs a system with token embeddings per position and "
+            "a score per token, which this one does not have."
         )
     seen = [d for d in range(1, most + 1) if counts[d] > 0]
     return GradientByDistance(

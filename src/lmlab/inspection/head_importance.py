@@ -154,7 +154,7 @@ def head_importance_figures(subject: InspectedModel) -> list[FigureSpec]:
     except UserError:
         return []  # The system can't encode such a text by itself.
     unit = subject.system.loss_unit
-    told = f"over {len(texts)} texts; whole, the model loses {found[0].loss:.3f} {unit}."
+    told = f"over {len(texts)} texts; the loss of the intact model is {found[0].loss:.3f} {unit}."
     return [_heads_picture(found, told, unit), _layers_picture(found, told, unit)]
 
 
@@ -184,7 +184,7 @@ def _heads_picture(found: Sequence[HeadImportance], told: str, unit: str) -> Fig
         cell=0.36,
     )
     width, height = heat_maps_size([grid])
-    title = "what each head is worth"
+    title = "importance of each head"
     rows = tuple(
         (TableCell(name), *(number_cell(value, 4) for value in row.tolist()))
         for name, row in zip(_names(found), values, strict=True)
@@ -192,8 +192,9 @@ def _heads_picture(found: Sequence[HeadImportance], told: str, unit: str) -> Fig
     return FigureSpec(
         name="head-importance",
         title=title,
-        caption=f"{unit.capitalize()} that are lost where the output of one head counts as zero, "
-        f"{told} Orange heads do harm here; two that do the same cost little each.",
+        caption=f"Increase of the loss, in {unit}, when the output of one head is set to "
+        f"zero, {told} Orange heads do harm here; two redundant heads cost little "
+        "each.",
         draw=partial(draw_heat_maps, grids=[grid], title=f"{title}, {unit}"),
         width=width,
         height=height,
@@ -210,11 +211,11 @@ def _layers_picture(found: Sequence[HeadImportance], told: str, unit: str) -> Fi
         unit=unit,
         horizontal=True,
     )
-    title = "what each layer is worth"
+    title = "importance of each layer"
     return FigureSpec(
         name="layer-importance",
         title=title,
-        caption=f"{unit.capitalize()} that are lost where one layer is passed by, {told}",
+        caption=f"Increase of the loss, in {unit}, when one layer is skipped, {told}",
         draw=partial(draw_bar_chart, bars=bars, title=title),
         width=4.6,
         height=max(0.8, 0.26 * len(values)),

@@ -138,12 +138,12 @@ def _folder(models: Sequence[TrainedModel], out: Path | None) -> Path:
     if len({model.path.resolve() for model in models}) < len(models):
         raise UserError("a run is given twice; name each run once (lmlab.wrap takes a name=).")
     if out is None and len(models) > 1:
-        raise UserError("pictures of several runs need a folder of their own; give --out DIR.")
+        raise UserError("figures of several runs need a folder of their own; give --out DIR.")
     if out is None and not models[0].stored:
-        raise UserError(f"{models[0].name} is no run with a folder for pictures; give --out DIR.")
+        raise UserError(f"{models[0].name} is no run with a folder for figures; give --out DIR.")
     folder = RunFolder(models[0].path).figures if out is None else out
     if folder.is_file():
-        raise UserError(f"{folder} is a file; give the name of a folder to write pictures to.")
+        raise UserError(f"{folder} is a file; give the name of a folder to write figures to.")
     if out is not None:
         check_writable(folder)
         return folder
@@ -201,5 +201,5 @@ def _keep_for_reports(
             check_inside(figures, subject.model.path)
             write_figure_files(figures, [shot for shot, _ in own], [png for _, png in own])
         except UserError as error:
-            remarks.append(f"Reports will not show the pictures of {subject.name}: {error}")
+            remarks.append(f"Reports will not show the figures of {subject.name}: {error}")
     return remarks

@@ -81,7 +81,7 @@ def make_inspected_models(
     """The runs with the same sentences: those given, or some of the first run's texts."""
     for text in texts:
         if not text.strip():
-            raise UserError("a text to inspect must hold a word, and an empty one came.")
+            raise UserError("a text to inspect must have at least one word, got an empty text.")
     examples = [Example(text=text) for text in texts]
     if not texts and len(models) > 1:
         pool = [_example(each) for each in _pool(models[0], training_corpus(models[0]))[0]]
@@ -118,8 +118,8 @@ def _make_subject(model: TrainedModel, examples: Sequence[Example], *, name: str
     chosen = given or choose_sentences(pool)
     if not chosen:
         raise UserError(
-            f"what {model.path} was trained on is gone, and the model writes no text by itself; "
-            "give one by --text (in Python texts=)."
+            f"the training corpus of {model.path} is missing, and the model generates no text "
+            "by itself; give one by --text (in Python texts=)."
         )
     return InspectedModel(
         name=name or model.name,
@@ -140,7 +140,7 @@ def _meet_tokenizer(model: TrainedModel) -> str:
     try:
         model.system.setup_tokenizer(model.tokenizer)
     except UserError as error:
-        return f"Views of {model.name} show single tokens where it hides names: {error}"
+        return f"Figures of {model.name} show single tokens where it masks names: {error}"
     return ""
 
 
@@ -253,7 +253,9 @@ def _own_texts(model: TrainedModel, corpus: Corpus | None) -> tuple[list[Example
     written = sample_sequences(
         model.system, SAMPLE_SIZE, max_length=MAX_SENTENCE_TOKENS, generator=generator
     )
-    remark = "What the run was trained on is gone, so these are texts that it wrote itself."
+    remark = (
+        "The training corpus of the run is missing, so these are texts that it generated itself."
+    )
     return [Example(text=model.tokenizer.decode(each.tokens)) for each in written], remark
 
 

@@ -44,14 +44,14 @@ INTERPOLATION_STEPS = 9
 """Interpolation steps, both ends included."""
 MAX_LINE_LENGTH = 90
 NOISE_CAPTION = (
-    "What giving a sentence back costs when its latent is disturbed: a steep line is a code that "
-    "means nothing a little beside itself, a flat one a code that stands noise."
+    "Reconstruction loss when noise is added to the latent: a steep line is a latent space "
+    "that is not smooth, a flat one a code that is robust to noise."
 )
-TOKEN_DROPOUT_CAPTION = "At the right, the same with words of what the encoder reads erased."
+TOKEN_DROPOUT_CAPTION = "On the right, the same with words of the encoder's input erased."
 INTERPOLATION_CAPTION = (
-    "The sentence written from each point on the straight line between the latents of two "
-    "sentences: words that change one after another mean a smooth space, a leap or broken text "
-    "between means that the space is empty there."
+    "The sentence decoded from each point on the line between the latents of two sentences: "
+    "words that change one after another show a smooth space, a jump or broken text shows a "
+    "hole in it."
 )
 
 
@@ -141,7 +141,7 @@ def draw_noise_robustness(
     figure.subplots_adjust(wspace=0.12, left=0, right=1, bottom=0, top=1)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, lines, name in (
-        (left, latent, "latent noise, in the latent's own size"),
+        (left, latent, "latent noise, relative to the latent's norm"),
         (right, tokens, "share of words erased"),
     ):
         for look, (run, line) in enumerate(lines.items()):
@@ -163,7 +163,9 @@ def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
         return []
     rows = interpolate_latents(subject)
     lines = tuple((f"{share:.3g}", _cut(text)) for share, text in rows)
-    listing = TextTable(header=("on the way", "written"), rows=lines, column_positions=(0.0, 0.95))
+    listing = TextTable(
+        header=("interpolation", "written"), rows=lines, column_positions=(0.0, 0.95)
+    )
     title = "between two sentences"
     return [
         FigureSpec(
@@ -175,7 +177,7 @@ def interpolation_figures(subject: InspectedModel) -> list[FigureSpec]:
             height=listing.height,
             text=f"{subject.sentences[0].text} → {subject.sentences[1].text}",
             table=FigureTable(
-                header=("on the way", "written"),
+                header=("interpolation", "written"),
                 rows=tuple(
                     (TableCell(f"{share:.3g}", share), TableCell(text)) for share, text in rows
                 ),

@@ -33,9 +33,9 @@ FORMS = (".svg", ".png")
 MAX_LINES = 12
 """Most chains shown."""
 CAPTION = (
-    "Above: the energy of each chain's text; shaded is the burn-in. Chains that have mixed wander "
-    "over the same band. Below left: how strongly an energy depends on an earlier one; right: the "
-    "share of proposals taken, and of steps that changed the text."
+    "Top: the energy of each chain's text; the burn-in is shaded. Chains that have mixed "
+    "cover the same range. Bottom left: autocorrelation of the energy; right: the acceptance "
+    "rate of proposals, and the rate of steps that changed the text."
 )
 
 
@@ -43,8 +43,8 @@ def check_form(path: Path) -> None:
     """Reject a file extension other than .svg and .png before any chain runs."""
     if path.suffix.lower() not in FORMS:
         raise UserError(
-            f"expected a file that ends in {' or '.join(FORMS)}, and {path.name} came; the ending "
-            "says in which form the picture is drawn."
+            f"the figure file must end in {' or '.join(FORMS)}, got {path.name}; the suffix "
+            "selects the format."
         )
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")
@@ -107,10 +107,11 @@ def _draw_energies(axes: Axes, chains: McmcResult) -> None:
     _steps_below(axes)
     found = chains.diagnostics
     said = (
-        f"R-hat {_number(found.r_hat)},  effective size {_number(found.effective_sample_size, 0)}"
+        f"R-hat {_number(found.r_hat)},  effective sample size "
+        f"{_number(found.effective_sample_size, 0)}"
     )
     axes.set_title(
-        f"{said} of {found.recorded:,} readings", fontsize=10, color=FOREGROUND_COLOUR, loc="left"
+        f"{said} of {found.recorded:,}", fontsize=10, color=FOREGROUND_COLOUR, loc="left"
     )
 
 

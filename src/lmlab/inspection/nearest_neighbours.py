@@ -43,9 +43,9 @@ LINKED_NEIGHBOURS = 3
 MIN_OCCURRENCES = 3
 """Minimum count of a neighbour: vectors of rarer words are still near their initialisation."""
 READING = (
-    "Each word given (blue) is joined to its {linked} nearest by cosine, on the plane on which "
-    "these words spread most ({share:.0%} of their variance), so that what is near here may yet be "
-    "far. A word between two circles belongs to both and draws them together."
+    "Each query word (blue) is linked to its {linked} nearest by cosine, projected on the "
+    "first two principal components ({share:.0%} of the variance), so that what is near here "
+    "may yet be far. A word between two circles belongs to both."
 )
 
 
@@ -70,7 +70,7 @@ def nearest_neighbour_figures(
     for name, vectors in tables.items():
         found = nearest_by_cosine(vectors, chosen, _candidates(subject))
         part = embedding_name(name)
-        title = f"neighbours of words, {part}"
+        title = f"nearest neighbours, {part}"
         file = "neighbours" if len(tables) == 1 else f"neighbours-{safe_file_name(part)}"
         pictures.append(_picture(subject, found, vectors, name=file, title=title))
     return pictures
@@ -81,8 +81,8 @@ def check_known_words(subjects: Sequence[InspectedModel], words: Sequence[str]) 
     able = [subject for subject in subjects if token_vectors(subject.system)]
     if words and not able:
         raise UserError(
-            "words have neighbours where a system has a vector for each, and none of these has; "
-            "leave out --words."
+            "nearest neighbours need a system with a vector per word, which none of these "
+            "has; remove --words."
         )
     for subject in able:
         word_ids(subject, words)

@@ -37,8 +37,8 @@ LEVEL_INCHES = 0.42
 MAX_WORDS = 40
 """Most words; longer sentences get no figure."""
 CAPTION = (
-    "The likeliest tree of the sentence: each joint is a symbol of the grammar and covers the "
-    "words below it; symbols have no names but their numbers."
+    "The most probable parse of the sentence: each node is a nonterminal of the grammar and "
+    "covers the words below it; nonterminals are numbered."
 )
 
 

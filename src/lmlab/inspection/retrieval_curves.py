@@ -30,10 +30,11 @@ def retrieval_figures(subject: InspectedModel) -> list[FigureSpec]:
     return [
         FigureSpec(
             name=f"looked-up-{number}",
-            title=f"looked up over training “{printable_name(text)}”",
-            caption="How likely each document was for this text as training went on: does one rise "
-            "above the others, and is it the one that helps? A line that breaks off to zero was "
-            "no longer found. “no document” is the empty one.",
+            title=f"retrieved over training “{printable_name(text)}”",
+            caption="Retrieval probability of each document for this text during training: "
+            "does one rise above the others, and is it the one that helps? A line "
+            "that drops to zero was no longer retrieved. “no document” is the null "
+            "document.",
             draw=partial(draw_document_probabilities, steps=steps, shares=_likeliest(shares)),
             width=5.2,
             height=2.6,
@@ -71,7 +72,7 @@ def draw_document_probabilities(
         axes.plot(
             steps, values, marker="o", markersize=3, label=printable_name(name), **line_style(look)
         )
-    axes.set_xlabel("steps of training")
+    axes.set_xlabel("training steps")
     axes.set_ylabel("p(document | text)")
     axes.set_ylim(0, 1.02)
     axes.xaxis.set_major_formatter(lambda value, _: abbreviate_count(value))

@@ -42,8 +42,7 @@ from lmlab.training.run_folder import TrainedModel
 MAX_TOKENS = 60
 """Most tokens shown along each side."""
 CAPTION = (
-    "A row is a written token, and its squares where in the source was looked for it; the squares "
-    "of a row sum to one."
+    "Rows are generated tokens, columns source tokens; the attention weights of a row sum to one."
 )
 
 
@@ -71,8 +70,8 @@ def measure_source_attention(model: TrainedModel, source: str, written: str) -> 
     found = _weights(captures)
     if found is None:
         raise UserError(
-            f"{model.card.name} looks at no place of its source, so there is nothing to draw; "
-            "those that do: seq2seq-attention, transformer."
+            f"{model.card.name} has no attention over source positions, so there is nothing "
+            "to plot; systems that have it: seq2seq-attention, transformer."
         )
     return SourceAttention(
         weights=found,

@@ -52,12 +52,13 @@ from lmlab.plotting.figure import (
 from lmlab.scoring.formatting import KIND_DESCRIPTIONS
 
 SURPRISAL_CAPTION = (
-    "−log p of each token given what the model saw before it, in nats: 0 is certain, 0.7 one of "
-    "two, 4.6 one of a hundred."
+    "−log p of each token given its context, in nats: 0 is certain, 0.7 one of two, 4.6 one "
+    "of a hundred."
 )
 INPUT_DEPENDENCE_CAPTION = (
-    "What the objective shows: each row is a prediction and each column an input; filled inputs "
-    "change the prediction, outlined ones may be seen but change nothing, empty ones are hidden."
+    "Attention mask and use of the objective: each row is a prediction and each column an "
+    "input; filled inputs change the prediction, outlined ones are visible but change "
+    "nothing, empty ones are masked."
 )
 MAX_DEPENDENCE_POSITIONS = 20
 """Most tokens for input dependence, which costs a pass per token and replacement."""

@@ -33,19 +33,20 @@ from lmlab.plotting.figure import FigureSpec
 Points = tuple[tuple[float, float], ...]
 """Pairs of training tokens seen and a value."""
 NORM_PANELS = {
-    "length of the tokens' vectors": "mean length",
+    "norm of the token embeddings": "mean length",
     "gradient before clipping": "norm",
     "step against weights": "‖change‖ / ‖weights‖",
 }
 NORMS_CAPTION = (
-    "Left: do the tokens' vectors grow while the loss no longer falls? Then the model uses their "
-    "length where a direction would do. Middle: a gradient that climbs or leaps asks for a smaller "
-    "learning rate, one near zero for a larger. Right: a thousandth a step is customary."
+    "Left: do the token embeddings grow while the loss no longer falls? Then the model uses "
+    "their norm where a direction would do. Middle: a gradient norm that grows or spikes "
+    "calls for a lower learning rate, one near zero for a higher. Right: an update ratio of "
+    "1e-3 per step is customary."
 )
 GRADIENT_CAPTION = (
-    "How much the last prediction of a sentence would change if the word so many places before it "
-    "did, on a scale of powers: a straight line down is a memory that fades by the same factor at "
-    "every step, and a flat one is kept."
+    "How much the last prediction of a sentence depends on the word so many positions before "
+    "it, on a log scale: a straight line down is a memory that decays by the same factor at "
+    "every step; a flat line does not decay."
 )
 
 
@@ -176,12 +177,12 @@ def draw_gradient_by_distance(figure: Figure, gradients: Mapping[str, GradientBy
         if not points:
             continue
         factor = each.factor
-        said = "" if factor is None else f", × {factor:.2f} a step"
+        said = "" if factor is None else f", × {factor:.2f} per step"
         style = line_style(look)
         label = printable_name(name) + said
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=label, **style)
     axes.set_title("gradient against distance", loc="left", fontsize=11)
-    axes.set_xlabel("places back, 1 is the word before")
-    axes.set_ylabel("‖∂ loss / ∂ word's vector‖")
+    axes.set_xlabel("distance in positions, 1 is the previous word")
+    axes.set_ylabel("‖∂ loss / ∂ embedding‖")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(axes)

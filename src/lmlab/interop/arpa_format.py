@@ -84,8 +84,8 @@ def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes |
     """Spelling of each id in the file; None for ids that are left out."""
     if len(token_strings) != vocabulary.size:
         raise UserError(
-            f"expected the text of {vocabulary.size} tokens, but got {len(token_strings)}; give "
-            "those of the tokeniser that the model was fitted with."
+            f"expected the strings of {vocabulary.size} tokens, got {len(token_strings)}; give "
+            "those of the model's own tokeniser."
         )
     names: list[bytes | None] = [text.encode() for text in token_strings]
     for symbol, name in (
@@ -102,13 +102,13 @@ def _names(vocabulary: Vocabulary, token_strings: Sequence[str]) -> list[bytes |
             continue
         if name.split() != [name] or b"\0" in name:
             raise UserError(
-                f"token {i} is {token_strings[i]!r}, and an ARPA file can't hold a token that is "
-                "empty or has white space in it; give it another text."
+                f"token {i} is {token_strings[i]!r}, but an ARPA file can't hold a token that is "
+                "empty or contains white space; give it another string."
             )
         if first.setdefault(name, i) != i:
             raise UserError(
-                f"tokens {first[name]} and {i} would both be written {name.decode()!r}; give one "
-                "of them another text."
+                f"tokens {first[name]} and {i} would both be written as {name.decode()!r}; give "
+                "one of them another string."
             )
     return names
 
@@ -304,4 +304,4 @@ class _Reader:
         order = np.argsort(keys, kind="stable")
         again = order[1:][keys[order[1:]] == keys[order[:-1]]]
         if len(again):
-            self.fail("this n-gram has come before", section.first_line + int(again.min()))
+            self.fail("this n-gram is a duplicate", section.first_line + int(again.min()))

@@ -36,7 +36,7 @@ def export_arpa(run: Path | str, path: Path | str) -> None:
     emission = getattr(model.system, "emission", None)
     if not isinstance(emission, NgramTable):
         raise UserError(
-            f"an ARPA file holds n-gram tables, and {run} is a run of {model.card.name}; systems "
+            f"an ARPA file holds n-gram tables, but {run} is a run of {model.card.name}; systems "
             f"that have them: {', '.join(ngram_systems())}."
         )
     tokens = [model.tokenizer.token(i) for i in range(model.tokenizer.vocabulary.size)]

@@ -116,15 +116,15 @@ class LmlabLM(LM):
         for found in self._scores(("", str(each.args[0])) for each in requests):
             if found.kind not in NORMALISED_KINDS:
                 raise UserError(
-                    f"this task takes a perplexity, and {self.model.name} gives scores of kind "
-                    f"{found.kind}, of which there is none; choose a task of several answers."
+                    f"this task needs a perplexity, which scores of kind {found.kind} "
+                    f"({self.model.name}) do not give; choose a multiple-choice task."
                 )
             totals.append(found.total)
         return totals
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Generate a continuation of each context, up to a stop string."""
-        require(self.model.system, Step, "writing for lm-eval")
+        require(self.model.system, Step, "generation for lm-eval")
         return [
             self._written(str(context), dict(words), self.seed + place)
             for place, (context, words) in enumerate(each.args for each in requests)
@@ -144,8 +144,8 @@ class LmlabLM(LM):
         if kind not in NORMALISED_KINDS and kind not in self._told:
             self._told.add(kind)
             warnings.warn(
-                f"the scores of {self.model.name} are of kind {kind}: they rank answers, and are "
-                "no log-probabilities.",
+                f"the scores of {self.model.name} are of kind {kind}: they rank answers but are "
+                "not log-probabilities.",
                 LmlabWarning,
                 stacklevel=3,
             )
@@ -207,8 +207,8 @@ class LmlabLM(LM):
         """Generate in chunks, each twice as long, until a stop string or the end."""
         if strange := sorted(set(words) - GENERATION_ARGUMENTS):
             raise UserError(
-                f"the task asks to write with {', '.join(strange)}, which lmlab does not know; it "
-                f"knows {', '.join(sorted(GENERATION_ARGUMENTS))}."
+                "the task sets generation arguments that lmlab does not support: "
+                f"{', '.join(strange)}; it supports {', '.join(sorted(GENERATION_ARGUMENTS))}."
             )
         most = int(words.get("max_gen_toks") or words.get("max_new_tokens") or DEFAULT_MAX_TOKENS)
         stops = words.get("until") or []
@@ -263,8 +263,8 @@ def _model_of(given: Any) -> TrainedModel:
     model = getattr(given, "model", given)
     if not isinstance(model, TrainedModel):
         raise UserError(
-            f"a model for lm-eval is a run's path, or what lmlab.load or lmlab.wrap gives, and a "
-            f"{type(given).__name__} came."
+            "a model for lm-eval must be a run's path or a model from lmlab.load or lmlab.wrap, "
+            f"got {type(given).__name__}."
         )
     return model
 

@@ -75,8 +75,8 @@ def _check_scores(reading: ModuleBackbone, tokens: Tensor) -> int:
     size = found.shape[-1]
     if size < reading.width:
         raise UserError(
-            f"the tokeniser has {reading.width} tokens, and the module gives scores of {size}; "
-            "take the tokeniser that it was trained with."
+            f"the tokeniser has {reading.width} tokens, but the module outputs scores for {size}; "
+            "use the tokeniser that it was trained with."
         )
     if failure is not None:
         raise failure
@@ -85,8 +85,8 @@ def _check_scores(reading: ModuleBackbone, tokens: Tensor) -> int:
         scores.isfinite().any(-1).all()
     ):
         raise UserError(
-            "the module gives scores that are not finite numbers; look at its weights, and at "
-            "what it does in evaluation mode."
+            "the module outputs scores that are not finite; check its weights and its "
+            "evaluation mode."
         )
     return size
 
@@ -101,16 +101,16 @@ def _check_sight(
     if kind == "causal" and bool(ahead[:-1].any()):
         place = int(ahead[:-1].nonzero()[0])
         raise UserError(
-            f"the module is not causal: another token at place {tokens.shape[1]} changes the "
-            f"scores at place {place + 1}, which must not see it; wrap it with kind='masked', or "
-            "mend its attention."
+            f"the module is not causal: changing the token at position {tokens.shape[1]} changes "
+            f"the scores at position {place + 1}, which must not attend to it; wrap it with "
+            "kind='masked', or fix its attention mask."
         )
     if kind == "masked" and not bool(ahead[:-1].any()):
         back = _moves(reading, tokens, changed=0)
         if bool(back[1:].any()):
             raise UserError(
-                "the module looks only at what stands before a place, and one that fills in masks "
-                "looks both ways; wrap it with kind='causal'."
+                "the module attends to the left only, but a masked model must attend to both "
+                "sides; wrap it with kind='causal'."
             )
 
 

@@ -38,8 +38,8 @@ WRAPPER_KINDS: dict[
 }
 """Kinds of modules: system, score kind and protocols of each."""
 NO_TRAINING_HISTORY = (
-    "{name} was not trained here, so there is no course of a training for the doctor to look at; "
-    "score, compare and inspect it instead."
+    "{name} was not trained here, so the doctor has no training curve to examine; score, "
+    "compare and inspect it instead."
 )
 
 
@@ -63,11 +63,11 @@ def wrap_module(
         raise unknown_name("kind of module", kind, WRAPPER_KINDS)
     if not isinstance(module, nn.Module):
         raise UserError(
-            f"a model to wrap is a torch module, and a {type(module).__name__} came; give the "
+            f"a model to wrap must be a torch module, got {type(module).__name__}; give the "
             "nn.Module whose forward maps ids to logits."
         )
     if window is not None and window < 2:
-        raise UserError(f"a window must hold at least 2 tokens, and {window} came.")
+        raise UserError(f"window must be at least 2 tokens, got {window}.")
     understood = adapt_tokenizer(tokenizer, kind=kind, symbols=symbols or {}, roles=roles)
     _check_symbols(understood.vocabulary, kind)
     system, notes = _system(module, understood, kind, window)
@@ -89,13 +89,13 @@ def wrap_module(
 def _check_symbols(vocabulary: Vocabulary, kind: str) -> None:
     if kind == "masked" and vocabulary.mask is None:
         raise UserError(
-            "a masked model hides tokens behind a mask symbol, and the tokeniser tells of none; "
-            "give mask= by its spelling or id, or wrap the module with kind='causal'."
+            "a masked model needs a mask token, and the tokeniser declares none; give mask= as "
+            "its string or id, or wrap the module with kind='causal'."
         )
     if vocabulary.start is None and vocabulary.end is None:
         raise UserError(
-            "the tokeniser tells of no start and no end symbol, so no text could begin; give "
-            "start= or end= by its spelling or id (a line's end serves as both)."
+            "the tokeniser declares no start and no end token, and a text needs one; give "
+            "start= or end= as its string or id (a newline token can be both)."
         )
 
 
@@ -111,8 +111,8 @@ def _system(
     notes = []
     if size > count:
         notes.append(
-            f"The module gives scores of {size} ids and the tokeniser has {count} tokens; the "
-            f"last {size - count} are taken for ones that no text has."
+            f"The module outputs scores for {size} ids and the tokeniser has {count} tokens; the "
+            f"last {size - count} are treated as unused."
         )
     system = WRAPPER_KINDS[kind][0](reading, vocabulary)
     if longest is not None:
@@ -145,7 +145,7 @@ def _card(module: nn.Module, kind: str, name: str) -> Card:
         protocols=protocols,
         objectives=("masked",) if kind == "masked" else ("next-token",),
         name=name,
-        summary=f"{type(module).__name__}: a {kind} module from elsewhere.",
+        summary=f"{type(module).__name__}: an external {kind} module.",
     )
 
 

@@ -57,7 +57,7 @@ def find_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
     if not about.encoder.path or not Path(about.encoder.path).is_dir():
         raise UserError(
             f"the encoder of {path} ({about.encoder.name}) is not at "
-            f"{about.encoder.path or 'any path'}; say by --encoder where it is."
+            f"{about.encoder.path or 'any path'}; give its path with --encoder."
         )
     return open_encoder(about.encoder.path)
 

@@ -53,8 +53,8 @@ class TokenizerAdapter:
         self.vocabulary = _without_symbols(self._count)
         if framed := self.encode(""):
             raise UserError(
-                f"the tokeniser writes {framed} for an empty text, and symbols are added by lmlab; "
-                "give one whose encode adds none."
+                f"the tokeniser encodes an empty text as {framed}, but lmlab adds the special "
+                "tokens itself; give one whose encode adds none."
             )
 
     def encode(self, text: str) -> list[int]:
@@ -63,8 +63,8 @@ class TokenizerAdapter:
             found = self._encode(text)
         except (LookupError, ValueError) as error:  # raised by a table for an unknown character
             raise UserError(
-                f"the tokeniser can't read {text[:40]!r} ({type(error).__name__}: {error}); leave "
-                "such texts out, or give it an unknown token."
+                f"the tokeniser can't encode {text[:40]!r} ({type(error).__name__}: {error}); "
+                "leave such texts out, or give it an unknown token."
             ) from error
         return [int(id) for id in getattr(found, "ids", found)]
 
@@ -193,7 +193,7 @@ def _known(tokenizer: Any) -> AnyTokenizer:
         getattr(tokenizer, "decode", None)
     ):
         raise UserError(
-            f"a tokeniser has encode and decode, and a {type(tokenizer).__name__} came; give one "
+            f"a tokeniser must have encode and decode, got {type(tokenizer).__name__}; give one "
             "of lmlab, tokenizers or transformers, or an object with both and a vocab_size."
         )
     return TokenizerAdapter(tokenizer)
@@ -230,8 +230,8 @@ def _id(known: AnyTokenizer, name: str, symbol: SpecialToken) -> int | None:
     id = known.id(symbol) if isinstance(symbol, str) else int(symbol)
     if id is None or not 0 <= id < count:
         raise UserError(
-            f"{name} is given as {symbol!r}, and the tokeniser has no such token among its "
-            f"{count}; give another, or None where there is none."
+            f"{name} is {symbol!r}, which is none of the {count} tokens of the tokeniser; give "
+            "another, or None if there is none."
         )
     return id
 
@@ -277,7 +277,7 @@ def _size(inner: Any) -> int:
         if isinstance(told, int) and told > 0:
             return told
     raise UserError(
-        f"the tokeniser, a {type(inner).__name__}, does not say how many ids it has; give it a "
+        f"the tokeniser, a {type(inner).__name__}, does not declare its number of ids; give it a "
         "vocab_size."
     )
 

@@ -35,8 +35,8 @@ def write_word2vec(path: Path | str, vectors: WordVectors) -> None:
     spaced = [word for word in vectors.words if not word or any(map(str.isspace, word))]
     if spaced:
         raise UserError(
-            f"the format parts words by spaces, and the word {spaced[0]!r} has one in it or is "
-            "empty; export a run whose tokens are words."
+            f"the word2vec format separates words by spaces, but the word {spaced[0]!r} contains "
+            "one or is empty; export a run whose tokens are words."
         )
     with new_file(path) as file:
         file.write(f"{len(vectors)} {vectors.vectors.shape[1]}\n".encode())
@@ -78,14 +78,15 @@ def _heading(file: BinaryIO, path: Path | str) -> tuple[int, int]:
     count, width = map(parse_integer, parts) if len(parts) == 2 else (None, None)
     if count is None or width is None:
         raise UserError(
-            f"{path} is no word2vec file: its first line is not the number of words and the width."
+            f"{path} is not a word2vec file: its first line is not the number of words and the "
+            "width."
         )
     # Each word has at least one byte, and each of its numbers two: a space and a digit.
     least = 2 * count * width
     held = os.fstat(file.fileno()).st_size
     if width < 1 or least > held:
         raise UserError(
-            f"{path} is damaged: its first line declares {count} words of {width} numbers, and "
+            f"{path} is damaged: its first line declares {count} words of {width} numbers, but "
             f"the file has only {held:,} bytes."
         )
     return count, width
@@ -113,8 +114,8 @@ def _read_text(
             vectors[place] = [float(part) for part in parts[1:]]
         except ValueError as error:
             raise UserError(
-                f"{path}, line {place + 2}: a word and {width} numbers were expected, and "
-                f"{line[:40].decode(errors='replace')!r} came."
+                f"{path}, line {place + 2}: expected a word and {width} numbers, got "
+                f"{line[:40].decode(errors='replace')!r}."
             ) from error
         words.append(parts[0].decode(errors="replace"))
     return words, vectors
@@ -128,7 +129,7 @@ def _read_binary(
         letters = bytearray()
         while (letter := file.read(1)) != b" ":
             if not letter or len(letters) > MAX_WORD_BYTES:
-                raise UserError(f"{path} ends or is damaged at word {place + 1} of {count}.")
+                raise UserError(f"{path} ends early or is damaged at word {place + 1} of {count}.")
             letters += letter
         numbers = file.read(4 * width)
         if len(numbers) != 4 * width:

@@ -58,9 +58,9 @@ class KnowledgeBase:
 
     def __post_init__(self) -> None:
         if not self.entities:
-            raise UserError("there is no entity in the knowledge that was given.")
+            raise UserError("the knowledge has no entities; give at least one.")
         if len(self.numbers) < len(self.entities):
-            raise UserError("two entities have the same name; names tell them apart.")
+            raise UserError("two entities have the same name; names must be unique.")
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:

@@ -43,7 +43,7 @@ class KnowledgeTable:
         """The file in the folder, or None."""
         found = [p for end in EXTENSIONS if (p := folder / f"{self.name}{end}").exists()]
         if len(found) > 1:
-            raise UserError(f"{found[0]} and {found[1]} are the same table; keep one of them.")
+            raise UserError(f"{found[0]} and {found[1]} are the same table; remove one of them.")
         return found[0] if found else None
 
     def cells(self, line: str, *, as_json: bool) -> list[Any]:
@@ -82,8 +82,8 @@ def read_knowledge_folder(
     where = ENTITIES.find(folder)
     if where is None:
         raise UserError(
-            f"expected entities.tsv (name, title, description) or entities.jsonl in {folder}, and "
-            "there is neither."
+            f"expected entities.tsv (name, title, description) or entities.jsonl in {folder}, "
+            "found neither."
         )
     reading.take(ENTITIES, where, reading.entity)
     for table, take in ((ALIASES, reading.alias), (FACTS, reading.fact)):
@@ -127,7 +127,7 @@ class _Reading:
         if not kept:
             raise UserError(
                 f"{path} has no row of {', '.join(table.columns)}; add one"
-                + ("." if table is ENTITIES else ", or leave the file out.")
+                + ("." if table is ENTITIES else ", or remove the file.")
             )
 
     def _lines(self, path: Path) -> Iterator[tuple[int, str]]:
@@ -136,7 +136,7 @@ class _Reading:
     def entity(self, cells: list[Any]) -> None:
         name, title, description = cells
         if name in self.numbers:
-            raise ValueError(f"there is an entity called {name!r} already")
+            raise ValueError(f"there is already an entity named {name!r}")
         self.numbers[name] = len(self.numbers)
         self.entities[name] = Entity(name=name, title=title, description=description)
 
@@ -152,7 +152,7 @@ class _Reading:
 
     def _number(self, entity: str) -> int:
         if entity not in self.numbers:
-            raise ValueError(f"there is no entity called {entity!r} in the table of entities")
+            raise ValueError(f"there is no entity named {entity!r} in the entity table")
         return self.numbers[entity]
 
 

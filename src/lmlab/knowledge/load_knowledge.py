@@ -35,8 +35,8 @@ def load_knowledge(
         return read_knowledge_folder(folder, errors=check_errors(errors), report=report)
     if folder.exists():
         raise UserError(
-            f"{spec} is a file, and knowledge is a folder with entities.tsv, aliases.tsv and "
-            "facts.tsv; give the folder."
+            "knowledge must be a folder with entities.tsv, aliases.tsv and facts.tsv, got the "
+            f"file {spec}; give the folder."
         )
     raise unknown_name_or_path("knowledge or folder", str(spec), BUILTIN_KNOWLEDGE)
 

@@ -280,7 +280,7 @@ class MultiHeadAttention(nn.Module):
             "attention",
             weights,
             ("batch", "head", "time", "source"),
-            "How each query position divides its attention over the positions that it may see.",
+            "Attention weights of each query position over the positions that it may attend to.",
             sums_to_one="source",
         )
         weights = F.dropout(weights, self.dropout, self.training)

@@ -60,8 +60,8 @@ def blocks_by_rank(vocabulary: Vocabulary, count: int) -> Tensor:
     tokens = [i for i in range(vocabulary.size) if i not in vocabulary.unpredictable]
     if len(tokens) < count:
         raise UserError(
-            f"every block of states needs a token, and there are {count} blocks for the "
-            f"{len(tokens)} tokens of this vocabulary; give fewer by --set blocks=…"
+            f"blocks must be at most the {len(tokens)} tokens of this vocabulary, got {count}; "
+            "use a smaller --set blocks=…"
         )
     masses = [1 / (rank + ZIPF_SHIFT) for rank in range(1, len(tokens) + 1)]
     block = torch.zeros(vocabulary.size, dtype=torch.long)
@@ -88,8 +88,8 @@ class HMMParameters(nn.Module):
         super().__init__()
         if states % blocks:
             raise UserError(
-                f"blocks share the states evenly, and {states} states can't be shared among "
-                f"{blocks} blocks; give a multiple by --set states=…"
+                f"states must be a multiple of blocks, got {states} states and {blocks} blocks; "
+                "change --set states=…"
             )
         self.states, self.blocks, self.inside = states, blocks, states // blocks
         self.dropped = int(self.inside * state_dropout)

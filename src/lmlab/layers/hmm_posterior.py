@@ -39,8 +39,8 @@ def fill_masked_tokens(tables: HMMTables, batch: Batch, masked: Tensor) -> Categ
     """p(token | all unmasked tokens), in row-major order over the masked positions (B, T)."""
     if (masked & ~batch.targets_mask()).any():
         raise UserError(
-            "only tokens after the first place and before the padding can be filled in, and "
-            "another place was masked."
+            "only positions after the first token and before the padding can be masked; remove "
+            "the other masks."
         )
     states = state_posterior(tables, batch, masked)[masked[:, 1:]]
     mixed = states.double() @ tables.dense_emission().double().exp().t()

@@ -50,7 +50,7 @@ class InducedSetAttentionBlock(nn.Module):
         """Capture the attention of one half, whose other axis is the inducing points."""
         if inner.record is not None:
             weights = inner.record["attention"].values
-            reading = "How attention is divided; slots are the inducing points."
+            reading = "Attention weights; slots are the inducing points."
             points = tuple(f"point {n + 1}" for n in range(weights.shape[axes.index("slot")]))
             named = {"slot": points}
             scope.capture(f"{what} attention", weights, axes, reading, named, sums_to_one=axes[-1])

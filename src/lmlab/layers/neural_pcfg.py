@@ -88,15 +88,15 @@ def extract_sentences(batch: Batch, end: int | None, longest: int) -> SentenceBa
     most = int(counts.max()) if len(batch) else 0
     if most > longest:
         raise UserError(
-            f"a grammar's cost grows with the cube of the length, so it parses {longest} words at "
-            f"most, and a sentence of {most} came; cut the text, or build it with longest={most}."
+            f"a sentence must have at most {longest} words, got {most} (parsing cost is cubic in "
+            f"the length); cut the text, or build the grammar with longest={most}."
         )
     tokens = batch.tokens[:, 1 : 1 + most]
     inside_words = torch.arange(most, device=tokens.device) < counts[:, None]
     if end is not None and ((tokens == end) & inside_words).any():
         raise UserError(
-            "a grammar gives sentences one by one, and an end of sentence came inside a text; use "
-            "a corpus of sentences instead of contiguous text."
+            "a grammar models single sentences, but a text contains an end of sentence; use a "
+            "corpus of sentences instead of contiguous text."
         )
     return SentenceBatch(tokens=tokens, counts=counts, complete=complete)
 

@@ -60,8 +60,8 @@ def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, C
         "spans": Capture(
             values=_by_ends(of_spans.sum(-1)),
             axes=("batch", "time", "source"),
-            caption="The posterior probability that a phrase begins and ends at these words; "
-            "single words are no phrases.",
+            caption="Posterior probability that a phrase begins and ends at these words; single "
+            "words are not counted.",
             bounds=UNIT_INTERVAL,
             titles={"time": "last word", "source": "first word"},
         ),
@@ -75,7 +75,7 @@ def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, C
         "tree entropy": Capture(
             values=tree_entropy(grammar, given),
             axes=("batch",),
-            caption="Entropy of the posterior over each sentence's trees; 0 is certain.",
+            caption="Entropy of the posterior over each sentence's parse trees; 0 is certain.",
             bounds=NON_NEGATIVE,
             unit="nats",
         ),
@@ -91,7 +91,7 @@ def _rule_captures(grammar: PCFGTables) -> dict[str, Capture]:
         "words of the preterminals": Capture(
             values=_words_of_symbols(grammar),
             axes=("token", "state"),
-            caption=f"The likeliest words of each preterminal; {_numbers(grammar)}.",
+            caption=f"The most probable words of each preterminal; {_numbers(grammar)}.",
             bounds=UNIT_INTERVAL,
             titles={"state": "symbol"},
         ),

@@ -28,8 +28,8 @@ class LearnedPositionalEmbedding(PositionalEmbedding):
     def forward(self, vectors: Tensor, positions: Tensor) -> Tensor:
         if positions.numel() and int(positions.max()) >= self.table.num_embeddings:
             raise UserError(
-                f"this system knows {self.table.num_embeddings} positions, and more came; give "
-                "shorter texts, or build it with a larger length."
+                f"a text must have at most {self.table.num_embeddings} positions; give shorter "
+                "texts, or build the system with a larger length."
             )
         return vectors + self.table(positions)
 

@@ -18,9 +18,9 @@ CellState = tuple[Tensor, ...]
 
 PARTS = ("weight", "bias")
 LSTM_GATES = {
-    "input gate": "where it is 1 the candidate is written into the memory",
-    "forget gate": "where it is 1 the memory is kept, where it is 0 it is wiped",
-    "output gate": "where it is 1 the memory shows",
+    "input gate": "1 writes the candidate into the cell state",
+    "forget gate": "1 keeps the cell state, 0 erases it",
+    "output gate": "1 outputs the cell state",
 }
 
 
@@ -173,8 +173,8 @@ class GRUCell(FusedCell):
     """
 
     gate_captions = {
-        "reset gate": "where it is 1 the candidate sees the old state",
-        "update gate": "where it is 1 the old state is kept, where it is 0 the candidate taken",
+        "reset gate": "1 feeds the old state to the candidate",
+        "update gate": "1 keeps the old state, 0 takes the candidate",
     }
 
     def __init__(self, input_width: int, width: int) -> None:
@@ -244,7 +244,7 @@ class CoupledLSTMCell(RecurrentCell):
     names = ("hidden", "cell")
     free_state_names = ("hidden", "cell")
     gate_captions = {
-        "input gate": "where it is 1 the candidate takes the place of the memory",
+        "input gate": "1 replaces the cell state by the candidate",
         "output gate": LSTM_GATES["output gate"],
     }
 
@@ -280,8 +280,8 @@ class InputResetGRUCell(RecurrentCell):
     """
 
     gate_captions = {
-        "update gate": "where it is 1 the candidate is taken, where it is 0 the old state kept",
-        "reset gate": "where it is 1 the candidate sees the input",
+        "update gate": "1 takes the candidate, 0 keeps the old state",
+        "reset gate": "1 feeds the input to the candidate",
     }
 
     def __init__(self, input_width: int, width: int) -> None:

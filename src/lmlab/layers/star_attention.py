@@ -47,7 +47,7 @@ class RingAttention(nn.Module):
             "ring attention",
             weights.squeeze(3).transpose(1, 2),
             ("batch", "head", "time", "slot"),
-            "How each word divides its attention over its neighbours from left to right, its own "
+            "Attention weights of each word over its neighbours from left to right, its own "
             "embedding and the relay.",
             {"slot": slot_names(self.neighbour_radius)},
             sums_to_one="slot",
@@ -86,7 +86,7 @@ class RelayAttention(nn.Module):
         output: Tensor = self.attention(relay, inner, source=torch.cat([relay, values], dim=1))
         for capture in (inner.record or {}).values():
             # A single query, the relay, which is no word; its attention to itself is left out.
-            reading = "How the relay divides its attention over the words; the rest is on itself."
+            reading = "Attention weights of the relay over the words; the rest is on itself."
             axes = ("batch", "head", "source")
             values = capture.values[:, :, 0, 1:]
             scope.capture("relay attention", values, axes, reading, bounds=UNIT_INTERVAL)

@@ -53,9 +53,7 @@ class SwitchCell(RecurrentCell):
 
     switches: tuple[str, ...] = ()
     """Their names, in the order of their numbers."""
-    gate_captions = {
-        "update gate": "where it is 1 the candidate is taken, where it is 0 the old state kept"
-    }
+    gate_captions = {"update gate": "1 takes the candidate, 0 keeps the old state"}
 
     def __init__(self, input_width: int, width: int, off: Collection[int]) -> None:
         super().__init__(input_width, width)
@@ -192,8 +190,8 @@ class MGRUCell(SwitchCell):
             for switch in (7, 8, 9):
                 if not self.has(switch):
                     raise UserError(
-                        f"switch {switch} ({self.switches[switch]}) says what switch 6 "
-                        "(no-centring) does, so it means nothing alone; switch off 6 too."
+                        f"switch {switch} ({self.switches[switch]}) modifies switch 6 "
+                        "(no-centring), so it has no effect alone; switch off 6 too."
                     )
         for one, other, why in (
             (7, 9, "the gate sees h by the one and atanh(2(h - ½)) by the other"),

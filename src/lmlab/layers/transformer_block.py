@@ -30,7 +30,7 @@ class ResidualConnection(nn.Module):
 
     def sublayer_output(self, values: Tensor, output: Tensor) -> Tensor:
         """The sum of the values and the sublayer's output, normalised if post-norm."""
-        raise TypeError(f"{type(self).__name__} does not define leave")
+        raise TypeError(f"{type(self).__name__} does not define sublayer_output")
 
 
 class PreNorm(ResidualConnection):
@@ -184,6 +184,6 @@ class TransformerBlock(nn.Module):
 
     @staticmethod
     def _noted(what: str, output: Tensor, scope: AttentionContext) -> Tensor:
-        reading = f"What the {what.removesuffix(' output')} adds to each place, unit by unit."
+        reading = f"What the {what.removesuffix(' output')} adds to each position, unit by unit."
         scope.capture(what, output, ("batch", "time", "unit"), reading)
         return output

@@ -138,8 +138,8 @@ class DualEncoder(System):
         """
         if not (self.reference_lengths > 0).any():
             raise UserError(
-                "this encoder has met no documents to hold a text against, so that its score would "
-                "say nothing; train it on some first (lmlab train dpr --base RUN …)."
+                "this encoder has no documents to compare a text with, so it can't score one; "
+                "train it on some first (lmlab train dpr --base RUN …)."
             )
         if batch.condition is not None:
             cut = QuestionDocumentPairs(questions=batch.condition, documents=batch)

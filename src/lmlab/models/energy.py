@@ -62,9 +62,8 @@ class EnergyModelBase(Assembly):
         """Energies of chunks do not add up to that of the text, so long texts are not windowed."""
         if self.length is not None and tokens > self.length:
             raise UserError(
-                f"this system was built for texts of at most {self.length} tokens, <s> and </s> "
-                f"counted, and one of {tokens} came; give --set length={tokens} to train, or "
-                "shorter texts."
+                f"a text may have at most {self.length} tokens, including <s> and </s>, got "
+                f"{tokens}; train with --set length={tokens}, or give shorter texts."
             )
 
     def predict(self, view: View, hidden: HiddenStates) -> Predictions:

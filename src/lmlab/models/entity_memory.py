@@ -154,8 +154,8 @@ class EntitiesAsExperts(MaskedLM):
         gaps = [place for place, token in enumerate(ids) if token == mask]
         if not gaps or gaps[-1] - gaps[0] + 1 != len(gaps):
             raise UserError(
-                f"a question has {MASK} where its answer belongs, at one place, and {question!r} "
-                f"has it at {'none' if not gaps else 'several'}."
+                f"a question must have exactly one {MASK}, where its answer belongs; "
+                f"{question!r} has {('none' if not gaps else 'several')}."
             )
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
         self.check_length(len(ids) + 1 + len(end))
@@ -183,7 +183,7 @@ class EntitiesAsExperts(MaskedLM):
             mentions[:, :2].tolist(),
             log_probs.exp(),
             titles,
-            reading="The mentions that were found, by their first word, and p(entity) of each.",
+            reading="The detected mentions, by their first word, and p(entity) of each.",
         )
         return {**super().capture_internals(batch), "linked mentions": capture}
 
@@ -335,6 +335,6 @@ class FactsAsExperts(EntitiesAsExperts):
             places,
             torch.cat(found),
             told,
-            reading="The facts that each mention looks up where it is hidden, and p(fact) of each.",
+            reading="The facts that each masked mention retrieves, and p(fact) of each.",
         )
         return {**super().capture_internals(batch), "facts looked up": capture}

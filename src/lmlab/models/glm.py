@@ -89,8 +89,8 @@ class GLM(Assembly):
         """Add one token to each row, at position `within` of the blank number `turn`."""
         if self.window is not None and int(within.max()) > self.window:
             raise UserError(
-                f"this system has positions for {self.window} tokens in a blank, and more were to "
-                "be written; ask for fewer, or build it longer (--set length=…)."
+                f"a blank may have at most {self.window} tokens; generate fewer, or train with a "
+                "larger --set length=…."
             )
         in_text = state.blanks.gather(1, turn[:, None]).squeeze(1)
         view = View(
@@ -135,7 +135,7 @@ class BlankDecoder:
         masks = (batch.tokens == system.objective.mask) & batch.mask()
         self.counts = masks.sum(1)
         if not bool((self.counts > 0).all()):
-            raise UserError("a text to be filled in needs a blank, and one came without.")
+            raise UserError("a text to fill must have at least one blank, got none.")
         found = masks.long().argsort(dim=1, descending=True, stable=True)
         self.places = found[:, : int(self.counts.max())]
 

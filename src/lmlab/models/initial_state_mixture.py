@@ -94,13 +94,13 @@ class StateMixtureLM(AutoregressiveLM):
     def set_sampled_loss(self, contrast: SampledLoss) -> None:
         more = "" if isinstance(self.emission, CandidateLogits) else " emission=softmax"
         raise UserError(
-            "what it begins in is summed out by probabilities, of which a contrast has none: --set "
-            f"{self.single_state_setting}{more}, or leave --objective out."
+            "mixing initial states needs normalised probabilities, which a sampled loss does "
+            f"not give; use --set {self.single_state_setting}{more}, or remove --objective."
         )
 
     def initial_states(self, view: View) -> tuple[TensorState, View]:
         """The initial states of the rows of a view, and the view of the remaining inputs."""
-        raise TypeError(f"{type(self).__name__} does not define begun")
+        raise TypeError(f"{type(self).__name__} does not define initial_states")
 
     def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
         if state is None:

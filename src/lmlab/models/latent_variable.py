@@ -75,9 +75,8 @@ class LatentDecoderModel(Assembly):
         longest = self.decoder.longest
         if longest is not None and tokens > longest + 1:
             raise UserError(
-                f"this system was built for sentences of at most {longest + 1} tokens, <s> and "
-                f"</s> counted, and one of {tokens} came; give --set length={tokens} to train, or "
-                "shorter sentences."
+                f"a sentence may have at most {longest + 1} tokens, including <s> and </s>, got "
+                f"{tokens}; train with --set length={tokens}, or give shorter sentences."
             )
 
 
@@ -225,8 +224,8 @@ class LatentConditionalLM(AutoregressiveLM):
     def _state(self, rows: int) -> TensorState:
         if len(self.latents) not in (1, rows):
             raise UserError(
-                f"{len(self.latents)} latents are given, so there are as many sequences, and "
-                f"{rows} came; give one latent for all, or one for each."
+                f"the number of sequences must match the {len(self.latents)} given latents, got "
+                f"{rows}; give one latent for all, or one for each."
             )
         return self.backbone.state_from_latents(self.latents.expand(rows, -1))
 

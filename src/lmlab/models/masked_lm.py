@@ -80,8 +80,8 @@ class MaskedLM(Assembly):
         if isinstance(self.emission, LogitEmission):
             return self.emission
         raise UserError(
-            f"{type(self.emission).__name__} has no scores before they are normalised; take a "
-            "method of log-probabilities (norm)."
+            f"{type(self.emission).__name__} has no unnormalised scores; use a method of "
+            "log-probabilities (norm)."
         )
 
     def _token_vectors(self, hidden: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class MaskedLM(Assembly):
         weight = self._logit_emission.weight
         if hidden.shape[-1] != weight.shape[-1]:
             raise UserError(
-                f"hidden states have {hidden.shape[-1]} numbers and token vectors "
-                f"{weight.shape[-1]}, so there is no inner product; keep its head."
+                f"hidden states have width {hidden.shape[-1]} and token vectors "
+                f"{weight.shape[-1]}, so they have no inner product; keep the model's head."
             )
         return weight
 

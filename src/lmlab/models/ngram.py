@@ -23,4 +23,4 @@ class NgramModel(AutoregressiveLM):
         if not orders:
             return None
         which = ", ".join(map(str, orders))
-        return f"too little text to estimate the discounts of order {which}: 0.5, 1 and 1.5 serve."
+        return f"too little text to estimate the discounts of order {which}; using 0.5, 1 and 1.5."

@@ -132,8 +132,9 @@ class OpenQAModel(RetrieverModel):
     def _questions(self, batch: Batch) -> Batch:
         if batch.condition is None:
             raise UserError(
-                "objective=spans learns answers to questions, and these texts are given none; give "
-                "a corpus of pairs (--data wordnet-questions), or leave the objective out."
+                "objective=spans needs questions with answers, and this corpus has single "
+                "texts; give a corpus of pairs (--data wordnet-questions), or remove the "
+                "objective."
             )
         return batch.condition
 

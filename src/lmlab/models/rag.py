@@ -93,10 +93,10 @@ class RAG(DocumentStoreModel):
     def check_condition_length(self, tokens: int) -> None:
         if tokens > self.max_question_length:
             raise UserError(
-                f"a question may have at most {self.max_question_length} tokens here, its symbols "
-                f"counted, beside a document of {self.memory.max_document_length}, and one of "
-                f"{tokens} came; "
-                f"shorten it, or {self.lengthening_hint(tokens - self.max_question_length)}."
+                f"a question may have at most {self.max_question_length} tokens, including "
+                f"special tokens, with a document of {self.memory.max_document_length}, got "
+                f"{tokens}; shorten it, or "
+                f"{self.lengthening_hint(tokens - self.max_question_length)}."
             )
         self.retriever.check_length(tokens)
 
@@ -295,7 +295,7 @@ class RAG(DocumentStoreModel):
             "retrieved documents": Capture(
                 values=shares.squeeze(-1),
                 axes=("batch", "choice"),
-                caption="P(document | question), among the documents that were retrieved.",
+                caption="P(document | question), among the retrieved documents.",
                 names={"choice": names},
                 titles={"choice": "document"},
                 sums_to_one="choice",
@@ -303,8 +303,10 @@ class RAG(DocumentStoreModel):
             "posterior over documents": Capture(
                 values=explained.transpose(1, 2),
                 axes=("batch", "time", "choice"),
-                caption="P(document | question, answer up to and including each token), among the "
-                "documents that were retrieved.",
+                caption=(
+                    "P(document | question, answer up to and including each token), among the "
+                    "retrieved documents."
+                ),
                 names={"choice": names},
                 titles={"choice": "document"},
                 bounds=UNIT_INTERVAL,

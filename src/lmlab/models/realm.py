@@ -75,8 +75,8 @@ class REALMObjective(BERTObjective):
 def _refuse_questions(batch: Batch) -> None:
     if batch.condition is not None:
         raise UserError(
-            "hidden words are those of single texts, and these are answers to questions; leave the "
-            "questions out, or train with --set objective=spans."
+            "masked words are predicted in single texts, and this corpus has questions with "
+            "answers; remove the questions, or train with --set objective=spans."
         )
 
 
@@ -181,8 +181,8 @@ class REALM(RetrieverModel, Assembly):
         parts = QUESTION_BLANK_PATTERN.split(question)
         if len(parts) != 2:
             raise UserError(
-                f"a question leaves one word out, as ___, and {question!r} has {len(parts) - 1} "
-                "blanks; a run of objective=spans answers questions of any form."
+                f"a question must have exactly one blank ___, got {len(parts) - 1} in "
+                f"{question!r}; a run of objective=spans answers questions of any form."
             )
         before, after = (pieces.encode(part.strip()) for part in parts)
         end = [] if self.vocabulary.end is None else [self.vocabulary.end]
@@ -212,7 +212,7 @@ class REALM(RetrieverModel, Assembly):
         captures: dict[str, Any] = {
             "retrieved documents": (
                 found.log_probs.exp(),
-                "P(document | text with masked words), among the documents that were retrieved.",
+                "P(document | text with masked words), among the retrieved documents.",
                 UNIT_INTERVAL,
             ),
             "retrieval utility": (

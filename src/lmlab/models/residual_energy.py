@@ -84,9 +84,8 @@ class ResidualEnergyModel(EnergyModelBase):
         longest = int(self.base.max_length)
         if tokens - 1 > longest:
             raise UserError(
-                f"this system is a distribution over texts of at most {longest} tokens after <s>, "
-                f"the longest that it was trained on, and one of {tokens - 1} came; give a shorter "
-                "text, or train it on texts as long."
+                f"a text may have at most {longest} tokens after <s>, the longest in training, "
+                f"got {tokens - 1}; give a shorter text, or train on longer ones."
             )
 
     def residual(self, batch: Batch) -> Tensor:

@@ -32,7 +32,7 @@ class DocumentStoreModel(System):
     @property
     def document_memory(self) -> DocumentMemory:
         """The memory that is searched."""
-        raise TypeError(f"{type(self).__name__} does not tell where it looks documents up")
+        raise TypeError(f"{type(self).__name__} does not define its document memory")
 
     @property
     def documents(self) -> Documents:
@@ -52,7 +52,7 @@ class DocumentStoreModel(System):
     def require_tokenizer(self) -> TokenizerProtocol:
         """The tokeniser, or an error if it is not set."""
         if self.tokenizer is None:
-            raise UserError("this system has not met its tokeniser yet; load it from a run.")
+            raise UserError("this system has no tokeniser yet; load it from a run.")
         return self.tokenizer
 
     def with_documents(
@@ -94,7 +94,7 @@ class RetrieverModel(DocumentStoreModel):
 
     @property
     def retriever(self) -> Retriever:
-        raise TypeError(f"{type(self).__name__} does not tell its retriever")
+        raise TypeError(f"{type(self).__name__} does not define its retriever")
 
     @property
     def document_memory(self) -> DocumentMemory:

@@ -31,8 +31,7 @@ def initialise_encoders(
             both.questions.backbone is not both.documents.backbone
         ):
             raise UserError(
-                "the base has two encoders, and of the new run they are to be one; leave out "
-                "--set shared=all, so that the base's is taken."
+                "--set shared=all does not apply to a base with two encoders; remove it."
             )
         _copy_whole(questions, both.questions)
         _copy_whole(documents, both.documents)
@@ -41,8 +40,8 @@ def initialise_encoders(
         _copy_whole(documents.backbone, base.backbone)
     else:
         raise UserError(
-            "a base must have encoders of questions and documents, or be a Transformer that reads "
-            "both ways, and this one is neither; train one first (lmlab train dpr …)."
+            "the base must be a dual encoder of questions and documents or a bidirectional "
+            "Transformer encoder, and this run is neither; train one first (lmlab train dpr …)."
         )
 
 
@@ -55,8 +54,8 @@ def _copy_whole(own: nn.Module, other: nn.Module) -> None:
     if apart := sorted(have.keys() ^ given.keys()):
         side = "the base" if apart[0] in given else "the new run"
         raise UserError(
-            f"the base has other layers or another projection (only {side} has {apart[0]}); leave "
-            "out the settings that change them, so that the base's are taken."
+            f"the base has other layers or another projection (only {side} has {apart[0]}); "
+            "remove the settings that change them, to use the base's."
         )
     _copy(own, other)
 
@@ -67,7 +66,7 @@ def _copy(own: nn.Module, other: nn.Module) -> None:
     for name in [name for name in have if name in given]:  # in order: reproducible errors
         if have[name].shape != given[name].shape:
             sizes = f"{name} is {tuple(given[name].shape)}, here {tuple(have[name].shape)}"
-            todo = "leave out the settings that change them, so that the base's are taken"
+            todo = "remove the settings that change them, to use the base's"
             if "positions" in name and have[name].shape[1:] == given[name].shape[1:]:
                 longest = len(given[name])
                 todo = f"give --set length={longest}, and document_length no longer"

@@ -108,9 +108,8 @@ class SentinelInfillDecoder(nn.Module):
         most = len(self.sentinels.ids)
         if int(self.blanks.max()) > most:
             raise UserError(
-                f"this system can tell {most} blanks of a text apart, and one with "
-                f"{int(self.blanks.max())} came; leave fewer of them, or train it with --set "
-                "sentinels=…"
+                f"a text may have at most {most} blanks, got {int(self.blanks.max())}; use "
+                "fewer, or train with a larger --set sentinels=…"
             )
 
     def start(self, rows: int, *, condition: Batch | None = None) -> SentinelInfillState:

@@ -72,8 +72,8 @@ class TemplateConstrainedDecoder:
     def _check(self, never: list[int]) -> None:
         if any(np.isin(pattern, never).any() for pattern in self.patterns):
             raise UserError(
-                "a text with blanks is made of words and mask symbols, and another symbol (<s>, "
-                "</s> or <pad>) came inside it; leave it out."
+                "a text with blanks must consist of words and mask tokens, got another special "
+                "token (<s>, </s> or <pad>) inside it; remove it."
             )
 
     def start(self, rows: int, *, condition: Batch | None = None) -> TemplateState:

@@ -82,15 +82,15 @@ class ReplacedTokenDetector(Assembly):
     def _check_generator(self) -> None:
         if self.missing_network == "generator":
             raise UserError(
-                "this run has a detector alone (its checkpoint came without a generator), and "
-                "scores and fillings are a generator's; put it to a task by lmlab finetune, or "
-                "import a folder that has generator/ in it."
+                "this run has only a detector (its checkpoint has no generator), and scoring "
+                "and filling need a generator; use it for a task with lmlab finetune, or import "
+                "a folder that has generator/ in it."
             )
 
     def _check_discriminator(self) -> None:
         if self.missing_network == "detector":
             raise UserError(
-                "this run has a generator alone (its checkpoint came without a detector), and it "
-                "is the detector that detects and encodes; ask it by lmlab score or fill, or "
-                "import a folder that has both."
+                "this run has only a generator (its checkpoint has no detector), and detecting "
+                "and encoding need the detector; use lmlab score or fill, or import a folder "
+                "that has both."
             )

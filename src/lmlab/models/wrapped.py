@@ -103,8 +103,8 @@ class ModuleBackbone(Backbone):
         except Exception as error:  # external code may raise anything
             raise UserError(
                 f"the module fails on ids of shape {tuple(tokens.shape)} "
-                f"({type(error).__name__}: {error}); give window= if that is longer than it can "
-                "read, or mend its forward."
+                f"({type(error).__name__}: {error}); give window= if that is longer than its "
+                "maximum length, or fix its forward."
             ) from error
 
 
@@ -123,14 +123,14 @@ def extract_logits(answer: Any, shape: tuple[int, ...]) -> Tensor:
         found = found[0]
     if not isinstance(found, Tensor):
         raise UserError(
-            "the module must give scores as a tensor, or as .logits of what it gives, and "
-            f"{type(answer).__name__} came."
+            "the module must return scores as a tensor or as .logits of its output, got "
+            f"{type(answer).__name__}."
         )
     if found.ndim != 3 or tuple(found.shape[:2]) != shape:
         rows, time = shape
         raise UserError(
-            f"for ids of shape {shape} the module must give scores of shape ({rows}, {time}, "
-            f"vocabulary), one row for every place, and {tuple(found.shape)} came."
+            f"for ids of shape {shape} the module must return scores of shape ({rows}, {time}, "
+            f"vocabulary), one row per position, got {tuple(found.shape)}."
         )
     return found
 
@@ -216,7 +216,7 @@ class WrappedCausalLM(WrappedModel):
     def start(self, rows: int, *, condition: Batch | None = None) -> TensorState:
         """The texts so far: what precedes their first token."""
         if condition is not None:
-            raise UserError("a wrapped module is given no other text; leave the condition out.")
+            raise UserError("a condition does not apply to a wrapped module; remove it.")
         opening = torch.full((rows, 1), self.vocabulary.bos, device=device_of(self))
         return TensorState({"tokens": opening})
 
@@ -261,8 +261,8 @@ class WrappedMaskedLM(WrappedModel):
         """(N, V) unnormalised scores at `asked`, with `masked` masked."""
         if head != "own":
             raise UserError(
-                "a wrapped module gives scores by its own head, and no hidden states; leave "
-                "head= out."
+                "head= does not apply to a wrapped module, which gives scores and no hidden "
+                "states; remove it."
             )
         view = self.objective.fill_view(batch, masked)
         return self.logits_at(view, masked if asked is None else asked)

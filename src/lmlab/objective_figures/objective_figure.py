@@ -144,7 +144,7 @@ def show_objective(
     """
     for told in (text, condition):
         if told is not None and not check_text(told).strip():
-            raise UserError("a text to show must hold a word, and an empty one came.")
+            raise UserError("a text to show must have at least one word, got an empty text.")
     stage = _stage(system, text, condition, dict(settings or {}))
     drawn = _draw_view(stage, seed)
     showing = _show(stage, drawn.view)
@@ -169,9 +169,8 @@ def check_figure_path(path: Path) -> None:
     """Reject a file extension other than .svg and .png."""
     if path.suffix.lower() not in FIGURE_SUFFIXES:
         raise UserError(
-            f"expected a file that ends in {' or '.join(FIGURE_SUFFIXES)}, and {path.name} "
-            f"came; the ending "
-            "says in which form the picture is drawn."
+            f"the figure file must end in {' or '.join(FIGURE_SUFFIXES)}, got {path.name}; "
+            "the suffix selects the format."
         )
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")
@@ -192,7 +191,7 @@ def _stage(
     if not isinstance(system, TrainedModel) and not is_run_path(str(system)):
         return _zoo_stage(find_system(str(system)), text, condition, settings)
     if settings:
-        raise UserError("a run's settings are its own; leave --set out, or name a system.")
+        raise UserError("--set does not apply to a run; remove it, or name a system.")
     model = system if isinstance(system, TrainedModel) else load_run(system)
     return _run_stage(model, text, condition)
 
@@ -208,7 +207,9 @@ def _zoo_stage(
     card: Card, text: str | None, condition: str | None, settings: dict[str, Any]
 ) -> _PreparedText:
     if condition is not None and not card.conditional:
-        raise UserError(f"{card.name} is given no other text; leave --condition out.")
+        raise UserError(
+            f"--condition does not apply to {card.name}, which has no second text; remove it."
+        )
     example: Example | None = getattr(system_module(card.name), "EXAMPLE", None)
     if example is not None:
         given = example.condition if condition is None else condition
@@ -257,8 +258,8 @@ def _reads_nothing(stage: _PreparedText) -> bool:
 def _staged(card: Card, system: System, tokenizer: Tokenizer, batch: Batch) -> _PreparedText:
     if not isinstance(system, Assembly):
         raise UserError(
-            f"{card.name} has no objective that shows a text place by place: it gives a "
-            "probability to the text as a whole, so there is no view to draw."
+            f"{card.name} has no objective with positions: it gives a probability to the text "
+            "as a whole, so there is no view to plot."
         )
     system.setup_tokenizer(tokenizer)
     return _PreparedText(card=card, system=system, tokenizer=tokenizer, batch=batch)
@@ -282,7 +283,9 @@ def _untrained(card: Card, vocabulary: Vocabulary, settings: dict[str, Any]) -> 
 
 def _run_stage(model: TrainedModel, text: str | None, condition: str | None) -> _PreparedText:
     if condition is not None and not model.card.conditional:
-        raise UserError(f"{model.card.name} is given no other text; leave --condition out.")
+        raise UserError(
+            f"--condition does not apply to {model.card.name}, which has no second text; remove it."
+        )
     if text is None:
         example = _own_example(model)
         text = example.text
@@ -303,7 +306,7 @@ def _own_example(model: TrainedModel) -> Example:
     """A held-out text of the run's corpus of medium length."""
     found = _own_examples(model)
     if not found:
-        raise UserError(f"what {model.path} was trained on is gone; give a text by --text.")
+        raise UserError(f"the training corpus of {model.path} is missing; give a text by --text.")
     good = (each for each in found if 8 <= len(model.tokenizer.encode(each.text)) <= 16)
     return next(good, found[0])
 
@@ -332,8 +335,7 @@ def _draw_view(stage: _PreparedText, seed: int | None) -> _SampledView:
     tokens = int(stage.batch.lengths[0])
     if tokens > MAX_TOKENS:
         raise UserError(
-            f"a picture has room for {MAX_TOKENS} tokens, and the text has {tokens}; "
-            "give a shorter one."
+            f"a figure has room for {MAX_TOKENS} tokens, got {tokens}; give a shorter text."
         )
     stage.system.check_length(tokens)
     first = _view(stage, seed or 0)
@@ -380,7 +382,7 @@ def _view(stage: _PreparedText, seed: int) -> _SampledView:
             raise
         raise UserError(
             f"the objective of {stage.card.name} is no view of a text ({error}), so there is "
-            "nothing to draw."
+            "nothing to plot."
         ) from error
     random = not torch.equal(before, generator.get_state())
     return _SampledView(view=view, seed=seed, random=random)

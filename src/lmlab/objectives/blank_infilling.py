@@ -250,9 +250,8 @@ class BlankInfilling(Objective):
         """A text as part A, without targets."""
         if self.max_length is not None and int(lengths.max()) > self.max_length:
             raise UserError(
-                f"this system has positions for {self.max_length} tokens of a text with blanks, "
-                f"and "
-                f"{int(lengths.max())} came; cut it, or build the system longer (--set length=…)."
+                f"a text with blanks may have at most {self.max_length} tokens, got "
+                f"{int(lengths.max())}; shorten it, or train with a larger --set length=…."
             )
         return View(
             inputs=tokens,

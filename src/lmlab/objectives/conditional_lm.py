@@ -42,8 +42,8 @@ class ConditionalLM(Seq2SeqObjective):
     def check_sampled_loss(self) -> None:
         if self.label_smoothing:
             raise UserError(
-                "label smoothing takes the log-probabilities of all tokens, of which a contrast "
-                "draws a few: --set label_smoothing=0, or leave --objective out."
+                "label smoothing needs the log-probabilities of all tokens, which a sampled "
+                "loss does not compute; use --set label_smoothing=0, or remove --objective."
             )
 
     def loss(

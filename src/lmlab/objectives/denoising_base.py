@@ -50,13 +50,13 @@ class DenoisingSpecialTokens:
         mask = vocabulary.mask if mask is None else mask
         if mask is None:
             raise UserError(
-                "hiding parts of a text needs a mask symbol, and this tokeniser has none; give "
-                "one that has <mask> or [MASK], or the symbol's id."
+                "denoising needs a mask token, and this tokeniser has none; use one that has "
+                "<mask> or [MASK], or give the mask token's id."
             )
         if not 0 <= mask < vocabulary.size:
             raise UserError(
-                f"a mask symbol is one of the {vocabulary.size} ids of the vocabulary, and "
-                f"{mask} came."
+                f"the mask token must be one of the {vocabulary.size} ids of the vocabulary, got "
+                f"{mask}."
             )
         return cls(
             vocabulary=vocabulary, mask=mask, decoder_prefix=opening, source_has_start=source_start
@@ -168,7 +168,7 @@ class DenoisingObjective(Seq2SeqObjective):
         self, tokens: np.ndarray, random: np.random.Generator
     ) -> tuple[CorruptedSource, np.ndarray]:
         """The corrupted source of a text (T,), and the target positions, ascending."""
-        raise TypeError(f"{type(self).__name__} does not define divide")
+        raise TypeError(f"{type(self).__name__} does not define corrupt")
 
     def corrupt_fully(self, tokens: np.ndarray) -> tuple[CorruptedSource, np.ndarray]:
         """Mask the whole text; all of it is the target."""

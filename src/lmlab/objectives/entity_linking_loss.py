@@ -152,8 +152,10 @@ class EntityLinkingMLM(BERTObjective):
             places.tolist(),
             _by_entity(spans.candidates[longest], found["weights"][longest], len(entities)),
             [entity.title or entity.name for entity in entities],
-            reading="The mentions that were found, by their first word, and p(entity) of each "
-            "among its candidates.",
+            reading=(
+                "The detected mentions, by their first word, and p(entity) of each among its "
+                "candidates."
+            ),
         )
         return {"linked mentions": links}
 

@@ -69,9 +69,9 @@ class ImageConditionalLM(ConditionalLM, ImageTextObjective):
         wrong = image.lengths[image.lengths != size + around]
         if len(wrong):
             raise UserError(
-                f"an image is {self.image_size} × {self.image_size} = {size} numbers here, and "
-                f"one of "
-                f"{int(wrong[0]) - around} tokens came; give images of that size, or --set side."
+                f"an image must have {self.image_size} × {self.image_size} = {size} pixels, got "
+                f"{int(wrong[0]) - around}; give images of that size, or train with another "
+                "--set image_size=…."
             )
         return image.tokens[:, first : first + size]
 

@@ -44,8 +44,8 @@ class LowerBoundObjective(NextToken):
         emission = network.emission
         if not isinstance(emission, LowerBoundedEmission):
             raise UserError(
-                f"the lower bound needs an emission that has one, and {type(emission).__name__} "
-                "has none; train on next-token."
+                "the lower-bound objective needs an emission with a lower bound, got "
+                f"{type(emission).__name__}; use --objective next-token."
             )
         view = self.view(batch, generator=generator)
         hidden, places = network.backbone(view, state), prediction_mask(view)

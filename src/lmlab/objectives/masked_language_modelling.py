@@ -95,8 +95,8 @@ class BERTObjective(MaskedLMObjective):
     def check_sampled_loss(self) -> None:
         if self.boundary is not None:
             raise UserError(
-                "what is asked from outside of spans has a softmax of its own, which no contrast "
-                "trains: --set span_places=0, or leave --objective out."
+                "the span-boundary objective has its own softmax, which a sampled loss does not "
+                "train; use --set span_places=0, or remove --objective."
             )
 
     def loss(

@@ -49,6 +49,6 @@ class NoiseContrastiveEstimation(NoiseSampledLoss):
     def capture_internals(self, network: Network, view: View) -> dict[str, Capture]:
         found = super().capture_internals(network, view)
         if isinstance(self.log_z, nn.Parameter):
-            reading = "The log of the one normaliser that was learnt for all contexts."
+            reading = "The log of the one normaliser learnt for all contexts."
             found["log z"] = Capture(values=self.log_z.detach(), axes=(), caption=reading)
         return found

@@ -40,15 +40,15 @@ class NoiseSampledLoss(SampledLoss):
 
     def target_losses(self, scores: Tensor, log_noise: Tensor) -> Tensor:
         """(N,) losses, from s and log q of the target and of the noise, both (N, 1 + k)."""
-        raise TypeError(f"{type(self).__name__} does not define lost")
+        raise TypeError(f"{type(self).__name__} does not define target_losses")
 
     def check_parts(self, backbone: Backbone, emission: Emission) -> None:
         if isinstance(emission, CandidateLogits) and backbone.output_kind == "vectors":
             return
         raise UserError(
-            f"{type(self).__name__} asks for the scores of a few tokens, which a softmax on one "
-            f"vector a place has and {type(emission).__name__} on {backbone.output_kind} has not; "
-            "--set emission=softmax where the system has that setting, or leave --objective out."
+            f"{type(self).__name__} needs scores of single tokens from a softmax over one vector "
+            f"per position, got {type(emission).__name__} on {backbone.output_kind}; use --set "
+            "emission=softmax where the system has that setting, or remove --objective."
         )
 
     def setup_data(
@@ -83,8 +83,10 @@ class NoiseSampledLoss(SampledLoss):
             "log normaliser": Capture(
                 values=log_normalisers(network, view).to_dense(),
                 axes=("batch", "time"),
-                caption="Log of the sum of exp(score) over all tokens: near the log Z that "
-                "training fixed or learnt where scores are log-probabilities by themselves.",
+                caption=(
+                    "Log of the sum of exp(score) over all tokens: near the fixed or learnt log "
+                    "Z if the scores are self-normalised."
+                ),
                 unit="nats",
             )
         }

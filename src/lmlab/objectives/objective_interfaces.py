@@ -169,7 +169,7 @@ class LatentObjective(Objective):
 
     def sample_latents(self, rows: int, *, generator: torch.Generator | None = None) -> Tensor:
         """(rows, L) samples from the prior."""
-        raise TypeError(f"{type(self).__name__} does not define draw_latents")
+        raise TypeError(f"{type(self).__name__} does not define sample_latents")
 
 
 class AutoencoderObjective(Objective):
@@ -185,7 +185,7 @@ class AutoencoderObjective(Objective):
         generator: torch.Generator | None,
     ) -> LogProbs:
         """Reconstruction with noise of the given strength on latents and input tokens."""
-        raise TypeError(f"{type(self).__name__} does not define under_noise")
+        raise TypeError(f"{type(self).__name__} does not define reconstruct_with_noise")
 
 
 class Seq2SeqObjective(Objective):
@@ -197,7 +197,7 @@ class Seq2SeqObjective(Objective):
 
     def decoder_prefix(self) -> tuple[int, ...]:
         """Ids that the decoder is given before the first generated token."""
-        raise TypeError(f"{type(self).__name__} does not define opening")
+        raise TypeError(f"{type(self).__name__} does not define decoder_prefix")
 
 
 class ImageTextObjective(Seq2SeqObjective):
@@ -205,7 +205,7 @@ class ImageTextObjective(Seq2SeqObjective):
 
     def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
         """Receive the tokeniser, to learn which tokens are numbers."""
-        raise TypeError(f"{type(self).__name__} does not define meet_tokenizer")
+        raise TypeError(f"{type(self).__name__} does not define setup_tokenizer")
 
 
 class SentinelObjective(Seq2SeqObjective):
@@ -217,19 +217,19 @@ class SentinelObjective(Seq2SeqObjective):
 
     def decoder_prefix(self, given: bool = False) -> tuple[int, ...]:
         """Decoder prefix before a text; `given` says whether there is a source."""
-        raise TypeError(f"{type(self).__name__} does not define opening")
+        raise TypeError(f"{type(self).__name__} does not define decoder_prefix")
 
     def encoder_view(self, batch: Batch) -> View:
         """The encoder's view of texts that are only encoded, from position 1 on."""
-        raise TypeError(f"{type(self).__name__} does not define reading_view")
+        raise TypeError(f"{type(self).__name__} does not define encoder_view")
 
     def infill_prefix(self) -> tuple[int, ...]:
         """Decoder prefix before the first of several spans."""
-        raise TypeError(f"{type(self).__name__} does not define blank_opening")
+        raise TypeError(f"{type(self).__name__} does not define infill_prefix")
 
     def infill_source_view(self, batch: Batch) -> View:
         """The encoder's view of texts in which each mask token or sentinel is a blank."""
-        raise TypeError(f"{type(self).__name__} does not define blanked_view")
+        raise TypeError(f"{type(self).__name__} does not define infill_source_view")
 
     def count_blanks(self, batch: Batch) -> Tensor:
         """(B,) number of blanks in each text of `infill_source_view`."""

@@ -92,17 +92,17 @@ class FrozenBaseLM(nn.Module):
 
     def __init__(self, base: System, *, longest: int) -> None:
         super().__init__()
-        require(base, Step, "drawing texts from the base")
-        require(base, LogProb, "scoring by the base")
+        require(base, Step, "sampling from the base")
+        require(base, LogProb, "scoring with the base")
         if isinstance(getattr(base, "objective", None), Seq2SeqObjective):
             raise UserError(
-                "a residual model needs a base that writes texts by themselves, and this one "
-                "writes them beside a source; train one on texts alone (an lstm, say)."
+                "a residual model needs an unconditional language model as its base, and this "
+                "one is conditioned on a source; train one on texts alone (an lstm, say)."
             )
         if base.vocabulary.first is not None:
             raise UserError(
-                "a residual model needs texts with an end, and this base was trained on contiguous "
-                "text; train one on a corpus of one text a line."
+                "a residual model needs texts with an end token, and this base was trained on "
+                "contiguous text; train one on a corpus of one text per line."
             )
         self.frozen = FrozenSystem(base)
         self.register_buffer("max_length", torch.tensor(longest))

@@ -63,8 +63,8 @@ class SentencePairTask(nn.Module):
         super().__init__()
         if vocabulary.end is None:
             raise UserError(
-                "pairs of segments need an end symbol between them, and the tokeniser has neither "
-                "</s> nor [SEP]; add one to its tokenizer.json, or give --set pairs=none."
+                "sentence pairs need an end token between the segments, and the tokeniser has "
+                "neither </s> nor [SEP]; add one to its tokenizer.json, or use --set pairs=none."
             )
         self.separator, self.pad = vocabulary.end, vocabulary.pad
         self.corruption_rate = chance
@@ -76,7 +76,10 @@ class SentencePairTask(nn.Module):
         """A label in words; empty for a text too short to be split."""
         if label == NO_TARGET:
             return ""
-        return f"Asked of the first place: {self.question} {self.answers[label]} (label {label})."
+        return (
+            f"Predicted at the first position: {self.question} {self.answers[label]} (label "
+            f"{label})."
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, 2) logits of the labels, given hidden states (B, T, W)."""
@@ -155,7 +158,7 @@ class SentencePairTask(nn.Module):
         drawn: Tensor,
     ) -> tuple[TextSegment, TextSegment]:
         """The two segments where the label is 1; `drawn` (B,) are numbers in [0, 1)."""
-        raise TypeError(f"{type(self).__name__} does not define changed")
+        raise TypeError(f"{type(self).__name__} does not define corrupt_pairs")
 
 
 class NextSentencePrediction(SentencePairTask):
@@ -189,7 +192,7 @@ class SentenceOrderPrediction(SentencePairTask):
     """SOP: are the two segments in order, or swapped? (Lan et al. 2020, ALBERT)"""
 
     name = "sentence order"
-    question = "do the two segments stand in their order?"
+    question = "are the two segments in their original order?"
     answers = ("Yes", "No, they are swapped")
 
     def corrupt_pairs(

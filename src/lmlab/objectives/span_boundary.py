@@ -23,7 +23,8 @@ class SpanBoundaryObjective(nn.Module):
 
     name: ClassVar[str] = "span boundary"
     EXPLANATION: ClassVar[str] = (
-        "A hidden word is asked twice: at its own place, and from those just around its span."
+        "A masked word is predicted twice: at its own position, and from the boundaries of its "
+        "span."
     )
 
     def __init__(self, width: int, emission: Emission, *, places: int = 20) -> None:

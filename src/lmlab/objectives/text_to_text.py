@@ -121,7 +121,7 @@ class TextToTextObjective(SentinelObjective):
     def _blanks(self, batch: Batch) -> Tensor:
         """(B, T - 1) true at the mask tokens and sentinels of texts, without position 0."""
         if not self.sentinels.ids:
-            raise UserError("this system was built without sentinels, so it has no blanks to fill.")
+            raise UserError("this system was trained without sentinels, so it can't fill blanks.")
         tokens = batch.tokens[:, 1:]
         found = torch.isin(tokens, self._names(tokens))
         if self.vocabulary.mask is not None:

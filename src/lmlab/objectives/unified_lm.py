@@ -59,11 +59,12 @@ FIRST_SEGMENT = {
 next id: 0 and 1 are the sentences of the bidirectional mode, 4 and 5 source and target."""
 SEGMENT_COUNT = 6
 MODE_DESCRIPTIONS = {
-    UniLMMode.BIDIRECTIONAL: "both ways, every place sees every other",
-    UniLMMode.SEQUENCE_TO_SEQUENCE: "sequence to sequence, the first part read and the second "
-    "written",
-    UniLMMode.LEFT_TO_RIGHT: "left to right, a place sees itself and those before it",
-    UniLMMode.RIGHT_TO_LEFT: "right to left, a place sees itself and those behind it",
+    UniLMMode.BIDIRECTIONAL: "bidirectional, every position attends to every other",
+    UniLMMode.SEQUENCE_TO_SEQUENCE: (
+        "sequence to sequence, the first segment encoded and the second decoded"
+    ),
+    UniLMMode.LEFT_TO_RIGHT: "left to right, a position attends to itself and those before it",
+    UniLMMode.RIGHT_TO_LEFT: "right to left, a position attends to itself and those after it",
 }
 """Descriptions of the modes."""
 
@@ -100,8 +101,9 @@ class UniLMObjective(MaskedLMObjective):
         super().__init__()
         if len(shares) != len(UniLMMode) or min(shares) < 0 or sum(shares) <= 0:
             raise UserError(
-                "the shares of UniLM's modes are four numbers, both ways, sequence to sequence, "
-                f"left to right, right to left, none negative and not all 0; {shares} came."
+                "the shares of UniLM's modes must be four numbers (bidirectional, sequence to "
+                "sequence, left to right, right to left), none negative and not all 0, got "
+                f"{shares}."
             )
         self.vocabulary = vocabulary
         self.choice = choice
@@ -151,7 +153,8 @@ class UniLMObjective(MaskedLMObjective):
         assert view.segments is not None
         mode = mode_of(int(view.segments[0, 0]))
         return (
-            f"Mode {mode + 1} of {len(UniLMMode)}, as the segments say: {MODE_DESCRIPTIONS[mode]}.",
+            f"Mode {mode + 1} of {len(UniLMMode)}, given by the segment ids: "
+            f"{MODE_DESCRIPTIONS[mode]}.",
         )
 
     def fill_view(self, batch: Batch, masked: Tensor) -> View:
@@ -265,8 +268,8 @@ class UniLMObjective(MaskedLMObjective):
         """Raise a UserError if there are more tokens than positions."""
         if self.longest is not None and places > self.longest:
             raise UserError(
-                f"this system has positions for {self.longest} tokens, and a text with what it is "
-                f"given has {places}; cut it, or build the system longer (--set length=…)."
+                f"a text with its condition may have at most {self.longest} tokens, got "
+                f"{places}; shorten it, or train with a larger --set length=…."
             )
 
 

@@ -152,7 +152,7 @@ def _draw_curve(axes: Axes, curve: LossCurve, longest: float) -> None:
     name = printable_name(curve.name)
     look = line_style(curve.colour_index)
     if curve.train:
-        apart = f"{name} (training, a contrast)" if curve.sampled_loss else None
+        apart = f"{name} (training, a sampled loss)" if curve.sampled_loss else None
         axes.plot(*zip(*curve.train, strict=True), linewidth=0.9, alpha=0.45, label=apart, **look)
     if len(curve.held_out) == 1:
         x, y = curve.held_out[0]

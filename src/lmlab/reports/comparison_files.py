@@ -27,8 +27,8 @@ def comparison_writer(path: Path) -> WriteComparison:
     suffix = path.suffix.lower()
     if suffix not in _FORMS:
         raise UserError(
-            f"expected a file that ends in {', '.join(_FORMS)}, and {path.name} came; the ending "
-            "says in which form the comparison is written."
+            f"the report file must end in {', '.join(_FORMS)}, got {path.name}; the suffix "
+            "selects the format."
         )
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file to write.")

@@ -131,8 +131,8 @@ def _lead(comparison: Comparison) -> list[str]:
         said.append(f", perplexity {best.perplexity:,.2f}")
     if best.floor is not None and best.regret is not None:
         said.append(
-            f". The language itself gives {best.floor:.3f} on this split, so "
-            f"{best.regret:.3f} nats a token are left to learn"
+            f". The entropy of the language is {best.floor:.3f} on this split, so "
+            f"{best.regret:.3f} nats per token are left to learn"
         )
     return [*said, "."]
 
@@ -255,7 +255,7 @@ def _curves(chapter: ReportSection) -> Html:
     if any(not curve.single_epoch for curve in once):
         words += " A point alone: a training that was validated once."
     if any(curve.sampled_loss for curve in chapter.curves):
-        words += " A contrast is no loss a token: see whether it falls, not where it lies."
+        words += " A sampled loss is not a loss per token: compare its trend, not its level."
     return join_html([tag("h3", "Training"), _figure(picture, words)])
 
 
@@ -279,8 +279,8 @@ def _differences(differences: Sequence[Difference]) -> Html:
     ]
     header = ("model", "against", "difference", "95 % interval", "p", "nats per")
     words = (
-        "Below zero the first is better. Paired bootstrap over texts: both models are asked the "
-        "same texts, drawn again and again; p-values are not corrected for their number."
+        "Below zero the first is better. Paired bootstrap over texts: both models are scored "
+        "on the same resampled texts; p-values are not corrected for multiple comparisons."
     )
     return join_html(
         [tag("h3", "Differences"), html_table(header, rows), tag("p", words, class_="faint")]
@@ -348,7 +348,7 @@ def _samples(chapter: ReportSection) -> Html:
     ]
     if not sections:
         return Html("")
-    words = "Drawn as they come, with the model's own log-probability in nats."
+    words = "Ancestral samples, with the model's own log-probability in nats."
     return join_html(
         [
             tag("h3", "Samples"),
@@ -368,7 +368,7 @@ def _inside(chapter: ReportSection) -> Html:
     folds = [
         tag(
             "details",
-            tag("summary", _swatch(chapter.colour_index(name)), f"{name}, {len(shots)} pictures"),
+            tag("summary", _swatch(chapter.colour_index(name)), f"{name}, {len(shots)} figures"),
             figures_html(shots),
         )
         for name, shots in own.items()
@@ -376,7 +376,7 @@ def _inside(chapter: ReportSection) -> Html:
     ]
     if not shared and not folds:
         return Html("")
-    words = "What lmlab inspect drew of these runs, each picture with how to read it."
+    words = "Figures that lmlab inspect plotted of these runs, each with how to read it."
     head = [tag("h3", "Inside"), tag("p", words, class_="faint")]
     return join_html([*head, figures_html(list(shared.values())), *folds])
 

@@ -119,8 +119,8 @@ class TrainedBiEncoder(BiEncoder):
 
     def __init__(self, base: System) -> None:
         super().__init__()
-        require(base, Encode, "looking documents up")
-        require(base, EncodeQueries, "looking documents up")
+        require(base, Encode, "document retrieval")
+        require(base, EncodeQueries, "document retrieval")
         self.documents = FrozenSystem(base)
         self.questions = deepcopy(base)
         probe = Batch.collate([[base.vocabulary.bos]], base.vocabulary.pad)

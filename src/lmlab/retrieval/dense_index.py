@@ -108,7 +108,7 @@ class DenseIndex:
         """
         check_kind(kind)
         if not 0 < recall <= 1:
-            raise UserError(f"recall must be above 0 and at most 1, and {recall} came.")
+            raise UserError(f"recall must be above 0 and at most 1, got {recall}.")
         whole = _checked(vectors if isinstance(vectors, np.ndarray) else _joined(vectors))
         if kind == "flat":
             return cls(ExactIndex(whole))
@@ -122,15 +122,15 @@ class DenseIndex:
         If fewer than k exist or are found, the remaining entries have score -inf and id -1.
         """
         if k < 1:
-            raise UserError(f"at least 1 document must be asked for, and {k} came.")
+            raise UserError(f"k must be at least 1, got {k}.")
         asked = np.ascontiguousarray(queries, dtype=np.float32)
         if asked.ndim != 2 or asked.shape[1] != self.width:
             raise UserError(
-                f"the index holds vectors of width {self.width}, and questions of shape "
-                f"{asked.shape} came; ask with the encoder that it was built with."
+                f"the index holds vectors of width {self.width}, got queries of shape "
+                f"{asked.shape}; use the encoder that the index was built with."
             )
         if not np.isfinite(asked).all():
-            raise UserError("a question's vector holds numbers that are infinite or none at all.")
+            raise UserError("a query vector has infinite or NaN values.")
         most = min(k, self.size)
         if not len(asked):
             return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
@@ -174,7 +174,7 @@ def read_vectors(path: Path, *, mapped: bool = True) -> Floats:
     except (OSError, ValueError, EOFError, TokenError, SyntaxError, OverflowError) as error:
         raise UserError(f"{path} is damaged or cut short; build the index again.") from error
     if found.ndim != 2 or found.dtype != np.float32:
-        raise UserError(f"{path} holds no vectors of an index; build it again.")
+        raise UserError(f"{path} holds no index vectors; build the index again.")
     # As a plain array: slicing numpy.memmap is slower.
     return np.asarray(found)
 
@@ -183,22 +183,20 @@ def _joined(batches: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
     every = [np.asarray(batch) for batch in batches]
     widths = {batch.shape[1:] for batch in every}
     if len(widths) > 1:
-        raise UserError(f"vectors of different widths came: {sorted(widths)}; give one width.")
+        raise UserError(f"vectors must have one width, got {sorted(widths)}.")
     return np.concatenate(every) if every else np.empty((0, 0), dtype=np.float32)
 
 
 def _checked(vectors: NDArray[np.float32]) -> Floats:
     if vectors.ndim != 2 or 0 in vectors.shape:
-        raise UserError(
-            f"an index needs vectors of shape (number, width), and {vectors.shape} came."
-        )
+        raise UserError(f"index vectors must have shape (number, width), got {vectors.shape}.")
     whole = np.ascontiguousarray(vectors, dtype=np.float32)
     for first in range(0, len(whole), CHECK_CHUNK):
         bad = ~np.isfinite(whole[first : first + CHECK_CHUNK]).all(axis=1)
         if bad.any():
             raise UserError(
-                f"vector {first + int(bad.argmax())} holds numbers that are infinite or none at "
-                "all; look at the encoder (lmlab doctor)."
+                f"vector {first + int(bad.argmax())} has infinite or NaN values; check the "
+                "encoder (lmlab doctor)."
             )
     return whole
 
@@ -250,7 +248,7 @@ class CachedIndex:
         """Write the index, then its description: if interrupted, they mismatch; it is rebuilt."""
         if self._damaged:
             warnings.warn(
-                f"{self.path} was damaged, cut short or lost; it was built anew.",
+                f"{self.path} was damaged, truncated or missing; it was rebuilt.",
                 LmlabWarning,
                 stacklevel=2,
             )
@@ -259,7 +257,7 @@ class CachedIndex:
             told: dict[str, Any] = {"vectors": content, "file": _file_hash(self.path)}
             write_json(self.about, {**told, "kind": index.kind, "recall": index.recall})
         except UserError as error:  # a read-only run can still be searched
-            told_why = f"the index is built at each loading of this run: {error}"
+            told_why = f"the index is rebuilt whenever this run is loaded: {error}"
             warnings.warn(told_why, LmlabWarning, stacklevel=2)
 
 

@@ -324,8 +324,8 @@ class DocumentMemory(nn.Module):
     def _checked(self, vectors: Tensor) -> Tensor:
         if vectors.shape[-1] != self.width:
             raise UserError(
-                f"the memory holds vectors of {self.width} numbers, and the encoder gives "
-                f"{vectors.shape[-1]}; build it with the encoder that it is searched by."
+                f"the memory holds vectors of width {self.width}, got {vectors.shape[-1]} from "
+                "the encoder; build the memory with the encoder that searches it."
             )
         return vectors
 

@@ -39,13 +39,13 @@ class Documents(Sequence[Document]):
         self._all = tuple(documents)
         self.numbers = {document.name: number for number, document in enumerate(self._all)}
         if not self._all:
-            raise UserError("there is no document in what was given; give at least one.")
+            raise UserError("no documents were given; give at least one.")
         if len(self.numbers) < len(self._all):
             twice = next(d.name for n, d in enumerate(self._all) if self.numbers[d.name] != n)
-            raise UserError(f"two documents are called {twice!r}; names tell them apart.")
+            raise UserError(f"two documents are named {twice!r}; names must be unique.")
         for document in self._all:
             if not document.text.strip():
-                raise UserError(f"the document {document.name!r} is empty; leave it out.")
+                raise UserError(f"the document {document.name!r} is empty; remove it.")
 
     def __len__(self) -> int:
         return len(self._all)
@@ -70,7 +70,7 @@ class Documents(Sequence[Document]):
     def replacing(self, document: Document) -> Documents:
         """The same with the document of this name replaced."""
         if document.name not in self.numbers:
-            raise UserError(f"there is no document called {document.name!r} to replace.")
+            raise UserError(f"there is no document named {document.name!r} to replace.")
         return Documents(document if d.name == document.name else d for d in self._all)
 
     def to_bytes(self) -> bytes:
@@ -134,7 +134,7 @@ def _json_lines(path: Path, errors: Errors, report: ReadingReport) -> Iterator[D
             document = _document(_object(line), number)
             if document.name in lines:
                 taken = f"its name {document.name!r} is that of line {lines[document.name]}"
-                raise ValueError(f"{taken} already; names tell documents apart")
+                raise ValueError(f"{taken} already; names must be unique")
         except ValueError as error:
             if errors == "strict":
                 raise UserError(f"{path}, line {number}: {error}.") from None
@@ -158,7 +158,7 @@ def _document(row: object, number: int) -> Document:
     name, title, text = row.get("name", number), row.get("title", ""), row["text"].strip()
     name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
     if not isinstance(name, str) or not isinstance(title, str):
-        raise ValueError("name and title must be strings, and they are not")
+        raise ValueError("name and title must be strings")
     if not text:
         raise ValueError("its text is empty")
     return Document(name=name, title=title, text=text)

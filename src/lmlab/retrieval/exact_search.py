@@ -41,8 +41,8 @@ def require_faiss(why: str) -> Any:
     faiss = import_faiss()
     if faiss is None:
         raise UserError(
-            f"{why} needs FAISS, which is not installed: pip install 'lmlab[retrieval]'; an index "
-            "of kind flat does without."
+            f"{why} needs FAISS, which is not installed: pip install 'lmlab[retrieval]'; an "
+            "index of kind flat does not need it."
         )
     return faiss
 

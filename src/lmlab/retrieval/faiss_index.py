@@ -187,7 +187,7 @@ def load_faiss_index(path: Path, *, mapped: bool, recall: float | None = None) -
     with path.open("rb") as file:
         kind = KIND_BY_MAGIC.get(file.read(4))
     if kind is None:
-        raise UserError(f"{path} is no index that lmlab wrote; build it again.")
+        raise UserError(f"{path} is not an index written by lmlab; build it again.")
     flags = 0
     if mapped:
         # Inverted lists have their own flag; the general one came in a later version.

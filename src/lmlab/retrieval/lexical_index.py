@@ -51,7 +51,7 @@ class LexicalIndex:
         """Build an index of the texts, with ids 0 … N - 1."""
         every = [tokenize_words(text) for text in texts]
         if not any(every):
-            raise UserError("no document has a word in it, and BM25 looks for words.")
+            raise UserError("BM25 needs words, and no document has any.")
         inner = require_bm25s("BM25").BM25(k1=BM25_K1, b=BM25_B, method="lucene")
         inner.index(every, show_progress=False)
         return cls(inner)
@@ -63,7 +63,7 @@ class LexicalIndex:
         score -inf and id -1. Ties go to the lower id.
         """
         if k < 1:
-            raise UserError(f"at least 1 document must be asked for, and {k} came.")
+            raise UserError(f"k must be at least 1, got {k}.")
         scores = np.full((len(texts), k), -np.inf, dtype=np.float32)
         numbers = np.full((len(texts), k), -1, dtype=np.int64)
         for row, text in enumerate(texts):

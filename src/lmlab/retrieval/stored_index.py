@@ -120,9 +120,9 @@ def build_index(
     check_kind(kind)
     check_seed(seed)
     if encoder is None and kind != "flat":
-        raise UserError(f"an index by words (bm25) has no kinds, and {kind} came; leave it out.")
+        raise UserError(f"kind {kind} does not apply to a bm25 index; remove it.")
     if batch < 1:
-        raise UserError(f"a batch must be of 1 or more documents, and {batch} came.")
+        raise UserError(f"batch must be at least 1, got {batch}.")
     with new_folder(Path(out)) as folder:
         (folder / INDEX_DOCUMENTS_FILE).write_bytes(documents.to_bytes())
         about: dict[str, Any] = {"kind": BM25}
@@ -278,14 +278,13 @@ class StoredIndex:
     def search_numbers(self, texts: Sequence[str], k: int) -> tuple[Floats, Numbers]:
         """(B, k) scores and ids of the best documents; -inf and -1 where there are no more."""
         if isinstance(texts, str):
-            raise UserError("search takes a list of texts, and one text came; put it in a list.")
+            raise UserError("search takes a list of texts, got a single string; put it in a list.")
         if not 1 <= k <= self.about.documents:
             raise UserError(
-                f"k must be from 1 to the {self.about.documents} documents of {self.path}, and {k} "
-                "came."
+                f"k must be from 1 to the {self.about.documents} documents of {self.path}, got {k}."
             )
         if any(not text.strip() for text in texts):
-            raise UserError("a question is empty; give one with words in it.")
+            raise UserError("a query is empty; give one with words in it.")
         if self.about.kind == BM25:
             return self.words.search(texts, k)
         before = self.encoder.truncated
@@ -296,7 +295,9 @@ class StoredIndex:
 
 def missing_encoder(path: Path, about: IndexDescription) -> RetrievalEncoder:
     """Raise an error: no encoder is available."""
-    raise UserError(f"{path} is searched by an encoder ({about.encoder}); say which one to use.")
+    raise UserError(
+        f"{path} needs its encoder ({about.encoder}) for searching; say which one to use."
+    )
 
 
 def open_index(
@@ -337,9 +338,11 @@ def is_index(path: Path | str) -> bool:
 def read_description(folder: Path) -> IndexDescription:
     """meta.json of an index, checked to be readable by this version."""
     if not folder.is_dir():
-        raise UserError(f"there is no index at {folder}; build one by lmlab index build.")
+        raise UserError(f"there is no index at {folder}; build one with lmlab index build.")
     if not (folder / META).is_file():
-        raise UserError(f"{folder} is no index: it has no {META}; build one by lmlab index build.")
+        raise UserError(
+            f"{folder} is not an index: it has no {META}; build one with lmlab index build."
+        )
     try:
         told = read_json_object(folder / META)
         if int(told["format"]) > FORMAT:
@@ -351,18 +354,18 @@ def read_description(folder: Path) -> IndexDescription:
         told["encoder"] = None if encoder is None else parse_dataclass(EncoderDescription, encoder)
         return _checked(parse_dataclass(IndexDescription, told))
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UserError(f"{folder / META} is not that of an index; build it again.") from error
+        raise UserError(f"{folder / META} does not describe an index; build it again.") from error
 
 
 def _checked(about: IndexDescription) -> IndexDescription:
     """The description if it is consistent; raises a ValueError otherwise."""
     by_words = about.kind == BM25
     if not by_words and about.kind not in get_args(IndexKind):
-        raise ValueError(f"there is no kind of index called {about.kind}")
+        raise ValueError(f"there is no kind of index named {about.kind}")
     if about.documents < 1 or by_words != (about.width is None) or by_words != (not about.encoder):
-        raise ValueError("its documents, width and encoder do not belong together")
+        raise ValueError("its documents, width and encoder do not match")
     if any(Path(name).is_absolute() or ".." in Path(name).parts for name in about.files):
-        raise ValueError("it names files of another folder")
+        raise ValueError("it names files in another folder")
     needed = {INDEX_DOCUMENTS_FILE} if by_words else {INDEX_DOCUMENTS_FILE, VECTORS_FILE}
     if not needed <= about.files.keys():
         raise ValueError("it does not name all of its files")
@@ -375,15 +378,16 @@ def check_encoder(path: Path, about: IndexDescription, encoder: RetrievalEncoder
     assert built is not None, "words need no encoder"
     if encoder.width != about.width:
         raise UserError(
-            f"{path} holds vectors of width {about.width}, and those of the encoder "
-            f"{encoder.description.path or encoder.description.name} have {encoder.width}; ask "
-            f"with the one that it was built with ({built.path or built.name})."
+            f"{path} holds vectors of width {about.width}, got {encoder.width} from the encoder "
+            f"{encoder.description.path or encoder.description.name}; use the one that it was "
+            f"built with ({built.path or built.name})."
         )
     if encoder.description.fingerprint != built.fingerprint:
         raise UserError(
-            f"{path} was built with another encoder than {encoder.description.path or 'this one'}, "
-            f"or with other weights of it ({built.name}, {built.path or 'from memory'}); build the "
-            "index again, or ask with that one."
+            f"{path} was built with another encoder than "
+            f"{encoder.description.path or 'this one'}, or with other weights of it "
+            f"({built.name}, {built.path or 'from memory'}); build the index again, or use that "
+            "encoder."
         )
 
 

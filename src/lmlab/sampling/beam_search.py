@@ -77,21 +77,19 @@ class BeamConfig:
         for what, value in (
             ("beam width", self.width),
             ("number of sequences", self.best),
-            ("greatest length", self.max_length),
+            ("maximum length", self.max_length),
         ):
             if value < 1:
-                raise UserError(f"the {what} must be 1 or more, and {value} came.")
+                raise UserError(f"the {what} must be 1 or more, got {value}.")
         check_limit("beam", self.width, called="the beam width")
         check_limit("texts", self.best, called="the number of sequences")
-        check_limit("length", self.max_length, called="the greatest length")
+        check_limit("length", self.max_length, called="the maximum length")
         if self.ahead is not None and self.ahead < 0:
-            raise UserError(f"tokens ahead must be 0 or more, and {self.ahead} came.")
+            raise UserError(f"tokens ahead must be 0 or more, got {self.ahead}.")
         if not self.within >= 0:
-            raise UserError(f"nats behind the best must be 0 or more, and {self.within:g} came.")
+            raise UserError(f"nats behind the best must be 0 or more, got {self.within:g}.")
         if not 0 <= self.length_penalty < float("inf"):
-            raise UserError(
-                f"a length penalty must be 0 or more, and {self.length_penalty:g} came."
-            )
+            raise UserError(f"a length penalty must be 0 or more, got {self.length_penalty:g}.")
 
     def apply_length_penalty(self, log_prob: float, length: int) -> float:
         """The ranking score of a sequence, log p(y) / |y|^length_penalty."""
@@ -142,7 +140,7 @@ def beam_search(
     if encoded is not None:
         sources = len(encoded)
     if sources < 1:
-        raise UserError(f"at least one source must be given, and {sources} came.")
+        raise UserError(f"the number of sources must be 1 or more, got {sources}.")
     beside = [None] * sources if encoded is None else encoded.batch.lengths.tolist()
     most = [
         max_new_tokens(system, given + beginning, beam.max_length, condition=own) for own in beside

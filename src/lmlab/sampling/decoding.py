@@ -129,7 +129,7 @@ def _require_step(system: object) -> None:
     """A UserError if a system can't be decoded; it suggests MCMC where that applies."""
     if not isinstance(system, Step) and isinstance(system, (Fill, Energy)):
         raise UserError(
-            "this system does not write token by token; Markov chains draw its texts: give "
+            "this system does not generate token by token; sample its texts by MCMC: "
             "--method gibbs or metropolis (in Python chains)."
         )
     require(system, Step, "decoding token by token")
@@ -203,12 +203,12 @@ def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[
     for token in given:
         if not 0 <= token < vocabulary.size:
             raise UserError(
-                f"a prefix needs token ids from 0 to {vocabulary.size - 1}, and {token} came."
+                f"a prefix needs token ids from 0 to {vocabulary.size - 1}, got {token}."
             )
         if token in vocabulary.unpredictable:
             raise UserError(
-                f"a prefix can't hold start, mask or padding, and id {token} is one of them; leave "
-                "it out (the start symbol is added by itself)."
+                f"a prefix can't hold start, mask or padding, and id {token} is one of them; "
+                "remove it (the start token is added automatically)."
             )
     return given
 
@@ -216,11 +216,11 @@ def check_prefix(prefix: Sequence[int] | None, vocabulary: Vocabulary) -> tuple[
 def _lengths(rows: int, max_length: MaxLengths) -> list[int]:
     """The maximum length of each row."""
     if rows < 1:
-        raise UserError(f"at least one sequence must be asked for, and {rows} came.")
+        raise UserError(f"the number of sequences must be 1 or more, got {rows}.")
     lengths = [max_length] * rows if isinstance(max_length, int) else list(max_length)
     assert len(lengths) == rows, "a greatest length for each row"
     if min(lengths) < 1:
-        raise UserError(f"the greatest length must be 1 or more, and {min(lengths)} came.")
+        raise UserError(f"the maximum length must be 1 or more, got {min(lengths)}.")
     return lengths
 
 
@@ -235,8 +235,8 @@ def _sample_whole(
     """Sequences from a system that samples them whole, each with its log-probability."""
     if shaped:
         raise UserError(
-            "this system draws whole sequences, so it can't follow a prefix, a temperature, top-k "
-            "or top-p; leave them out."
+            "a prefix, temperature, top-k and top-p do not apply to this system, which "
+            "samples whole sequences; remove them."
         )
     end = system.vocabulary.end
     with evaluation_mode(system):

@@ -25,8 +25,8 @@ FillTokens = tuple[tuple[int, ...], float]
 MaskedQuery = Callable[[Sequence[Sequence[int]], Sequence[int]], Tensor]
 """(rows, positions, V) log-probabilities at positions of rows, all of them masked."""
 PSEUDO_LIKELIHOOD_NOTE = (
-    "Their nats are no log-probability of the filling: each token's given the others, added up, "
-    "since all fillings together are too many to sum."
+    "Their nats are no log-probability of the filling but a pseudo-log-likelihood: the sum "
+    "over tokens given the others, since there are too many fillings to normalise over."
 )
 JOINT_ORDER = "all gaps at once, by the system's own distribution of them"
 CHAIN_RULE_ORDER = "gap by gap from left to right, each given the text and the gaps before it"
@@ -103,8 +103,8 @@ def fill_by_joint_distribution(
         log_probs = joint.log_prob(tokens).tolist()
     if any(math.isnan(value) for value in log_probs):
         raise UserError(
-            "this model gives probabilities that are not numbers: its training has gone "
-            "wrong, so train it again with a lower learning rate."
+            "this model gives probabilities that are NaN: its training diverged; train it "
+            "again with a lower learning rate."
         )
     each = tokens.view(len(batch), len(places)).tolist()
     answers = [(tuple(ids), value) for ids, value in zip(each, log_probs, strict=True)]

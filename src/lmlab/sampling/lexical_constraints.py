@@ -60,11 +60,11 @@ class LexicalConstraints:
     def __post_init__(self) -> None:
         phrases = (*self.banned, *(phrase for each in self.required for phrase in each or ((),)))
         if not all(phrases):
-            raise UserError("a word that is banned or required needs at least one token.")
+            raise UserError("a banned or required word needs at least one token.")
         if any(all(map(self.violates, spellings)) for spellings in self.required):
-            raise UserError("what is required holds what is banned; drop one of them.")
+            raise UserError("a required phrase contains a banned one; remove one of them.")
         if self.violates(self.prefix):
-            raise UserError("the prefix holds what is banned; drop one of them.")
+            raise UserError("the prefix contains a banned phrase; remove one of them.")
 
     def forbidden_tokens(self, written: Phrase, *, last: bool = False) -> set[int]:
         """Tokens that would complete a banned phrase: whatever follows, or nothing if `last`."""
@@ -247,7 +247,7 @@ def encode_known_words(text: str, tokenizer: Any, what: str) -> tuple[int, ...]:
     tokens = tuple(tokenizer.encode(text))
     if tokenizer.vocabulary.unknown in tokens:
         raise UserError(
-            f"the {what} {text!r} holds what the model has no token for, so it is never written; "
-            "leave it out."
+            f"the {what} {text!r} contains what the model has no token for, so it is never "
+            "generated; remove it."
         )
     return tokens

@@ -54,7 +54,7 @@ from lmlab.sampling.masked_text import (
 BEAM_FACTOR = 8
 """Factor by which infilling widens the beam: the text after a blank decides what fits in it."""
 UNFINISHED_NOTE = (
-    "No answer came to its end; allow more by --max-length, or search by a wider --beam."
+    "No answer reached its end; allow more by --max-length, or search by a wider --beam."
 )
 
 
@@ -142,13 +142,13 @@ class MaskFiller:
         for what, value in (
             ("number of fillings", self.top),
             ("beam width", self.beam),
-            ("greatest length", self.max_length),
+            ("maximum length", self.max_length),
         ):
             if value < 1:
-                raise UserError(f"the {what} must be 1 or more, and {value} came.")
+                raise UserError(f"the {what} must be 1 or more, got {value}.")
         check_limit("beam", self.beam, called="the beam width")
         check_limit("texts", self.top, called="the number of fillings")
-        check_limit("length", self.max_length, called="the greatest length")
+        check_limit("length", self.max_length, called="the maximum length")
 
     def tokens(self, texts: Iterable[str], *, among: Sequence[str] = ()) -> Iterator[FilledText]:
         """The most probable tokens of each mask independently; one pass per text.
@@ -244,7 +244,8 @@ class MaskFiller:
             read = parse_masked_text(text, self.tokenizer)
             if len(read.spans) != 1:
                 raise UserError(
-                    f"candidates are for texts with one blank, and one with {len(read.spans)} came."
+                    "candidates apply only to texts with one blank, got one with "
+                    f"{len(read.spans)}."
                 )
             with evaluation_mode(self.system):
                 writer = self._writer(read, len(candidates))
@@ -276,9 +277,9 @@ class MaskFiller:
         drawn = generator is not None and not joint
         blanks = blanks or drawn or not isinstance(self.system, (Fill, JointFill))
         if joint and among:
-            raise UserError("candidates are judged gap by gap, not jointly; leave one of them out.")
+            raise UserError("candidates do not apply to joint filling; remove one of them.")
         if among and generator is not None:
-            raise UserError("what stands among candidates is not drawn; leave one of them out.")
+            raise UserError("candidates do not apply to sampling; remove one of them.")
         if blanks:
             if among:
                 return self.rank_infills(texts, among)
@@ -300,8 +301,8 @@ class MaskFiller:
         log_probs: Tensor = found.log_probs.double().cpu()
         if log_probs.isnan().any():
             raise UserError(
-                "this model gives probabilities that are not numbers: its training has gone "
-                "wrong, so train it again with a lower learning rate."
+                "this model gives probabilities that are NaN: its training diverged; train "
+                "it again with a lower learning rate."
             )
         return log_probs.view(len(rows), len(places), -1)
 
@@ -328,7 +329,7 @@ class MaskFiller:
         if len(ids) != 1 or ids[0] == self.tokenizer.vocabulary.unknown:
             pieces = f"{len(ids)} tokens" if len(ids) != 1 else "unknown"
             raise UserError(
-                f"a candidate for a gap must be one token that the model knows, and {text!r} is "
+                f"a candidate for a mask must be one token of the vocabulary, and {text!r} is "
                 f"{pieces}; give others, or use a system that fills in blanks of any length."
             )
         return int(ids[0])

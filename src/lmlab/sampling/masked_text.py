@@ -93,13 +93,12 @@ def _check(text: str, spans: list[tuple[int, int]], names: Sequence[str], tokeni
             continue
         if close := nearest_names(match.group(), names, most=1):
             raise UserError(
-                f"{match.group()!r} is no mask symbol, in {_shown(text)}; did you mean "
-                f"{close[0]!r}?"
+                f"{match.group()!r} is no mask token, in {_shown(text)}; did you mean {close[0]!r}?"
             )
     if not spans:
         raise UserError(
-            f"a text to be filled in has a mask symbol where something is missing, and "
-            f"{_shown(text)} has none; write {' or '.join(sorted(names)[:4])} there."
+            f"a text to fill in needs a mask token, and {_shown(text)} has none; insert "
+            f"{' or '.join(sorted(names)[:4])} where something is missing."
         )
 
 

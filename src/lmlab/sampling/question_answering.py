@@ -91,12 +91,12 @@ class QuestionAnswerer:
     def __post_init__(self) -> None:
         require(self.system, Ask, "asking")
         if self.answers < 1:
-            raise UserError(f"at least one answer must be asked for, and {self.answers} came.")
+            raise UserError(f"the number of answers must be 1 or more, got {self.answers}.")
         check_limit("beam", self.answers, called="the number of answers")
         if not self.generates:
             given = {"method": self.method, "beam": self.beam, "max-length": self.max_length}
             for name in (name for name, value in given.items() if value is not None):
-                raise UserError(f"this system answers in its own way; leave {name} out.")
+                raise UserError(f"{name} does not apply to this system; remove it.")
         elif self.method is not None and self.method not in self.system.decoding_methods:
             raise unknown_name("method of this system", self.method, self.system.decoding_methods)
         else:
@@ -104,16 +104,16 @@ class QuestionAnswerer:
 
     def _check_writing(self) -> None:
         if self.beam is not None and self._method not in BEAM_METHODS:
-            raise UserError(f"the method {self._method} has no use for beam; leave it out.")
+            raise UserError(f"beam does not apply to the method {self._method}; remove it.")
         for name, value in (("beam", self.beam), ("max-length", self.max_length)):
             if value is not None and value < 1:
-                raise UserError(f"{name} must be 1 or more, and {value} came.")
+                raise UserError(f"{name} must be 1 or more, got {value}.")
         check_limit("beam", self.beam or 1, called="the beam width")
-        check_limit("length", self.max_length or 1, called="the greatest length")
+        check_limit("length", self.max_length or 1, called="the maximum length")
         if self._method == "greedy" and self.answers > 1:
             raise UserError(
-                f"the method greedy finds one answer, and {self.answers} were asked for; ask for "
-                "one, or give another method."
+                f"answers must be 1 for the method greedy, got {self.answers}; give 1, or "
+                "another method."
             )
 
     @property
@@ -128,7 +128,7 @@ class QuestionAnswerer:
             for question in questions:
                 number += 1
                 if not question.strip():
-                    raise UserError(f"question {number} is empty; ask something, or leave it out.")
+                    raise UserError(f"question {number} is empty; remove it.")
             yield from self._generated(questions) if self.generates else self._own(questions)
 
     def _own(self, questions: Sequence[str]) -> Iterator[AnsweredQuestion]:
@@ -209,8 +209,8 @@ def with_documents(
     """
     if not isinstance(system, WithDocuments):
         raise UserError(
-            "this system can't be given other documents than it was trained with; leave "
-            "--documents and --index out."
+            "--documents and --index do not apply to this system, which can't change its "
+            "documents; remove them."
         )
     return system.with_documents(documents, vectors=vectors, index=index)
 
@@ -221,7 +221,7 @@ def with_facts(
     """The system with other facts in its memory; a UserError if it has none."""
     if not isinstance(system, WithFacts):
         raise UserError(
-            "only a system with a memory of facts (fae) can be told other ones; leave --knowledge "
-            "and --fact out."
+            "--knowledge and --fact apply only to a system with a memory of facts (fae); "
+            "remove them."
         )
     return system.with_facts(edits, None if knowledge is None else load_knowledge(knowledge))

@@ -76,12 +76,12 @@ class Translation:
         if self.truncated_tokens:
             found.append(
                 f"longer than the model takes, so its last {self.truncated_tokens:,} tokens "
-                f"were left out"
+                "were truncated"
             )
         if self.source.strip() and not self.candidates:
-            found.append("nothing was found to write for it")
+            found.append("no translation was found")
         for word in dict.fromkeys(word for each in self.candidates for word in each.missing):
-            found.append(f"{word!r} is required and was not written; a wider beam may find a way")
+            found.append(f"{word!r} is required and was not generated; try a wider beam")
         return tuple(found)
 
     def as_dict(self) -> dict[str, object]:
@@ -126,11 +126,11 @@ class Translator:
 
     def __post_init__(self) -> None:
         require(self.system, Step, "translating")
-        for what, value in (("number of texts", self.best), ("greatest length", self.max_length)):
+        for what, value in (("number of texts", self.best), ("maximum length", self.max_length)):
             if value is not None and value < 1:
-                raise UserError(f"the {what} must be 1 or more, and {value} came.")
+                raise UserError(f"the {what} must be 1 or more, got {value}.")
         if not 0 <= self.seed < 2**31:
-            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {self.seed} came.")
+            raise UserError(f"a seed must be from 0 to {2**31 - 1}, got {self.seed}.")
 
     def translate(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
         """Translations of texts that arrive in chunks, in input order."""
@@ -241,14 +241,14 @@ def make_translator(
         raise unknown_name("method", method, TRANSLATION_METHODS)
     if method == "greedy" and best > 1:
         raise UserError(
-            f"the method greedy finds one text for each source, and {best} were asked for; choose "
-            "beam, sample or mbr for several."
+            f"the method greedy gives one text per source, got {best}; use beam, sample or "
+            "mbr for several."
         )
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in given:
         if name not in TRANSLATION_METHODS[method]:
             raise UserError(
-                f"the method {method} has no use for {name.replace('_', '-')}; leave it out."
+                f"{name.replace('_', '-')} does not apply to the method {method}; remove it."
             )
     utility = None
     if method == "mbr":

@@ -63,8 +63,8 @@ def evaluate_translators(
     check_metrics(metrics, tokenize)
     if corpus.layout.kind != "pairs":
         raise UserError(
-            f"translations are judged on pairs of texts, and {corpus.name} holds single ones; give "
-            "a parallel corpus (two files, TSV or JSONL)."
+            f"translations are evaluated on pairs of texts, and {corpus.name} holds single "
+            "ones; give a parallel corpus (two files, TSV or JSONL)."
         )
     translators = {name: _translator(name, model, options) for name, model in models.items()}
     chosen = corpus.split(split)
@@ -129,8 +129,8 @@ def _chunks(sources: Sequence[str]) -> Iterator[Sequence[str]]:
 def _translator(name: str, model: Any, options: dict[str, Any]) -> Translator:
     if not model.card.conditional:
         raise UserError(
-            f"{name} writes texts that are given nothing; translating needs a system with a "
-            "source (seq2seq, seq2seq-attention, transformer …)."
+            f"{name} generates texts without a source; translation needs a system with one "
+            "(seq2seq, seq2seq-attention, transformer …)."
         )
     return make_translator(
         model.system, model.tokenizer, model.effective_source_tokenizer, **options

@@ -31,8 +31,8 @@ class Temperature:
     def __post_init__(self) -> None:
         if not 0 < self.value < float("inf"):
             raise UserError(
-                f"a temperature must be above 0, and {self.value:g} came; "
-                "for the most probable token every time choose greedy decoding."
+                f"a temperature must be above 0, got {self.value:g}; for the most probable "
+                "token every time choose greedy decoding."
             )
 
     def __call__(self, distribution: Categorical) -> Categorical:
@@ -50,7 +50,7 @@ class TopK:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise UserError(f"top-k must be 1 or more, and {self.count} came.")
+            raise UserError(f"top-k must be 1 or more, got {self.count}.")
 
     def __call__(self, distribution: Categorical) -> Categorical:
         log_probs = distribution.log_probs
@@ -70,7 +70,7 @@ class TopP:
 
     def __post_init__(self) -> None:
         if not 0 < self.mass <= 1:
-            raise UserError(f"top-p must be above 0 and at most 1, and {self.mass:g} came.")
+            raise UserError(f"top-p must be above 0 and at most 1, got {self.mass:g}.")
 
     def __call__(self, distribution: Categorical) -> Categorical:
         if self.mass == 1:

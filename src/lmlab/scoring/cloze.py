@@ -25,9 +25,9 @@ from lmlab.data.tokenizers import Tokenizer
 CLOZE_TOKENS_PER_BATCH = 4096
 
 METHOD_DESCRIPTIONS = {
-    "fill": "a token in its place, all others seen",
-    "infill": "the first token of a blank of unknown length, all others seen",
-    "left": "the next token, only what stands before it seen",
+    "fill": "a masked token, given all others",
+    "infill": "the first token of a blank of unknown length, given all others",
+    "left": "the next token, given only those before it",
 }
 """What each method predicts; figures of different methods are not comparable."""
 
@@ -70,7 +70,7 @@ def cloze_accuracy(
     ask = {"fill": _filled, "infill": _written, "left": _continued}[how]
     rows, places, skipped = _hidden(system, tokenizer, texts, check_seed(seed))
     if not rows:
-        raise UserError("there is no text with a known token to hide.")
+        raise UserError("there is no text with a known token to mask.")
     right, nats = 0, 0.0
     for group in group_by_length([len(row) for row in rows], CLOZE_TOKENS_PER_BATCH):
         with evaluation_mode(system):

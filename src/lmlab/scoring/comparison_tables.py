@@ -104,9 +104,9 @@ def caption(comparison: Comparison) -> str:
         f"{amount}, {end}{carried}{cut}{source}"
     )
     if comparison.floor is not None:
-        text += f"; entropy of the language {comparison.floor.entropy:.3f} nats a text"
+        text += f"; entropy of the language {comparison.floor.entropy:.3f} nats per text"
         if comparison.floor.entropy_per_token is not None:
-            text += f", {comparison.floor.entropy_per_token:.4f} a token"
+            text += f", {comparison.floor.entropy_per_token:.4f} per token"
     return text + "."
 
 

@@ -73,8 +73,8 @@ def conditional_scores(
     fresh = scorer.with_method()
     if end and not fresh.convention.end:
         raise UserError(
-            "how long a text is is given here and not predicted, so its end has no score; leave "
-            "--end out (in Python end=)."
+            "this model is conditioned on the length, so the end token has no score; remove "
+            "--end (in Python end=)."
         )
     method, system = fresh.method, fresh.system
     if method is not None and method.masked:

@@ -22,14 +22,14 @@ def describe_convention(convention: Convention) -> str:
     """The convention behind a score, in one line."""
     parts = [
         f"{convention.tokenizer} in the vocabulary",
-        "start symbol given" if convention.start else "no start symbol",
+        "start token given" if convention.start else "no start token",
         "end predicted" if convention.end else "end not predicted",
         f"unknown words {convention.unknown}",
     ]
     if convention.source:
         parts.append("each text given its source")
     if convention.state_carried:
-        what = "windows go on" if convention.lookahead else "state carried"
+        what = "windows continue" if convention.lookahead else "state carried"
         parts.append(f"{what} from line to line")
     if convention.window is not None:
         stride = "" if convention.stride is None else f", stride {convention.stride}"
@@ -39,7 +39,7 @@ def describe_convention(convention: Convention) -> str:
         every = (
             "each"
             if convention.segment_length is None
-            else f"stretches of {convention.segment_length}, each"
+            else f"segments of {convention.segment_length}, each"
         )
         parts.append(f"{every} with a memory of {convention.memory} tokens")
     if convention.max_length is not None:

@@ -102,14 +102,14 @@ def _check_positions(method: ScoringMethod, text: str, ends: Sequence[int], afte
     count, last = len(ends), max(method.positions, default=0)
     if last > count:
         raise UserError(
-            f"positions go from 1 to {count} in a text of {count} tokens, and {last} came with "
-            f"{text[:40]!r}; leave it out, or score texts that are long enough."
+            f"positions must be from 1 to {count} in a text of {count} tokens, got {last} "
+            f"with {text[:40]!r}; remove it, or score longer texts."
         )
     if last and ends[last - 1] <= after and not method.mean:
         raise UserError(
-            f"positions count from the first token of the prefix, which has "
-            f"{sum(end <= after for end in ends)}, and only tokens behind it have a score; give "
-            "positions of the continuation."
+            "positions count from the first token of the prefix, which has "
+            f"{sum(end <= after for end in ends)}, and only tokens after it have a score; "
+            "give positions of the continuation."
         )
 
 
@@ -135,8 +135,8 @@ def _words(
     """The index of the word that each token of a text belongs to."""
     if not hasattr(scorer.tokenizer, "words"):
         raise UserError(
-            "within-word needs a tokeniser that tells which tokens make a word, and this model's "
-            "does not; take norm."
+            "within-word needs a tokeniser with word boundaries, which this model's does not "
+            "have; use norm."
         )
     return {tally: scorer.tokenizer.words(tally.text) for tally in tallies}
 

@@ -129,7 +129,7 @@ def read_minimal_pairs(paths: Iterable[Path | str]) -> Iterator[MinimalPair]:
                 count += 1
                 yield _read_row(text, str(path), line)
         if count == 0:
-            raise UserError(f"{path} holds no pair; expected a JSON object a line.")
+            raise UserError(f"{path} holds no pair; expected one JSON object per line.")
 
 
 def _files(path: Path) -> list[Path]:
@@ -152,9 +152,7 @@ def _read_row(text: str, file: str, line: int) -> MinimalPair:
     for key in ("sentence_good", "sentence_bad"):
         if not isinstance(row.get(key), str) or not row[key].strip():
             found = ", ".join(map(str, row)) or "nothing"
-            raise UserError(
-                f"{file}, line {line}: expected a sentence under {key!r}, found {found}."
-            )
+            raise UserError(f"{file}, line {line}: expected a sentence under {key!r}, got {found}.")
     return MinimalPair(
         good=row["sentence_good"],
         bad=row["sentence_bad"],
@@ -188,7 +186,7 @@ def score_minimal_pairs(scorer: Scorer, pairs: Iterable[MinimalPair]) -> Minimal
             name = str(getattr(pair, what)) if what else "all"
             counts.setdefault(name, _Count()).add(good, bad)
     if first is None:
-        raise UserError("there are no pairs to judge.")
+        raise UserError("there are no pairs to evaluate.")
     files, phenomena, paradigms = (_accuracies(groups[w]) for w in ("file", "phenomenon", "uid"))
     return MinimalPairsReport(
         overall=_accuracies(groups[""])[0],

@@ -51,18 +51,18 @@ def comparison_notes(rows: Sequence[ComparisonRow], corpus: Corpus, split: str) 
         yield from _about(row)
     if len(rows) > 1 and rows[0].sequences < FEW_TEXTS:
         yield (
-            f"Only {rows[0].sequences} texts were scored: resampling so few says little, and the "
-            "intervals and p-values of the differences are too sure of themselves."
+            f"Only {rows[0].sequences} texts were scored: with so few, the bootstrap "
+            "intervals and p-values of the differences are overconfident."
         )
     if any(row.seed_std is not None for row in rows):
         yield "± is the standard deviation over seeds; nats are their mean, perplexity its exp."
     if corpus.truth is not None and any(row.floor is None for row in rows):
         yield (
-            f"The truth of {corpus.name} is a floor only where whole texts of its own are scored "
-            "with their ends."
+            f"The entropy of {corpus.name} is a lower bound only where whole texts of its own "
+            "are scored with their ends."
         )
     if split not in corpus.splits:
-        yield f"{corpus.name} has no {split} split; another stands in for it."
+        yield f"{corpus.name} has no {split} split; another is used instead."
 
 
 def _mixed(rows: Sequence[ComparisonRow]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _about(row: ComparisonRow) -> Iterator[str]:
     if math.isinf(row.nats_per_token):
         yield f"{row.name} gives some text probability zero, so its perplexity is infinite."
     if math.isnan(row.nats_per_token):
-        yield f"{row.name} gives scores that are not numbers: its training has gone wrong."
+        yield f"{row.name} gives scores that are NaN: its training diverged."
     if row.unknown:
         share = row.unknown / max(row.tokens, 1)
         yield (
@@ -176,13 +176,13 @@ def _check_sides(model: ScorableModel, corpus: Corpus) -> None:
     """A UserError where a model can't use the corpus's sources, or needs some."""
     if corpus.layout.kind == "pairs" and not model.card.conditional:
         raise UserError(
-            f"{corpus.name} holds pairs, and {model.path.name} ({model.card.name}) scores texts "
-            "that are given nothing; leave it out, or give a corpus of single texts."
+            f"{corpus.name} holds pairs, and {model.path.name} ({model.card.name}) scores "
+            "texts without a source; remove it, or give a corpus of single texts."
         )
     if corpus.layout.kind != "pairs" and model.layout.kind == "pairs":
         raise UserError(
             f"{model.path.name} ({model.card.name}) scores a text given its source, and "
-            f"{corpus.name} holds single texts; leave it out, or give a corpus of pairs."
+            f"{corpus.name} holds single texts; remove it, or give a corpus of pairs."
         )
 
 

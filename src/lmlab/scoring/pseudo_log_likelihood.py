@@ -97,7 +97,7 @@ def _copies(method: str, scored: Tensor, masked: Tensor, words: Tensor | None) -
     if method != "within-word":
         return mask_each(scored)
     if words is None:
-        raise UserError("within-word hides the rest of a word, and no words were given.")
+        raise UserError("within-word masks the rest of a word, and no words were given.")
     return mask_each(scored, words)
 
 

@@ -97,15 +97,15 @@ class Scorer:
             self.method.check(system)
         if layout.kind == "pairs":
             raise UserError(
-                "this model scores a text given its source, and no sources came; give a file of "
+                "this model scores a text given its source, got no sources; give a file of "
                 "pairs, or one --source for each --text (in Python sources=)."
             )
         if tokens_per_batch is None:
             tokens_per_batch = preferred_tokens_per_batch(system)
         if tokens_per_batch < 1:
-            raise UserError(f"a batch needs at least one token, and {tokens_per_batch} came.")
+            raise UserError(f"tokens_per_batch must be 1 or more, got {tokens_per_batch}.")
         if cut is not None and cut < 2:
-            raise UserError(f"a cut must leave at least <s> and one token, not {cut}.")
+            raise UserError(f"a cut must leave at least <s> and one token, got {cut}.")
         self.system = system
         self.tokenizer = tokenizer
         self.layout = layout
@@ -242,8 +242,8 @@ class Scorer:
             yield TokenChunk([self.vocabulary.end], [(len(text), len(text))], ending=True)
         elif count == 0:
             raise UserError(
-                f"the text {text[:20]!r} has no token and this model predicts no end symbol, so "
-                "there is nothing to score; leave empty texts out."
+                f"the text {text[:20]!r} has no token and this model predicts no end token, "
+                "so there is nothing to score; remove empty texts."
             )
 
     def rows(self, tally: ScoreAccumulator) -> list[ScoringRow]:
@@ -253,8 +253,8 @@ class Scorer:
         found = rolling_windows(len(sequence), window, self.stride or window, self.right_context)
         if len(found) > 1 and self.method is not None and self.method.needs_whole_text:
             raise UserError(
-                f"by the method {self.method.name} a text is seen whole, {window} tokens at most, "
-                f"and {tally.text[:20]!r} … has {len(sequence) - 1}; cut it."
+                f"the method {self.method.name} takes a whole text of at most {window} "
+                f"tokens, and {tally.text[:20]!r} … has {len(sequence) - 1}; shorten it."
             )
         return [ScoringRow(tally, sequence, *window) for window in found]
 
@@ -303,8 +303,8 @@ class Scorer:
             yield from self._score_stream(texts, per_token, generator)
         except StateNotCarried:
             raise UserError(
-                "contiguous text needs a system that carries its state, and this one doesn't; "
-                "give a window to score it by rolling windows."
+                "contiguous text needs a system that carries its state, which this one does "
+                "not; give a window to score it by rolling windows."
             ) from None
 
     def _score_stream(
@@ -427,8 +427,8 @@ def _check_window(
         return None, None
     if window < 1 or (longest is not None and window > longest):
         most = "" if longest is None else f" and at most {longest}, the longest input it takes"
-        raise UserError(f"a window must be 1 or more{most}, and {window} came.")
+        raise UserError(f"a window must be 1 or more{most}, got {window}.")
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride <= window:
-        raise UserError(f"a stride must be from 1 to the window's {window}, and {stride} came.")
+        raise UserError(f"a stride must be from 1 to the window's {window}, got {stride}.")
     return window, stride

@@ -40,12 +40,12 @@ KIND_METHODS: dict[str, ScoreKind] = {"exact": "exact", "bound": "bound", "energ
 METHOD_NAMES = (*MASKED, *METHOD_ALIASES, *KIND_METHODS)
 
 METHOD_ORDERS = {
-    "simple": "each token at its place, all of them seen",
+    "simple": "each token at its position, none masked",
     "raw": "each token given all the others of its window",
     "norm": "each token given all the others of its window",
     "within-word": "each token given all the others of its window but the later ones of its word",
-    "k-mask": "the tokens at some places, each given all the others but those",
-    "raw-k-mask": "the tokens at some places, each given all the others but those",
+    "k-mask": "the tokens at some positions, each given all the others but those",
+    "raw-k-mask": "the tokens at some positions, each given all the others but those",
     "energy": "the text as a whole",
 }
 
@@ -65,7 +65,7 @@ class ScoringMethod:
 
     def __post_init__(self) -> None:
         if self.name not in METHOD_NAMES:
-            raise unknown_name("method of scoring", self.name, METHOD_NAMES)
+            raise unknown_name("scoring method", self.name, METHOD_NAMES)
         object.__setattr__(self, "name", METHOD_ALIASES.get(self.name, self.name))
         if self.head not in ("own", "none"):
             raise unknown_name("head", self.head, ("own", "none"))
@@ -73,12 +73,12 @@ class ScoringMethod:
             raise UserError(f"the method {self.name} has no head to leave out.")
         if "k-mask" in self.name and not self.positions:
             raise UserError(
-                f"{self.name} hides some tokens together; say by positions which, as 1,2,7,8."
+                f"{self.name} masks several tokens together; give their positions, such as 1,2,7,8."
             )
         if self.positions and "k-mask" not in self.name:
-            raise UserError(f"the method {self.name} has no use for positions; leave them out.")
+            raise UserError(f"positions do not apply to the method {self.name}; remove them.")
         if any(position < 1 for position in self.positions):
-            raise UserError(f"positions count from 1, and {min(self.positions)} came.")
+            raise UserError(f"positions must be 1 or more, got {min(self.positions)}.")
         check_unique_positions(self.positions)
 
     @property
@@ -167,7 +167,7 @@ def check_unique_positions(positions: Sequence[int]) -> None:
     """A UserError where a position is named twice."""
     for position in positions:
         if positions.count(position) > 1:
-            raise UserError(f"each position is named once, and {position} came twice.")
+            raise UserError(f"positions must be distinct, got {position} twice.")
 
 
 def is_masked(system: Any, method: ScoringMethod | None) -> bool:
@@ -215,5 +215,5 @@ def make_scoring_method(
         return ScoringMethod(name=name, head=head, positions=tuple(positions), mean=mean)  # type: ignore[arg-type]
     if head != "own" or positions:
         option = "a head" if head != "own" else "positions"
-        raise UserError(f"{option} can be chosen where a method for masked models is named.")
+        raise UserError(f"{option} applies only to a method for masked models; name one.")
     return None

@@ -53,15 +53,15 @@ class SourceScorer:
     ) -> None:
         if window is not None or stride is not None:
             raise UserError(
-                "given a source a text is read whole, and not by windows; leave out window and "
-                "stride."
+                "window and stride do not apply to texts with a source, which are scored "
+                "whole; remove them."
             )
         self.texts = Scorer(system, tokenizer, Layout(end=layout.end), carry=False, **options)
         """The scorer of the target texts."""
         method = self.texts.method
         if method is not None and (method.masked or method.needs_whole_text):
             raise UserError(
-                f"by the method {method.name} a text has no source; leave the method out."
+                f"the method {method.name} does not apply to texts with a source; remove it."
             )
         self.source_tokenizer = source_tokenizer
         self.convention: Convention = replace(
@@ -104,8 +104,9 @@ class SourceScorer:
             raise UserError(f"source {number}: {error}") from error
         if more:
             raise UserError(
-                f"text {number}: given a source a text is read whole, {self.texts.window} tokens "
-                f"at most, and {pair.text[:20]!r} … has {len(tally.pending)}; shorten it."
+                f"text {number}: a text with a source is scored whole, at most "
+                f"{self.texts.window} tokens, and {pair.text[:20]!r} … has "
+                f"{len(tally.pending)}; shorten it."
             )
         return row._replace(source=source)
 
@@ -126,8 +127,8 @@ def pair_with_sources(sources: Iterable[str], texts: Iterable[str]) -> Iterator[
     """Zip texts with sources; a UserError where their numbers differ."""
     if isinstance(sources, Sized) and isinstance(texts, Sized) and len(sources) != len(texts):
         raise UserError(
-            f"texts and sources must be as many as each other, and {len(texts)} and {len(sources)} "
-            "came; give each text its own."
+            f"there must be as many texts as sources, got {len(texts)} and {len(sources)}; "
+            "give each text its own."
         )
     return _side_by_side(sources, texts)
 
@@ -137,7 +138,7 @@ def _side_by_side(sources: Iterable[str], texts: Iterable[str]) -> Iterator[Sour
         if source is None or text is None:
             ended = "sources" if source is None else "texts"
             raise UserError(
-                f"texts and sources must be as many as each other, and the {ended} ended after "
+                f"there must be as many texts as sources, and the {ended} ended after "
                 f"{count}; give each text its own."
             )
         yield SourcePair(source, text)
@@ -147,6 +148,6 @@ def check_takes_source(card: Card) -> None:
     """A UserError where a system takes no source."""
     if not card.conditional:
         raise UserError(
-            f"{card.name} scores texts that are given nothing; leave the sources out, or score the "
+            f"{card.name} scores texts without a source; remove the sources, or score the "
             "texts as continuations (--given, --conditional; in Python score_given)."
         )

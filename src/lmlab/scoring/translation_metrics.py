@@ -88,7 +88,7 @@ def _p_value(result: Any, first: Any) -> float | None:
 def check_metrics(metrics: Sequence[str], tokenize: str) -> None:
     """A UserError where a metric or tokenisation is not available."""
     if not metrics:
-        raise UserError(f"give a metric to judge by: {' or '.join(TRANSLATION_METRICS)}.")
+        raise UserError(f"give a metric to evaluate by: {' or '.join(TRANSLATION_METRICS)}.")
     for metric in metrics:
         make_metric(metric, tokenize=tokenize)
 
@@ -101,11 +101,11 @@ def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> A
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
         raise UserError(
-            "translations are judged by sacreBLEU; pip install 'lmlab[translation]'."
+            "translations are evaluated by sacreBLEU; pip install 'lmlab[translation]'."
         ) from error
     if tokenize not in BLEU.TOKENIZERS:
         raise UserError(
-            f"sacreBLEU knows no way {tokenize!r} to find words; choose from "
+            f"sacreBLEU has no tokenisation {tokenize!r}; choose from "
             f"{', '.join(sorted(BLEU.TOKENIZERS))}."
         )
     if name == "chrf":
@@ -117,7 +117,7 @@ def make_metric(name: str, *, tokenize: str = "none", single: bool = False) -> A
         return BLEU(tokenize=tokenize, effective_order=single, force=tokenised)
     except (ImportError, RuntimeError) as error:
         raise UserError(
-            f"sacreBLEU can't find words by {tokenize!r} here ({' '.join(str(error).split())}); "
+            f"sacreBLEU can't tokenise by {tokenize!r} here ({' '.join(str(error).split())}); "
             "install what it needs, or choose another --tokenize."
         ) from error
 
@@ -134,10 +134,10 @@ class SentenceUtility:
 
 def _check(systems: Mapping[str, Sequence[str]], references: Sequence[str]) -> None:
     if not references:
-        raise UserError("there is no text to judge translations by.")
+        raise UserError("there is no text to evaluate translations on.")
     for name, translations in systems.items():
         if len(translations) != len(references):
             raise UserError(
-                f"{name} has {len(translations):,} translations and there are "
-                f"{len(references):,} references; there must be one for each."
+                f"{name} has {len(translations):,} translations for {len(references):,} "
+                "references; give one for each."
             )

@@ -117,8 +117,8 @@ class WordVectors:
                 left_out += 1
         if len(set(given)) < 2 or len(set(ours)) < 2:
             raise UserError(
-                f"{len(given)} of {len(given) + left_out} pairs have vectors for both words, and "
-                "an order to agree with takes at least two that differ; give other pairs."
+                f"{len(given)} of {len(given) + left_out} pairs have vectors for both words, "
+                "and a rank correlation needs at least two that differ; give other pairs."
             )
         return SimilarityCorrelation(
             spearman=spearman(given, ours), pairs=len(given), left_out=left_out
@@ -151,8 +151,8 @@ def word_vectors(system: System, tokenizer: Tokenizer) -> WordVectors:
         tables = token_vectors(system)
         if not tables:
             raise UserError(
-                "this system has no vector for each of its tokens; take one that has, as skipgram, "
-                "cbow, lstm, elmo or bert."
+                "this system has no vector for each of its tokens; use one that has, such as "
+                "skipgram, cbow, lstm, elmo or bert."
             )
         table = next(iter(tables.values()))
     vocabulary = tokenizer.vocabulary
@@ -185,7 +185,7 @@ def read_similarity_pairs(path: Path | str) -> list[SimilarityPair]:
             pairs.append(SimilarityPair(first=parts[0], second=parts[1], similarity=value))
         elif pairs:
             raise UserError(
-                f"{path}, line {number}: two words and a number were expected, and {line!r} came."
+                f"{path}, line {number}: expected two words and a number, got {line!r}."
             )
     if not pairs:
         raise UserError(f"{path} has no line of two words and a number; check the file.")

@@ -84,15 +84,17 @@ def predict_few_shot(
             f"prompting does not apply to the task {task.name}, whose answers are not one text."
         )
     if not 0 <= shots <= len(train):
-        raise UserError(f"there are {len(train)} rows to show, and {shots} shots were asked for.")
+        raise UserError(
+            f"shots must be at most {len(train)}, the rows available as examples, got {shots}."
+        )
     if not rows:
-        raise UserError("there are no rows to ask; give 1 or more.")
+        raise UserError("there are no rows to evaluate; give 1 or more.")
     style, generator = style or PromptFormat(), np.random.default_rng(check_seed(seed))
     candidates = sorted({task.expected(row) for row in train})
     if len(candidates) == 1:
         raise UserError(
-            f"all rows to show have the answer {candidates[0]!r}, so that there is nothing to tell "
-            "apart; give rows with two or more."
+            f"all example rows have the answer {candidates[0]!r}; give rows with two or more "
+            "answers."
         )
     answers, prompt, seen = [], "", shots
     longest = max(candidates, key=len)
@@ -134,6 +136,6 @@ def _note(seen: int, shots: int, window: int | None) -> str | None:
     if seen >= shots:
         return None
     return (
-        f"the model sees {window} tokens at once, which hold {seen} of the {shots} examples of the "
-        f"longest prompt; the others were not seen, so ask for {seen} shots or fewer."
+        f"the context window of {window} tokens holds {seen} of the {shots} examples of the "
+        f"longest prompt; the others were truncated, so use {seen} shots or fewer."
     )

@@ -105,8 +105,8 @@ class FinetuneJob:
         """Write the run's folder without weights; a resumed run must have the same task."""
         if self.before is not None and self.before.get("task") != described["task"]:
             raise UserError(
-                f"the run {self.folder.path} was begun with another task, run or data; resume it "
-                "with its own, or choose another --out."
+                f"the run {self.folder.path} was started with another task, run or data; "
+                "resume it with its own, or choose another --out."
             )
         self.folder.write_description(
             described,

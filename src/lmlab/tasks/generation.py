@@ -33,15 +33,15 @@ class Generation(SingleStageTask):
 
     name = "generate"
     fields: ClassVar[Mapping[str, str]] = {
-        "source": "what is given",
-        "target": "what is to be written",
+        "source": "the source text",
+        "target": "the text to generate",
     }
     text_field = "source"
     options = frozenset()
     has_head = False
     reads_pairs = True
     can_prompt = True
-    loss_unit = "nats a token"
+    loss_unit = "nats per token"
     proportion_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)
     mean_metrics: ClassVar[tuple[str, ...]] = ("rouge1", "rouge2", "rougeL")
 

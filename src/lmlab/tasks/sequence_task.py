@@ -33,7 +33,7 @@ class SequenceTask(Task):
     """… and those that are other means over rows."""
     needs_tokens: ClassVar[bool] = False
     """Whether the head takes a vector per token rather than one per sequence."""
-    loss_unit: ClassVar[str] = "nats an answer"
+    loss_unit: ClassVar[str] = "nats per answer"
 
     @classmethod
     def collect_labels(cls, rows: Sequence[Mapping[str, Any]]) -> list[str]:

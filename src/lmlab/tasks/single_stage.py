@@ -55,8 +55,8 @@ class SingleStageTask(SequenceTask):
     def from_rows(cls, rows: Sequence[Row], model: TrainedModel) -> Self:
         if isinstance(model.system, ImageToTextLM):
             raise UserError(
-                f"{model.card.name} reads images, and a row of {cls.name} has none; use a model "
-                "of texts (bert, gpt …)."
+                f"{model.card.name} takes images, and a row of {cls.name} has none; use a "
+                "text model (bert, gpt …)."
             )
         labels = cls.collect_labels(rows)
         if len(labels) == 1:

@@ -36,7 +36,7 @@ class SpanExtraction(SingleStageTask):
     name = "span"
     fields: ClassVar[Mapping[str, str]] = {
         "text": "the text",
-        "question": "what is asked",
+        "question": "the question",
         "answer": "the words of the text that answer it",
     }
     proportion_metrics: ClassVar[tuple[str, ...]] = ("exact_match",)

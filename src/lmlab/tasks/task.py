@@ -142,7 +142,7 @@ class Task(ABC):
         """The index of a label; a UserError if the training rows lack it."""
         if label not in self.labels:
             raise UserError(
-                f"the label {label!r} does not come in the training rows, which have "
+                f"the label {label!r} does not occur in the training rows, which have "
                 f"{', '.join(self.labels[:8])}."
             )
         return self.labels.index(label)

@@ -42,17 +42,17 @@ class BaseModel:
         """A UserError where the corpus layout differs from that of the base."""
         if self.system.vocabulary != vocabulary:
             raise UserError(
-                f"the {self.role} {self.description['path']} was trained on text laid out "
-                "otherwise (contiguous or in sentences) than this corpus; give a corpus like its "
-                "own."
+                f"the {self.role} {self.description['path']} was trained on text with another "
+                "layout (contiguous or in sentences) than this corpus; give a corpus like "
+                "its own."
             )
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """A UserError where its tokeniser is not that of the new run."""
         if self.tokenizer.fingerprint() != tokenizer.fingerprint():
             raise UserError(
-                f"the {self.role} {self.description['path']} was trained with another tokeniser "
-                "than that of the new run; train it with the same one (--tokenizer "
+                f"the {self.role} {self.description['path']} was trained with a different "
+                "tokeniser than the new run; train it with the same one (--tokenizer "
                 "RUN/tokenizer.json)."
             )
 
@@ -78,14 +78,14 @@ def resolve_base(
     if described is None:
         if given is not None and before is not None:
             raise UserError(
-                f"the run {run.path} was begun without --{role}; resume it without, or choose "
-                "another --out."
+                f"the run {run.path} was started without --{role}; resume it without, or "
+                "choose another --out."
             )
         if given is None and _must_have(card, role):
             example = f" (lmlab train {card.base} …)" if card.base else ""
             raise UserError(
-                f"{card.name} is built on a trained system; train one first{example} and give its "
-                f"folder by --{role}."
+                f"{card.name} needs a trained base model; train one first{example} and give "
+                f"its folder by --{role}."
             )
         return None if given is None else load_base_model(given, role)
     if given is None and run.load_checkpoint(lambda _: None) is not None:
@@ -97,9 +97,9 @@ def resolve_base(
     base = load_base_model(described["path"] if given is None else given, role)
     if base.description["weights"] != described["weights"]:
         raise UserError(
-            f"the run {run.path} was begun on the {role} {described['path']} as it was then, and "
-            f"{base.description['path']} has other weights; resume it without --{role}, or choose "
-            "another --out."
+            f"the run {run.path} was started from an earlier version of the {role} "
+            f"{described['path']}, and {base.description['path']} has other weights; resume "
+            f"it without --{role}, or choose another --out."
         )
     return base
 

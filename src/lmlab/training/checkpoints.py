@@ -68,7 +68,7 @@ def load_checkpoint(folder: Path, tell: Callable[[str], None] = print) -> Checkp
         try:
             return _read(path, step)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-            way = "going on from the one before it" if place < len(found) else "starting again"
+            way = "resuming from the previous one" if place < len(found) else "starting again"
             tell(f"the checkpoint {path} is damaged ({error}); {way}.")
     return None
 

@@ -243,6 +243,6 @@ def _type_words(hint: Any) -> str:
     if _literal_options(hint):
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
-        return "values parted by commas, each " + _type_words(get_args(hint)[0])
+        return "values separated by commas, each " + _type_words(get_args(hint)[0])
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     return names.get(hint, "none" if hint is type(None) else "set in Python, not by a string")

@@ -100,15 +100,15 @@ def _tokenizer_of_texts(
     if before is not None and run.tokenizer.exists():
         if kind not in (None, before["tokenizer"]) and not str(kind).endswith(".json"):
             raise UserError(
-                f"the run {run.path} was begun with the tokeniser {before['tokenizer']}, and now "
-                f"it is {kind}; resume it unchanged, or choose another --out."
+                f"the run {run.path} was started with the tokeniser {before['tokenizer']}, "
+                f"got {kind}; resume it unchanged, or choose another --out."
             )
         return Tokenizer.load(run.tokenizer)
     if base is not None:
         if kind is not None:
             raise UserError(
-                f"the tokeniser is that of the base {base.description['path']}, so leave "
-                f"--tokenizer {kind} out."
+                f"--tokenizer {kind} does not apply: the tokeniser is that of the base "
+                f"{base.description['path']}; remove it."
             )
         return base.tokenizer
     if kind is not None and kind.endswith(".json"):
@@ -128,8 +128,8 @@ def _tokenizer_of_sources(
     """The source tokeniser: the run's own, a file's, or trained on the corpus."""
     if corpus.layout.kind != "pairs":
         raise UserError(
-            "a tokeniser of its own is for the sources of a parallel corpus, and this one holds "
-            "single texts; leave --source-tokenizer out."
+            "--source-tokenizer does not apply to a corpus of single texts, only to a "
+            "parallel corpus; remove it."
         )
     if run.source_tokenizer.exists():
         return Tokenizer.load(run.source_tokenizer)

@@ -52,8 +52,8 @@ def resolve_external_memory(
             spec = specs.get(name)
             if spec is not None and LOADERS[name](spec).fingerprint() != part.fingerprint():
                 raise UserError(
-                    f"this run was begun with other {name} than {spec}; resume it unchanged, or "
-                    "choose another --out."
+                    f"this run was started with other {name} than {spec}; resume it "
+                    "unchanged, or choose another --out."
                 )
         return kept
     chosen = {name: specs.get(name) or default_spec(card, name) for name in MEMORY_FILES}
@@ -83,7 +83,7 @@ def load_external_memory(config: Mapping[str, Any], folder: Path) -> ExternalMem
     for name in config.get("memories", {}):
         path = folder / MEMORY_FILES[name]
         if not path.exists():
-            raise UserError(f"the run {folder.parent} has lost its {path.name}; train it again.")
+            raise UserError(f"the run {folder.parent} has no {path.name} any more; train it again.")
         if name == "documents":
             kept[name] = load_documents(path)
         else:

@@ -87,8 +87,8 @@ class FitResult:
         """A UserError where training was interrupted: a partial result is not evaluated."""
         if self.reason == "interrupted":
             raise UserError(
-                f"training was stopped at step {self.progress.step} of {run.path.name}; go on "
-                "with --resume."
+                f"training was stopped at step {self.progress.step} of {run.path.name}; "
+                "continue with --resume."
             )
 
 

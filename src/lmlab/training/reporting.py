@@ -51,7 +51,7 @@ class Reporter:
         quiet: bool = False,
         silent: bool = False,
         tensorboard: Path | None = None,
-        unit: str = "nats a token",
+        unit: str = "nats per token",
         compares: bool = True,
     ) -> None:
         """`quiet` prints nothing, `silent` writes no files either; losses are in `unit`, training
@@ -172,7 +172,7 @@ class Reporter:
             return ""
         if self._compares:
             return f"training {self._last_loss:.4f}, "
-        return f"training loss {self._last_loss:.4f} (a contrast), "
+        return f"training loss {self._last_loss:.4f} (sampled loss), "
 
     def write(self, event: str, progress: Progress, **values: Any) -> None:
         """Write one line of metrics.jsonl."""

@@ -157,14 +157,14 @@ class RunFolder:
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             if is_hub_config(self.config):
                 raise UserError(
-                    f"{self.path} is a checkpoint in the Hub's format and no run; make one of it "
-                    "by lmlab import-hf."
+                    f"{self.path} is a checkpoint in the Hub's format, not a run; convert it "
+                    "with lmlab import-hf."
                 ) from error
             raise UserError(f"{self.config} is not the config.json of a run.") from error
         if written > RUN_FORMAT:
             raise UserError(
-                f"{self.path} was written by a later lmlab ({config.get('lmlab', '?')}, format "
-                f"{written}), and this one reads up to format {RUN_FORMAT}; upgrade lmlab."
+                f"{self.path} was saved by a later lmlab ({config.get('lmlab', '?')}, format "
+                f"{written}), and this one supports formats up to {RUN_FORMAT}; upgrade lmlab."
             )
         missing = [name for name in REQUIRED_FIELDS if name not in config]
         if missing:
@@ -300,7 +300,7 @@ class RunFolder:
 def _read_remembered(path: Path) -> dict[str, torch.Tensor]:
     """Read weights saved for averaging; a UserError where the hash in their name differs."""
     if not path.stem.endswith(hash_file(path)):
-        raise UserError(f"{path} is not what was written; remove it to average the others.")
+        raise UserError(f"{path} does not match its checksum; remove it to average the others.")
     return read_tensors(path)
 
 
@@ -347,12 +347,12 @@ def load_run(path: Path | str) -> TrainedModel:
     config = run.read_config()
     if config.get("task", {}).get("head"):
         raise UserError(
-            f"{run.path} was fine-tuned to {config['task']['name']} and is no language model any "
-            "more; ask it by lmlab predict."
+            f"{run.path} was fine-tuned to {config['task']['name']} and is no longer a "
+            "language model; use lmlab predict."
         )
     run.verify()
     if not run.tokenizer.exists():
-        raise UserError(f"the run {run.path} has lost its tokenizer.json; train it again.")
+        raise UserError(f"the run {run.path} has no tokenizer.json any more; train it again.")
     tokenizer = Tokenizer.load(run.tokenizer)
     vocabulary = _vocabulary(config, tokenizer, run)
     module = system_module(config["system"])
@@ -392,7 +392,9 @@ def load_source_tokenizer(config: Mapping[str, Any], run: RunFolder) -> Tokenize
     if "source_vocabulary" not in config:
         return None
     if not run.source_tokenizer.exists():
-        raise UserError(f"the run {run.path} has lost its source_tokenizer.json; train it again.")
+        raise UserError(
+            f"the run {run.path} has no source_tokenizer.json any more; train it again."
+        )
     tokenizer = Tokenizer.load(run.source_tokenizer)
     if tokenizer.vocabulary != Vocabulary(**config["source_vocabulary"]):
         raise UserError(
@@ -446,8 +448,8 @@ def build_system(
     module = system_module(name)
     if source is not None and "source" not in inspect.signature(module.build).parameters:
         raise UserError(
-            f"{name} reads and writes one vocabulary, so there can be none for sources alone; "
-            "leave --source-tokenizer out."
+            f"--source-tokenizer does not apply to {name}, which has one vocabulary for "
+            "sources and targets; remove it."
         )
     try:
         settings = apply_settings(module.Config(), _tuples(config))

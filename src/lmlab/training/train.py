@@ -204,7 +204,7 @@ def train(
         _announce(reporter, model, prepared, plan, accelerator, resumed=before is not None)
     if model.fitting == "counting" and any(value is not None for value in budget.values()):
         reporter.print_message(
-            f"{card.name} is fitted by one pass of counting; the budget changes nothing"
+            f"{card.name} is fitted by one pass of counting; the budget has no effect"
         )
     job = FitJob(
         system=model,
@@ -264,8 +264,8 @@ def _check_keep_by(plan: TrainingPlan, corpus: Corpus) -> None:
     asked, translates = plan.training.select_by, corpus.layout.kind == "pairs"
     if asked != "loss" and not (plan.card.conditional and translates):
         raise UserError(
-            f"select_by={asked} is for translators on a parallel corpus; leave it out, so that "
-            "weights are kept by the loss."
+            f"select_by={asked} applies only to translation models on a parallel corpus; "
+            "remove it to select weights by the loss."
         )
 
 
@@ -283,8 +283,8 @@ def resumes(run: RunFolder, resume: bool) -> bool:
     """Whether an existing run is resumed; it is never overwritten."""
     if run.exists() and not resume:
         raise UserError(
-            f"{run.path} already holds a run, and nothing is overwritten; go on with --resume, or "
-            "choose another --out."
+            f"{run.path} already holds a run, which is not overwritten; continue with "
+            "--resume, or choose another --out."
         )
     return run.exists()
 
@@ -293,15 +293,14 @@ def _check_data(data: TrainingData, plan: TrainingPlan, accelerator: Accelerator
     config = plan.training
     if data.dataset.layout.kind == "pairs" and not plan.card.conditional:
         raise UserError(
-            f"{plan.card.name} has no use for the source texts of a parallel corpus; give it a "
-            "corpus of single texts."
+            f"a parallel corpus does not apply to {plan.card.name}, which takes no source "
+            "texts; give a corpus of single texts."
         )
     world, contiguous = accelerator.num_processes, data.dataset.layout.kind == "contiguous"
     if contiguous and config.stream_batch_size % world:
         raise UserError(
-            f"stream_batch_size={config.stream_batch_size} can't be shared among {world} "
-            f"processes; give a multiple of "
-            f"{world} by --set stream_batch_size=…"
+            f"stream_batch_size must be a multiple of the number of processes, {world}, got "
+            f"{config.stream_batch_size}; give one by --set stream_batch_size=…"
         )
     check_validation_split(config, selects=data.has_validation)
 
@@ -314,8 +313,8 @@ def check_validation_split(config: TrainingConfig, *, selects: bool) -> None:
     decided += ["average"] if config.average else []
     if decided and not selects:
         raise UserError(
-            f"{' and '.join(decided)} needs a validation split, and this corpus has none; leave it "
-            "out, or give a folder with a valid* file."
+            f"{' and '.join(decided)} needs a validation split, which this corpus does not "
+            "have; remove it, or give a folder with a valid* file."
         )
 
 
@@ -345,11 +344,13 @@ def _announce(
     if lost := data.dataset.report.losses():
         reporter.print_message(f"while reading the training split: {lost}")
     if dropped := data.dataset.report.uneven_pairs:
-        reporter.print_message(f"{dropped:,} training pairs of too uneven lengths are left out")
+        reporter.print_message(
+            f"{dropped:,} training pairs exceed the maximum length ratio and are dropped"
+        )
     if data.held_out_split == "test":
         reporter.print_message(
-            "this corpus has no validation split: the test loss is shown, chooses nothing, and the "
-            "last weights are kept"
+            "this corpus has no validation split: the test loss is reported but selects "
+            "nothing, and the last weights are kept"
         )
 
 
@@ -360,10 +361,12 @@ def _farewell(outcome: FitResult, run: RunFolder, result: TrainingResult, unit: 
     progress = outcome.progress
     where = f"at step {progress.step} after {format_exact_duration(progress.seconds)}"
     if outcome.reason == "interrupted":
-        return f"stopped {where}; a checkpoint is in {run.checkpoints_folder}, go on with --resume"
+        return (
+            f"stopped {where}; a checkpoint is in {run.checkpoints_folder}, continue with --resume"
+        )
     if outcome.reason == "nothing":
-        return f"{run.path} is already trained; give a larger budget to go on"
-    early = ", as the loss stopped falling" if outcome.reason == "early" else ""
+        return f"{run.path} is already trained; give a larger budget to continue"
+    early = ", as the loss stopped decreasing" if outcome.reason == "early" else ""
     return f"finished {where}{early}{kept}: {run.path}"
 
 

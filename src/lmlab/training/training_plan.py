@@ -100,8 +100,8 @@ def resumed_plan(
     module = system_module(card.name)
     if before["system"] != card.name:
         raise UserError(
-            f"this run is of the system {before['system']}, and {card.name} was asked for; resume "
-            "it with its own name, or choose another --out."
+            f"the system of this run is {before['system']}, got {card.name}; resume it with "
+            "its own name, or choose another --out."
         )
     known = {spec.name for spec in fields(TrainingConfig)}
     training = TrainingConfig(**{k: v for k, v in before["training"].items() if k in known})
@@ -177,12 +177,12 @@ def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], run: RunF
         # JSON turned tuples into lists.
         if old != (list(new) if isinstance(new, tuple) else new):
             raise UserError(
-                f"the run {run.path} was begun with {name}={old}, and now it is {new}; resume it "
+                f"the run {run.path} was started with {name}={old}, got {new}; resume it "
                 "unchanged, or choose another --out."
             )
     if before["corpus"]["fingerprint"] != now["corpus"]["fingerprint"]:
         raise UserError(
-            f"the run {run.path} was begun on other text ({before['corpus']['spec']}) than "
+            f"the run {run.path} was started on other text ({before['corpus']['spec']}) than "
             f"{now['corpus']['spec']} holds now; resume it with that, or choose another --out."
         )
 
@@ -191,7 +191,7 @@ def check_required_inputs(card: Card, **options: str | Path | None) -> None:
     """Reject options that do not apply to the system."""
     for name, value in options.items():
         if value is not None and name not in card.needs:
-            raise UserError(f"{card.name} has no use for --{name}; leave it out.")
+            raise UserError(f"--{name} does not apply to {card.name}; remove it.")
 
 
 def objective_setting(card: Card, objective: str | None) -> dict[str, Any]:

@@ -119,9 +119,7 @@ def fit_word2vec(job: FitJob) -> FitResult:
     """
     hindrance = _hindrance(job)
     if hindrance:
-        job.reporter.print_message(
-            f"{hindrance}, so that the ordinary loop trains, which takes longer"
-        )
+        job.reporter.print_message(f"{hindrance}, so the slower PyTorch loop is used")
         return fit_by_gradient(job)
     system, config, data = job.system, job.config, job.data
     assert isinstance(system, Word2Vec) and isinstance(data, TrainingData)
@@ -270,9 +268,9 @@ def _hindrance(job: FitJob) -> str | None:
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'lmlab[words]')"
     if job.accelerator.num_processes > 1:
-        return "compiled code knows one process"
+        return "compiled code supports a single process"
     if job.accelerator.device.type != "cpu":
-        return f"compiled code runs on the processor, and this is {job.accelerator.device.type}"
+        return f"compiled code runs on the CPU, and the device is {job.accelerator.device.type}"
     return None
 
 

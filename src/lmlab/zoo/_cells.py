@@ -56,7 +56,7 @@ def build_cell(
         raise unknown_name("cell", name, get_args(CellName))
     if off:
         raise UserError(
-            f"the cell {name} has no switches to be off; {' and '.join(_SWITCH_CELLS)} have some."
+            f"the cell {name} has no switches to turn off; use {' or '.join(_SWITCH_CELLS)}."
         )
     return _CELLS[name](input_width, width)
 

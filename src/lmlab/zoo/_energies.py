@@ -82,13 +82,13 @@ def make_corruption(
     if name == "proposals":
         if base is None:
             raise UserError(
-                "corruption=proposals takes those of a masked model; give a run of one by --base, "
-                "or corruption=unigram."
+                "corruption=proposals needs a masked language model; give a run of one by "
+                "--base, or use corruption=unigram."
             )
         return MaskedLMCorruption(base)
     if base is not None:
         raise UserError(
-            f"corruption={name} has no use for --base; leave it out, or give corruption=proposals."
+            f"--base does not apply to corruption={name}; remove it, or use corruption=proposals."
         )
     return UnigramCorruption(vocabulary) if name == "unigram" else UniformCorruption(vocabulary)
 

@@ -59,8 +59,8 @@ class EntityConfig(TransformerConfig):
         super().__post_init__()
         if self.memory_after and self.memory_after >= self.layers:
             raise UserError(
-                f"memory_after is {self.memory_after}, and a layer must follow; there are "
-                f"{self.layers}."
+                f"memory_after must be below the number of layers ({self.layers}), got "
+                f"{self.memory_after}."
             )
 
     @property
@@ -101,7 +101,7 @@ def build_fae(
 ) -> FactsAsExperts:
     """Facts as Experts: EaE with a fact memory after the last layer."""
     if not knowledge.facts:
-        raise UserError("a memory of facts needs knowledge with facts, and this has none.")
+        raise UserError("a fact memory needs knowledge with facts, and this has none.")
     entities = make_entity_embedding(config, knowledge)
     facts = FactMemory(
         entities,

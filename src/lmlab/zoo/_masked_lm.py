@@ -68,16 +68,16 @@ class MaskedLMConfig(MaskedLossConfig, TransformerConfig):
         super().__post_init__()
         if self.pairs != "none" and self.segments == 1:
             raise UserError(
-                f"pairs={self.pairs} has two segments, and segments is 1; give segments=2, or 0 "
-                "to leave them untold."
+                f"pairs={self.pairs} needs two segments, got segments=1; use segments=2, or 0 "
+                "for no segment embeddings."
             )
         if self.pairs != "none" and self.full_sentences:
             raise UserError(
-                f"full sentences are several texts in one input, and pairs={self.pairs} makes two "
-                "segments of each; give pairs=none, or full_sentences=false."
+                f"full_sentences=true does not apply to pairs={self.pairs}; use pairs=none, or "
+                "full_sentences=false."
             )
         if self.pairs != "none" and self.length < 3:
-            raise UserError(f"a pair takes at least 3 tokens, and length is {self.length}.")
+            raise UserError(f"length must be at least 3 for sentence pairs, got {self.length}.")
 
 
 @dataclass(frozen=True, kw_only=True)

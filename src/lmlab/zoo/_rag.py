@@ -96,8 +96,8 @@ def make_rag(
     """Generator, trained or BM25-like retriever, and marginalisation over documents."""
     if config.document_length > config.length - 2:
         raise UserError(
-            f"length={config.length} leaves no room for a question beside "
-            f"document_length={config.document_length}; give a longer one by --set length=…"
+            f"length={config.length} leaves no room for a question with "
+            f"document_length={config.document_length}; use a larger --set length=…"
         )
     retriever: BiEncoder = (
         RandomProjectionBM25(vocabulary, config.retriever_width)

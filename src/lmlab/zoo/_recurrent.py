@@ -147,8 +147,8 @@ def build_recurrent(
         return InitialStateMixtureLM(starts=config.starts, **parts)
     if not all(each.can_leave_zero for each in cells):
         raise UserError(
-            "with these switches off a state that starts at zero stays there; learn the start "
-            "(--set starts=1), or leave more on."
+            "with these switches off a state that starts at zero stays zero; learn the initial "
+            "state (--set starts=1), or turn more of them on."
         )
     return AutoregressiveLM(**parts)
 

@@ -60,10 +60,7 @@ class RecurrentSeq2SeqConfig(NextTokenLossConfig):
 
     def __post_init__(self) -> None:
         if self.bidirectional and self.width % 2:
-            raise UserError(
-                f"a reader of both ways takes half of the width each, and {self.width} is odd; "
-                "give an even one."
-            )
+            raise UserError(f"width must be even for a bidirectional encoder, got {self.width}.")
 
 
 SEQ2SEQ_MULTI30K = {
@@ -98,13 +95,13 @@ def build_recurrent_seq2seq(
     """
     if config.latent_choices > 1 and config.label_smoothing:
         raise UserError(
-            "the values of a latent variable are mixed by their probabilities, which label "
-            "smoothing does not take: --set label_smoothing=0, or latent_choices=1."
+            "label smoothing does not apply to a mixture over latent values; use --set "
+            "label_smoothing=0, or latent_choices=1."
         )
     if config.shared_embeddings and source is not None:
         raise UserError(
-            "sources with a vocabulary of their own can't share embeddings; leave shared=true or "
-            "--source-tokenizer out."
+            "shared=true does not apply to a source vocabulary of its own; remove it, or remove "
+            "--source-tokenizer."
         )
     writing = nn.Embedding(vocabulary.size, config.width)
     # Small vectors: torch's unit normals make the first steps of a softmax model unstable.

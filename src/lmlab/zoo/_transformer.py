@@ -130,15 +130,12 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         if not self.head_width and self.width % self.heads:
-            raise UserError(
-                f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
-            )
+            raise UserError(f"width must be a multiple of heads ({self.heads}), got {self.width}.")
         if self.two_dimensional_positions != (self.positions == "pairs"):
             needed = "must be pairs" if self.two_dimensional_positions else "can't be pairs"
-            told = "two numbers" if self.two_dimensional_positions else "one number"
+            dimensions = "two-dimensional" if self.two_dimensional_positions else "one-dimensional"
             raise UserError(
-                f"this system tells a place by {told}, so its positions {needed}, and "
-                f"{self.positions} came."
+                f"positions {needed} in a model with {dimensions} positions, got {self.positions}."
             )
         self._check_attention_positions()
         self._check_silent()
@@ -147,16 +144,13 @@ class TransformerConfig:
         """Rotary needs an even head width; max_distance must exceed the exact buckets."""
         if self.positions == "rotary" and head_width(self) % 2:
             raise UserError(
-                f"rotary positions turn the numbers of a head in pairs, and it has "
-                f"{head_width(self)}; give an even head_width."
+                f"head_width must be even for rotary positions, got {head_width(self)}."
             )
         exact = exact_bucket_count(self.buckets, both_ways=not self.has_decoder)
         if self.positions == "buckets" and self.max_distance <= exact:
             raise UserError(
-                f"with {self.buckets} buckets each distance below {exact} has its own, so "
-                f"max_distance "
-                f"must be larger than {exact}, and {self.max_distance} came; give a larger one, or "
-                "fewer buckets."
+                f"max_distance must be larger than {exact} with {self.buckets} buckets, got "
+                f"{self.max_distance}; use a larger one, or fewer buckets."
             )
 
     def _check_silent(self) -> None:
@@ -164,10 +158,10 @@ class TransformerConfig:
         heads = parse_heads(self.disabled_heads)
         for layer in (*self.disabled_layers, *(layer for layer, _ in heads)):
             if not 1 <= layer <= self.layers:
-                raise UserError(f"there are layers 1 to {self.layers}, and {layer} came.")
+                raise UserError(f"layer must be from 1 to {self.layers}, got {layer}.")
         for _, head in heads:
             if not 1 <= head <= self.heads:
-                raise UserError(f"there are heads 1 to {self.heads}, and {head} came.")
+                raise UserError(f"head must be from 1 to {self.heads}, got {head}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +348,7 @@ def parse_heads(heads: tuple[str, ...]) -> list[tuple[int, int]]:
     for text in heads:
         layer, head = map(parse_integer, str(text).partition(".")[::2])
         if layer is None or head is None:
-            raise UserError(f"a head is given as layer.head, such as 2.4, and {text!r} came.")
+            raise UserError(f"a head must be given as layer.head, such as 2.4, got {text!r}.")
         found.append((layer, head))
     return found
 

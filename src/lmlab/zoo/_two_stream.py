@@ -30,8 +30,8 @@ def check_relative(positions: PositionName) -> None:
     """Raise a UserError unless positions are relative, as the query stream needs."""
     if positions not in TWO_STREAM_RELATIVE_POSITIONS:
         raise UserError(
-            f"a query knows its place by attention alone, so positions must be one of "
-            f"{', '.join(TWO_STREAM_RELATIVE_POSITIONS)}, and {positions} came."
+            f"positions must be one of {', '.join(TWO_STREAM_RELATIVE_POSITIONS)} for two-stream "
+            f"attention, got {positions}."
         )
 
 
@@ -55,8 +55,8 @@ def make_mpnet_backbone(config: TransformerConfig, tokens: nn.Embedding) -> TwoS
     """MPNet backbone: queries start as masks; T5 buckets in addition to absolute positions."""
     if config.positions not in ABSOLUTE_POSITIONS:
         raise UserError(
-            f"attention has buckets of distances already, so positions must be one of "
-            f"{', '.join(ABSOLUTE_POSITIONS)}, and {config.positions} came."
+            f"positions must be one of {', '.join(ABSOLUTE_POSITIONS)}, as attention already has "
+            f"relative buckets, got {config.positions}."
         )
     stack = make_stack(replace(config, positions="buckets"))
     backbone = TwoStreamTransformer(make_embedding(config, tokens), stack, width=config.width)

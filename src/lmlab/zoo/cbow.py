@@ -39,7 +39,7 @@ CARD = Card(
     corpus="wordnet",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single words given those around, and no way to draw a text",
+        "sample": "it predicts single words given their context, and can't sample a text",
     },
     oracle="gensim's similarities on the same text: tests/parity/test_gensim.py",
 )

@@ -40,7 +40,7 @@ CARD = Card(
     ),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="cuts by brute force, MemRecall and interventions by hand: tests/parity/test_cogltx.py",
 )

@@ -38,7 +38,7 @@ CARD = Card(
     ),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="graph update, pointers and labels by hand: tests/parity/test_cogqa.py",
 )

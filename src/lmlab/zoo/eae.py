@@ -34,7 +34,7 @@ CARD = Card(
     corpus="capitals-told",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="the memory by loops over entities, tags by hand: tests/parity/test_eae.py",
 )

@@ -29,7 +29,7 @@ CARD = Card(
     needs=("base", "encoder"),
     baseline="chance",
     exempt={
-        "cheat": "it is shown the whole text on purpose, and asked whether that is data",
+        "cheat": "it sees the whole text by design, and classifies it as data or noise",
         "distribution": "its log_prob is minus an energy; texts of each length are summed instead",
         "sample": "an energy is sampled by Markov chains, which have tests of their own",
     },

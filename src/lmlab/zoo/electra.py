@@ -122,7 +122,7 @@ CARD = Card(
     objectives=("replaced-tokens",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="transformers' ELECTRA, both networks: tests/parity/test_hf_electra.py",
 )

@@ -40,7 +40,7 @@ CARD = Card(
     uses_annotated_mentions=True,
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="whole mentions only: tests/unit/objectives/test_mentions.py",
 )

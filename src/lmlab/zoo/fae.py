@@ -36,7 +36,7 @@ CARD = Card(
     corpus="capitals-told",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="the memory by loops over facts, facts edited and answered: tests/parity/test_fae.py",
 )

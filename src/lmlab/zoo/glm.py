@@ -38,8 +38,10 @@ CARD = Card(
     protocols=("LogProb", "Step", "Encode", "EncodeTokens", "Infill"),
     objectives=("blank-infilling",),
     conditional=True,
-    oracle="a view worked by hand, who sees whom by perturbation, the spans' laws: "
-    "tests/unit/objectives/test_blank_infilling.py",
+    oracle=(
+        "a view worked by hand, the attention mask by perturbation, the distributions of spans: "
+        "tests/unit/objectives/test_blank_infilling.py"
+    ),
 )
 
 

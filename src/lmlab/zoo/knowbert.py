@@ -77,8 +77,7 @@ class KnowingConfig:
     def __post_init__(self) -> None:
         if self.entity_width % self.heads:
             raise UserError(
-                f"entity_width {self.entity_width} can't be shared among {self.heads} heads; give "
-                "a multiple."
+                f"entity_width must be a multiple of heads ({self.heads}), got {self.entity_width}."
             )
         if self.linking != "margin":
             self._check_without_margin()
@@ -89,8 +88,8 @@ class KnowingConfig:
             given, usual = getattr(self, name), getattr(type(self), name)
             if given != usual:
                 raise UserError(
-                    f"linking={self.linking} has no use for {name}, and {name}={given:g} came; "
-                    "leave it out, or give linking=margin."
+                    f"{name}={given:g} does not apply to linking={self.linking}; remove it, or "
+                    "use linking=margin."
                 )
 
 
@@ -102,7 +101,8 @@ def insert_knowledge(
     layers = len(encoder.stack.blocks) * encoder.stack.times
     if config.knowledge_layer > layers:
         raise UserError(
-            f"the base has {layers} layers, and after is {config.knowledge_layer}; give one."
+            f"knowledge_layer must be at most {layers}, the number of layers of the base, got "
+            f"{config.knowledge_layer}."
         )
     memory = make_knowledge_attention(config, encoder, knowledge)
     memories = {config.knowledge_layer or max(1, round(layers * 2 / 3)): memory}
@@ -131,8 +131,8 @@ def copy_encoder(base: System) -> tuple[BERT, Transformer]:
     """Copy of a trained masked LM, and its encoder; a UserError for other systems."""
     if not isinstance(base, BERT) or not isinstance(base.backbone, Transformer):
         raise UserError(
-            "knowledge goes between the layers of a masked model, and the base is none; give a run "
-            "of bert or its like."
+            "knowbert needs a masked language model as its base, and this run is not one; give "
+            "a run of bert or a similar model."
         )
     copied = deepcopy(base)
     assert isinstance(copied.backbone, Transformer)
@@ -176,7 +176,7 @@ CARD = Card(
     corpus="wordnet-senses",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="every step and both losses by hand: tests/parity/test_knowbert.py",
 )

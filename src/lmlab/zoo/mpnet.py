@@ -33,7 +33,7 @@ CARD = Card(
     objectives=("permuted-masking",),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="transformers' MPNet with the same weights: tests/parity/test_hf_mpnet.py",
 )

@@ -96,7 +96,7 @@ class RealmConfig(RetrieverConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.objective == "spans" and not self.retrieved:
-            raise UserError("answers are words of documents, and retrieved is 0; give at least 1.")
+            raise UserError("retrieved must be at least 1 for objective=spans, got 0.")
 
 
 TINY: dict[str, Any] = {
@@ -223,8 +223,10 @@ CARD = Card(
     corpus="wordnet",
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
-        "source": "hidden words are those of single texts: only objective=spans is given questions",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
+        "source": (
+            "masked words are predicted in single texts: only objective=spans takes questions"
+        ),
     },
     oracle="the sum over all documents by loops, and its gradient: tests/parity/test_realm.py",
 )

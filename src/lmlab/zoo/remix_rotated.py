@@ -25,7 +25,7 @@ CARD = Card(
     source="003 DLM18",
     aliases=("DLM18",),
     protocols=("LogProb", "Step"),
-    oracle="brute force over the K + 1 ways: tests/parity/test_remix.py",
+    oracle="brute force over the K + 1 components: tests/parity/test_remix.py",
 )
 Config = RemixConfig
 SIZES = REMIX_SIZES

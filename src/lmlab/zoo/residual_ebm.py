@@ -32,10 +32,13 @@ CARD = Card(
     needs=("base", "encoder"),
     base="lstm",
     exempt={
-        "cheat": "its encoder is shown the whole text on purpose, and asked whether that is data",
+        "cheat": "its encoder sees the whole text by design, and classifies it as data or noise",
         "distribution": "it scores whole texts and no prefixes, and its Z is estimated; its oracle "
         "enumerates all texts up to its greatest length",
-        "sample": "what it draws has its law only as candidates grow many; its oracle measures it",
+        "sample": (
+            "its samples follow its distribution only as the number of candidates grows; its "
+            "oracle measures this"
+        ),
     },
     oracle="bounds, Z and samples on an enumerated space: tests/parity/test_residual.py",
 )

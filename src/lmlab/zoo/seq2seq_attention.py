@@ -44,7 +44,7 @@ CARD = Card(
     protocols=("LogProb", "Step", "Encode", "EncodeTokens"),
     objectives=("next-token", "nce", "importance", "sampled-softmax"),
     conditional=True,
-    oracle="torch.nn cells and the formula place by place: tests/parity/test_seq2seq.py",
+    oracle="torch.nn cells and the formula position by position: tests/parity/test_seq2seq.py",
 )
 
 
@@ -64,7 +64,10 @@ class Config(RecurrentSeq2SeqConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.input_feeding and self.looks == "before":
-            raise UserError("feeding is for looks=after; looking before, a context is fed anyhow.")
+            raise UserError(
+                "input_feeding does not apply to looks=before, where the context is already an "
+                "input; remove it."
+            )
 
 
 SIZES = {

@@ -57,15 +57,12 @@ class SetConfig(MaskedLossConfig, TransformerConfig):
         super().__post_init__()
         if self.positions not in SET_POSITIONS:
             raise UserError(
-                f"inducing points stand nowhere, so positions are {', '.join(SET_POSITIONS)}, and "
-                f"{self.positions} came."
+                f"positions must be one of {', '.join(SET_POSITIONS)} with inducing points, got "
+                f"{self.positions}."
             )
         for name in ("disabled_layers", "disabled_heads", "shared_layers"):
             if getattr(self, name):
-                raise UserError(
-                    "all layers and heads of the Set Transformer speak, with parameters of their "
-                    f"own, and {name} came; leave it out."
-                )
+                raise UserError(f"{name} does not apply to the Set Transformer; remove it.")
 
 
 def make_set_transformer(config: SetConfig, tokens: nn.Embedding) -> SetTransformer:
@@ -95,7 +92,7 @@ CARD = Card(
     objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="torch.nn's attention with the same weights: tests/parity/test_set_transformer.py",
 )

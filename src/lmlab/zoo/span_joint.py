@@ -83,7 +83,7 @@ def make_joint_emission(
                 unary=unary,
                 parents=ParentSelection(config.width, config.rank) if tree else None,
             )
-    raise unknown_name("way to tie blanks", config.dependencies, get_args(DependencyName))
+    raise unknown_name("dependency structure", config.dependencies, get_args(DependencyName))
 
 
 CARD = Card(
@@ -97,7 +97,7 @@ CARD = Card(
     exempt={
         "distribution": "the joint of some blanks given the rest; nothing says that those of "
         "different blanks agree",
-        "sample": "it fills blanks in, and has no way to draw a text of its own",
+        "sample": "it fills blanks, and can't sample a text",
     },
     oracle="all fillings enumerated: tests/parity/test_span_joint.py",
 )

@@ -35,10 +35,12 @@ CARD = Card(
     objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
-    oracle="the spans' law by chi-square: tests/unit/objectives/test_masking.py; the boundaries "
-    "alone are seen, by perturbation: tests/unit/objectives/test_span_boundary.py",
+    oracle=(
+        "the distribution of spans by chi-square: tests/unit/objectives/test_masking.py; the "
+        "boundaries alone are seen, by perturbation: tests/unit/objectives/test_span_boundary.py"
+    ),
 )
 
 

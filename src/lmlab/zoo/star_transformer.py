@@ -62,9 +62,7 @@ class StarConfig(MaskedLossConfig):
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise UserError(
-                f"width {self.width} can't be shared among {self.heads} heads; give a multiple."
-            )
+            raise UserError(f"width must be a multiple of heads ({self.heads}), got {self.width}.")
 
 
 def make_star(config: StarConfig, tokens: nn.Embedding) -> StarTransformer:
@@ -98,7 +96,7 @@ CARD = Card(
     objectives=("masked", "nce", "importance", "sampled-softmax"),
     exempt={
         "distribution": "a sum of conditionals that need not come from one joint distribution",
-        "sample": "it gives single tokens given all the others, and no way to draw a text",
+        "sample": "it predicts single tokens given all the others, and can't sample a text",
     },
     oracle="the update written out in loops: tests/parity/test_star_transformer.py",
 )

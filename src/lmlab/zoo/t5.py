@@ -84,8 +84,8 @@ class T5Config(DecoderConfig):
         super().__post_init__()
         if self.embedding_width not in (0, self.width):
             raise UserError(
-                f"T5's token vectors are as wide as its layers, {self.width}, and embedding_width="
-                f"{self.embedding_width} came; leave it out."
+                "embedding_width does not apply to T5, whose token vectors have the layer width "
+                f"{self.width}, got {self.embedding_width}; remove it."
             )
 
 

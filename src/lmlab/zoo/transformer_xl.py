@@ -111,8 +111,8 @@ class SegmentRecurrentConfig(DecoderConfig):
         super().__post_init__()
         if self.positions not in RELATIVE_POSITIONS:
             raise UserError(
-                f"a place of the memory was counted in another segment, so positions must be one "
-                f"of {', '.join(RELATIVE_POSITIONS)}, and {self.positions} came."
+                f"positions must be one of {', '.join(RELATIVE_POSITIONS)}, as memory has no "
+                f"absolute positions, got {self.positions}."
             )
 
 

@@ -37,7 +37,9 @@ CARD = Card(
     objectives=("four-masks",),
     conditional=True,
     exempt={"fill": "it fills in both ways and scores left to right: two distributions, not one"},
-    oracle="who sees whom in each mode, by perturbation: tests/unit/objectives/test_four_masks.py",
+    oracle=(
+        "the attention mask of each mode, by perturbation: tests/unit/objectives/test_four_masks.py"
+    ),
 )
 
 

@@ -104,7 +104,7 @@ CARD = Card(
     objectives=("next-token", "nce", "importance", "sampled-softmax"),
     conditional=True,
     corpus="digits",
-    exempt={"source": "it is given an image, and the words of a text make none"},
+    exempt={"source": "it needs an image, and the words of a text are not one"},
     oracle="transformers' ViT with the same weights: tests/parity/test_hf_vit.py",
 )
 

@@ -171,8 +171,8 @@ def test_every_scheme_of_distances_steps_as_it_reads(positions: str):
 
 @pytest.mark.parametrize("positions", ABSOLUTE)
 def test_positions_that_count_from_a_segments_start_are_refused(positions: str):
-    told = "one number" if positions == "pairs" else "transformer-xl"
-    with pytest.raises(UserError, match=f"{told}.*{positions} came"):
+    told = "one-dimensional" if positions == "pairs" else "transformer-xl"
+    with pytest.raises(UserError, match=f"{told}.*got {positions}"):
         build(positions=positions)
 
 

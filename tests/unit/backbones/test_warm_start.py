@@ -87,12 +87,12 @@ def test_what_is_dropped_may_differ():
     ],
 )
 def test_one_that_is_built_otherwise_is_refused(settings: dict, told: str):
-    with pytest.raises(UserError, match="the encoder is built otherwise") as refused:
+    with pytest.raises(UserError, match="the encoder has a different architecture") as refused:
         begun("residual-ebm", bert(), **settings)
     assert told in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["lstm", "t5", "ngram"])
 def test_one_that_is_no_such_transformer_is_refused(name: str):
-    with pytest.raises(UserError, match=r"must be a Transformer that reads texts by themselves"):
+    with pytest.raises(UserError, match=r"must be a run of a Transformer encoder"):
         begun("ebm", build_tiny(name, VOCABULARY))

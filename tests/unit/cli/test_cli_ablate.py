@@ -24,8 +24,8 @@ def test_table_and_json(lmlab, tmp_path):
 def test_mistakes_are_one_sentence(lmlab, tmp_path):
     for words, sentence in (
         (("ablate", "lstm"), "lstm declares no switches to turn off; those that do: "),
-        (("ablate", "mgru", "--at", "x"), "--at takes epochs parted by commas"),
-        (("ablate", "mgru", "--jobs", "0"), "at least one training must run at a time"),
+        (("ablate", "mgru", "--at", "x"), "--at must be epochs separated by commas"),
+        (("ablate", "mgru", "--jobs", "0"), "jobs must be at least 1"),
         (("ablate", "mgruu"), "did you mean"),
     ):
         found = lmlab(*words, *QUICK, "--out", tmp_path / "none")

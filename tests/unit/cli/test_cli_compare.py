@@ -76,7 +76,7 @@ def test_another_corpus_and_split(lmlab, runs, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--out", "report.pdf"), "ends in .html, .md, .tex, .json"),
+        (("--out", "report.pdf"), "must end in .html, .md, .tex, .json"),
         (("--split", "tests"), "there is no split called 'tests'"),
         (("--data", "gramar"), "did you mean 'grammar'"),
         (("--errors", "ignore", "--data", "grammar"), "'strict' or 'replace'"),

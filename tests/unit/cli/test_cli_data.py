@@ -46,7 +46,7 @@ def test_describe_a_file_in_another_encoding(lmlab, tmp_path: Path) -> None:
     file.write_bytes("good\ncaf\xe9\n".encode("latin-1"))
     strict = lmlab("data", "describe", file)
     assert strict.code == 2
-    assert f"{file}, line 2: byte 0xe9 at place 4 is not UTF-8" in strict.err
+    assert f"{file}, line 2: byte 0xe9 at position 4 is not UTF-8" in strict.err
     replaced = json.loads(lmlab("data", "describe", file, "--errors", "replace", "--json").out)
     assert replaced["splits"]["train"]["report"]["replaced_bytes"] == 1
 

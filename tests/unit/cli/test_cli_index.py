@@ -80,7 +80,7 @@ def test_an_encoder_that_has_moved_is_asked_for(lmlab, made: Path, tmp_path: Pat
     (made / "bert").rename(moved)
     try:
         lost = lmlab("index", "search", made / "dense", "dog")
-        assert lost.code == 2 and "say by --encoder where it is" in lost.err
+        assert lost.code == 2 and "give its path with --encoder" in lost.err
         found = lmlab("index", "search", made / "dense", "dog", "--encoder", moved, "-k", 1)
         assert found.code == 0 and "1 " in found.out
     finally:
@@ -119,9 +119,9 @@ def test_an_approximate_index_says_where_the_recall_was_not_reached(
     ("arguments", "sentence"),
     [
         (("search", "words", "dog", "-k", 0), "k must be from 1 to the 3 documents"),
-        (("search", "words", "dog", "-k", 4), "and 4 came"),
+        (("search", "words", "dog", "-k", 4), "got 4"),
         (("search", "words", ""), "holds no text, only 1 empty text"),
-        (("search", "bert", "dog"), "is no index: it has no meta.json"),
+        (("search", "bert", "dog"), "is not an index: it has no meta.json"),
         (("search", "nowhere", "dog"), "there is no index at"),
         (("info", "docs.jsonl"), "there is no index at"),
         (("build", "docs.jsonl", "--encoder", "nowhere", "--out", "new"), "there is no run at"),

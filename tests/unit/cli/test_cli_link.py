@@ -164,4 +164,4 @@ def test_a_base_that_is_no_masked_model_is_refused(lmlab: Command, folder: Path,
         *("train", "knowbert", "--data", folder, "--base", tmp_path / "lstm"),
         *("--knowledge", folder / "knowledge", "--out", tmp_path / "run", "--steps", 1),
     )
-    assert said.code == 2 and "masked model" in said.err
+    assert said.code == 2 and "masked language model" in said.err

@@ -143,8 +143,8 @@ def _wait_until_reading(pid: int) -> None:
 
 
 def test_a_warning_of_ours_is_a_sentence_and_of_others_tells_its_place():
-    assert entry.warning_sentence("it was built anew.", LmlabWarning, "here.py", 3) == (
-        "lmlab: it was built anew.\n"
+    assert entry.warning_sentence("it was rebuilt.", LmlabWarning, "here.py", 3) == (
+        "lmlab: it was rebuilt.\n"
     )
     assert entry.warning_sentence("old", FutureWarning, "/elsewhere/torch.py", 7) == (
         "/elsewhere/torch.py:7: FutureWarning: old\n"

@@ -144,7 +144,7 @@ def test_a_perplexity_can_be_recomputed_from_the_ngram(lmlab, runs) -> None:
         (("{file}", "--text", "a"), "give exactly one of"),
         (("no-such-file",), "no file no-such-file; check the path, or give a text by --text."),
         (("{folder}",), "is a folder"),
-        (("{file}", "--csv", "--json"), "leave out --json"),
+        (("{file}", "--csv", "--json"), "--csv does not apply to --json"),
         (("{file}", "--window", "0"), "window"),
         (("{file}", "--errors", "ignore"), "'strict' or 'replace'"),
     ],
@@ -175,11 +175,11 @@ def test_text_in_another_encoding(lmlab, runs, tmp_path: Path, monkeypatch) -> N
     (tmp_path / "latin.txt").write_bytes(latin)
     result = lmlab("score", runs["lstm"], tmp_path / "latin.txt")
     assert result.code == 2
-    assert "latin.txt, line 2: byte 0xe9 at place 4 is not UTF-8" in result.err
+    assert "latin.txt, line 2: byte 0xe9 at position 4 is not UTF-8" in result.err
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(latin)))
     result = lmlab("score", runs["lstm"], "-")
     assert result.code == 2
-    assert "standard input, line 2: byte 0xe9 at place 4 is not UTF-8" in result.err
+    assert "standard input, line 2: byte 0xe9 at position 4 is not UTF-8" in result.err
     replaced = lmlab("score", runs["lstm"], tmp_path / "latin.txt", "--errors", "replace", "--json")
     assert [score["text"] for score in json.loads(replaced.out)] == ["the dog", "caf\ufffd"]
 

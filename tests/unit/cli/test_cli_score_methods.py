@@ -70,18 +70,18 @@ def test_bits_per_character_only_where_all_characters_are_scored(lmlab, bert) ->
 @pytest.mark.parametrize(
     ("message", "options"),
     {
-        "positions go from 1 to 5 in a text of 5 tokens, and 9 came": (
+        "positions must be from 1 to 5 in a text of 5 tokens, got 9": (
             *("--method", "k-mask"),
             *("--positions", "1,9"),
         ),
-        "takes numbers such as 1,3-5": ("--method", "k-mask", "--positions", "1;2"),
-        "goes up, as 3-4, and '4-3' came": ("--method", "k-mask", "--positions", "1,4-3"),
-        "names each token once, and 2 came twice": ("--method", "k-mask", "--positions", "2,1-3"),
+        "must be numbers such as 1,3-5": ("--method", "k-mask", "--positions", "1;2"),
+        "must be ascending, as 3-4, got '4-3'": ("--method", "k-mask", "--positions", "1,4-3"),
+        "must name each token once, got 2 twice": ("--method", "k-mask", "--positions", "2,1-3"),
         "the prefix, which has 2": (
             *("--given", "the dog", "--method", "k-mask"),
             *("--positions", "1,2"),
         ),
-        "its end has no score": ("--given", "the dog", "--end"),
+        "the end token has no score": ("--given", "the dog", "--end"),
         "did you mean 'within-word'": ("--method", "within-words"),
         "needs a system with Energy": ("--method", "energy"),
         "this one's is pseudo": ("--method", "exact"),

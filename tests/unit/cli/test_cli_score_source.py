@@ -88,11 +88,17 @@ def test_what_is_missing_or_too_much_is_told_in_a_sentence(
     single = tmp_path / "single.txt"
     single.write_text("one two\n", encoding="utf-8")
     for words, said in [
-        ([single], "scores a text given its source, and no sources came; give a file of pairs"),
-        (["--given", "one", "--text", "two"], "no sources came"),
-        (["--source", "a", "--source", "b", "--text", "c"], "as each other, and 1 and 2 came"),
+        ([single], "scores a text given its source, got no sources; give a file of pairs"),
+        (["--given", "one", "--text", "two"], "got no sources"),
+        (
+            ["--source", "a", "--source", "b", "--text", "c"],
+            "as many texts as sources, got 1 and 2",
+        ),
         ([pairs, "--source", "a"], "--source goes with --text"),
-        (["--source", "a", "--text", "b", "--given", "c"], "leave out --given"),
+        (
+            ["--source", "a", "--text", "b", "--given", "c"],
+            "--given and --conditional do not apply",
+        ),
     ]:
         found = lmlab("score", run, *words)
         assert found.code == 2 and said in found.err and found.err.count("\n") == 1

@@ -49,17 +49,17 @@ def test_resume_goes_on_to_a_larger_budget(lmlab, tmp_path: Path) -> None:
     [
         (("lstn", *QUICK), "there is no system called 'lstn'; did you mean 'lstm'"),
         (("zzzz", *QUICK), "there is no system called 'zzzz'; lmlab systems lists all names."),
-        (("lstm", *QUICK, "--documents", "wiki"), "lstm has no use for --documents"),
-        (("lstm", *QUICK, "--base", "runs/x"), "lstm has no use for --base"),
-        (("lstm", *QUICK, "--encoder", "runs/x"), "lstm has no use for --encoder"),
+        (("lstm", *QUICK, "--documents", "wiki"), "--documents does not apply to lstm"),
+        (("lstm", *QUICK, "--base", "runs/x"), "--base does not apply to lstm"),
+        (("lstm", *QUICK, "--encoder", "runs/x"), "--encoder does not apply to lstm"),
         (("ebm", *QUICK, "--encoder", "runs/x"), "runs/x"),
-        (("lstm", *QUICK, "--knowledge", "wordnet"), "lstm has no use for --knowledge"),
+        (("lstm", *QUICK, "--knowledge", "wordnet"), "--knowledge does not apply to lstm"),
         (("lstm", *QUICK, "--objective", "masked"), "those that fit: next-token"),
         (("lstm", *QUICK, "--recipe", "note"), "did you mean 'notes'"),
         (("lstm", *QUICK, "--size", "tin"), "did you mean 'tiny'"),
         (("lstm", *QUICK, "--tokenizer", "wrod"), "'word'"),
         (("lstm", *QUICK, "--set", "widht=3"), "did you mean 'width'"),
-        (("lstm", *QUICK, "--set", "width"), "--set takes key=value"),
+        (("lstm", *QUICK, "--set", "width"), "--set must be key=value"),
         (("lstm", *QUICK, "--set", "width=wide"), "width must be a whole number"),
         (("lstm", *QUICK, "--set", "width=3", "--set", "width=4"), "gives width twice"),
         (("lstm", *QUICK, "--set", "optimizer=adamm"), "'adam'"),
@@ -96,7 +96,7 @@ def test_text_in_another_encoding(lmlab, tmp_path: Path) -> None:
     command = ("train", "lstm", "--data", file, "--size", "tiny", "--steps", "1")
     strict = lmlab(*command, "--out", tmp_path / "strict")
     assert strict.code == 2
-    assert f"{file}, line 31: byte 0xe9 at place 4 is not UTF-8" in strict.err
+    assert f"{file}, line 31: byte 0xe9 at position 4 is not UTF-8" in strict.err
     assert lmlab(*command, "--out", tmp_path / "run", "--errors", "replace").code == 0
 
 

@@ -122,7 +122,9 @@ def test_what_is_not_as_asked_for_is_told_with_its_line(lmlab: Command, run: Pat
     file.write_text("\nzwei eins\n", encoding="utf-8")
     found = lmlab("translate", run, file, "--require", "three two one", "--max-length", 2)
     assert found.code == 0 and len(found.out.splitlines()) == 2
-    assert found.err.startswith("warning: line 2: 'three two one' is required and was not written")
+    assert found.err.startswith(
+        "warning: line 2: 'three two one' is required and was not generated"
+    )
 
 
 def test_a_line_that_is_too_long_is_cut_and_the_others_are_not(
@@ -141,7 +143,7 @@ def test_a_line_that_is_too_long_is_cut_and_the_others_are_not(
         0,
     )
     assert found.err == (
-        "warning: line 2: longer than the model takes, so its last 5 tokens were left out\n"
+        "warning: line 2: longer than the model takes, so its last 5 tokens were truncated\n"
     )
     alone = json.loads(lmlab("translate", out, "--text", "drei eins", "--json").out)
     assert third["candidates"][0]["text"] == alone["candidates"][0]["text"]
@@ -186,10 +188,13 @@ def test_where_it_looked_is_drawn(lmlab: Command, run: Path, tmp_path: Path):
         (("nowhere.de",), "there is no file nowhere.de"),
         (("--text", "eins", "--beam", "0"), "beam width must be 1 or more"),
         (("--text", "eins", "--method", "guess"), "guess"),
-        (("--text", "eins", "--method", "greedy", "--beam", "3"), "no use for"),
+        (("--text", "eins", "--method", "greedy", "--beam", "3"), "does not apply to the method"),
         (("--text", "eins", "--ban", "unheard"), "unheard"),
-        (("--text", "eins", "--n-best", "3", "--method", "greedy"), "greedy finds one text"),
-        (("--text", "eins", "--prefix", "one", "--ban", "one"), "the prefix holds what is banned"),
+        (("--text", "eins", "--n-best", "3", "--method", "greedy"), "greedy gives one text"),
+        (
+            ("--text", "eins", "--prefix", "one", "--ban", "one"),
+            "the prefix contains a banned phrase",
+        ),
         (("--text", "eins", "--seed", "-1"), "a seed must be from 0"),
         (("--text", "eins", "--errors", "guess"), "'strict' or 'replace'"),
         ((".",), ". is a folder"),
@@ -239,7 +244,7 @@ def test_only_the_source_of_two_columns_is_translated(lmlab: Command, run: Path,
 def test_unknown_words_of_a_source_are_told_once(lmlab: Command, run: Path):
     found = lmlab("translate", run, "--text", "eins foo", "--text", "foo bar eins zwei")
     assert found.err == (
-        "warning: 50 % of the words (3 of 6) are unknown to this tokenizer and read as <unk>: "
+        "warning: 50 % of the words (3 of 6) are unknown to this tokenizer and encoded as <unk>: "
         "'foo' (2 times), 'bar'\n"
     )
 
@@ -248,7 +253,7 @@ def test_the_greatest_length_does_not_count_the_prefix(lmlab: Command, run: Path
     """As the help says: a word and the end after two of the prefix."""
     told = ("--prefix", "one two", "--max-length", 2, "--text", "eins zwei drei")
     assert lmlab("translate", run, *told).out == "one two three\n"
-    assert "those of --prefix not counted" in " ".join(
+    assert "without --prefix" in " ".join(
         lmlab("translate", "--help").out.replace("│", " ").split()
     )
 
@@ -307,7 +312,7 @@ def test_runs_of_equal_names_are_told_apart_by_their_paths(
         (("--tokenize", "foo"), "choose from 13a, char"),
         (("--metric", "bleu,blue"), "did you mean 'bleu'"),
         (("--out", __file__), "a file is in its way"),
-        (("--method", "greedy", "--samples", "3"), "no use for samples"),
+        (("--method", "greedy", "--samples", "3"), "samples does not apply"),
         (("--seed", "-3"), "a seed must be from 0"),
         (("--errors", "guess"), "'strict' or 'replace'"),
     ],
@@ -364,7 +369,7 @@ def test_weights_are_kept_by_bleu_and_sources_have_their_own_words(lmlab: Comman
     settings = ("select_by=bleu", "max_length_ratio=4", "learning_rate=0.1", "evaluate_every=5")
     options = ("--size", "tiny", "--steps", 25, "--source-tokenizer", "word", "--set", *settings)
     trained = lmlab("train", "seq2seq", "--data", data, "--out", out, *options)
-    assert trained.code == 0 and "training pairs of too uneven lengths" in trained.err
+    assert trained.code == 0 and "training pairs exceed the maximum length ratio" in trained.err
     told = [json.loads(line) for line in (out / "metrics.jsonl").open()]
     scores = [each["bleu"] for each in told if "bleu" in each]
     assert len(scores) == 5 and len(set(scores)) > 1
@@ -380,7 +385,7 @@ def test_what_looks_nowhere_is_not_drawn(lmlab: Command, pairs: Path, tmp_path: 
     train("seq2seq", data=data, out=out, size="tiny", steps=1, quiet=True)
     monkeypatch.setattr(Translator, "_chunk", lambda *given: pytest.fail("translated"))
     found = lmlab("translate", out, "--text", "eins", "--draw", tmp_path / "pictures")
-    assert found.code != 0 and "looks at no place of its source" in found.err
+    assert found.code != 0 and "has no attention over source positions" in found.err
 
 
 def test_unequal_files_and_unknown_languages_are_told(lmlab: Command, run: Path, tmp_path: Path):

@@ -44,7 +44,7 @@ def test_export_of_a_run_is_read_again(lmlab: Command, tmp_path: Path):
     settings = {"fitting": "gradient", "min_count": 1}
     run = tmp_path / "run"
     train("cbow", data=str(corpus), out=run, size="tiny", settings=settings, steps=2, quiet=True)
-    assert "4 words of 8 numbers" in lmlab("words", run, "export", tmp_path / "v.bin").out
+    assert "4 words of dimension 8" in lmlab("words", run, "export", tmp_path / "v.bin").out
     ours = lmlab("words", run, "nearest", "a").out
     assert ours == lmlab("words", tmp_path / "v.bin", "nearest", "a").out
     told = lmlab("words", tmp_path / "counts", "nearest", "a")

@@ -142,7 +142,7 @@ def test_unknown_words_are_told_once(lmlab, filling) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("the dog",), "has none; write <mask> or [MASK] there"),
+        (("the dog",), "has none; insert <mask> or [MASK] where"),
         (("the <maks>",), "did you mean '<mask>'?"),
         (("the [mask]",), "did you mean '[MASK]'?"),
         ((), "give exactly one of: a FILE, - for standard input, texts, --text, --file"),
@@ -155,9 +155,9 @@ def test_unknown_words_are_told_once(lmlab, filling) -> None:
         (("the <mask>", "--joint", "--blanks"), "leave out --joint"),
         (("the <mask>", "--top", "0"), "number of fillings must be 1 or more"),
         (("the <mask>", "--beam", "0"), "beam width must be 1 or more"),
-        (("the <mask>", "--max-length", "0"), "greatest length must be 1 or more"),
-        (("the <mask>", "--among", "zebra"), "one token that the model knows"),
-        (("<mask> " + "the " * 80,), "takes at most"),
+        (("the <mask>", "--max-length", "0"), "maximum length must be 1 or more"),
+        (("the <mask>", "--among", "zebra"), "one token of the vocabulary"),
+        (("<mask> " + "the " * 80,), "must have at most"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_sentence(lmlab, filling, arguments, said) -> None:

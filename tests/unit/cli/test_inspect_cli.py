@@ -59,7 +59,7 @@ def test_several_runs_and_texts_of_their_own(lmlab, runs, imported, tmp_path: Pa
         (("no/such/run",), "there is no run at no/such/run"),
         ((), "missing argument 'RUN...'"),
         (("RUN", "--words", "kat"), "did you mean 'cat'"),
-        (("RUN", "--text", ""), "an empty one came"),
+        (("RUN", "--text", ""), "got an empty text"),
         (("RUN", "RUN"), "given twice"),
         (("RUN", "--wrds", "a"), "did you mean --words"),
     ],

@@ -16,7 +16,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_writes_an_svg_with_the_systems_name(lmlab, here: Path) -> None:
     result = lmlab("show-objective", "gpt", "--text", "甲 乙 cat")
     assert (result.code, result.err) == (0, "")
-    assert result.out == "gpt.svg: what gpt is shown and asked.\n"
+    assert result.out == "gpt.svg: inputs and targets of gpt.\n"
     written = (here / "gpt.svg").read_text(encoding="utf-8")
     assert written.startswith("<svg")
     assert all(f">{word}<" in written for word in ("甲", "乙", "cat", "who may see whom"))
@@ -26,7 +26,7 @@ def test_png_by_the_files_name_and_seed_and_settings(lmlab, here: Path) -> None:
     asked = ("show-objective", "roberta", "--seed", "3", "--set", "rate=0.5", "layers=1")
     result = lmlab(*asked, "--out", "pictures/roberta.png")
     assert result.code == 0
-    assert result.out.endswith("what roberta is shown and asked, drawn with seed 3.\n")
+    assert result.out.endswith("inputs and targets of roberta, sampled with seed 3.\n")
     assert (here / "pictures" / "roberta.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -43,10 +43,10 @@ def test_a_run_is_read_by_its_own_tokenizer(lmlab, runs, here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("pcfg",), "no view to draw"),
-        (("gpt", "--out", "gpt.jpg"), "ends in .svg or .png"),
-        (("gpt", "--set", "layers"), "--set takes key=value"),
-        (("RUN", "--set", "width=3"), "a run's settings are its own"),
+        (("pcfg",), "no view to plot"),
+        (("gpt", "--out", "gpt.jpg"), "must end in .svg or .png"),
+        (("gpt", "--set", "layers"), "--set must be key=value"),
+        (("RUN", "--set", "width=3"), "--set does not apply to a run"),
         (("no/such/run",), "there is no run at no/such/run"),
         (("gtp",), "no system called"),
         (("gpt", "--sed", "1"), "did you mean --seed"),

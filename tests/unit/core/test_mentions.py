@@ -93,7 +93,9 @@ def test_an_entity_that_the_knowledge_lacks_is_named(tmp_path: Path):
     rows = [{"text": "a day"}, {"text": ""}, {"text": "a cow", "mentions": [[2, 5, "cow"]]}]
     path = write(tmp_path / "told.jsonl", rows)
     path.write_text("\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
-    told = r"told\.jsonl, line 4 \('a cow'\) names the entity 'cow', which the knowledge"
+    told = (
+        r"told\.jsonl, line 4 \('a cow'\) mentions the entity 'cow', which is not in the knowledge"
+    )
     with pytest.raises(UserError, match=told):
         entities_of(path, "word")
 
@@ -106,7 +108,7 @@ def test_where_no_file_was_read_it_is_named_by_its_number():
     chunks = encoded_chunks(
         split, tokenizer, tokenizer, corpus.layout, progress=False, entities=KNOWLEDGE
     )
-    with pytest.raises(UserError, match=r"text 2 of train \('a cow'\) names the entity 'cow'"):
+    with pytest.raises(UserError, match=r"text 2 of train \('a cow'\) mentions the entity 'cow'"):
         list(chunks)
 
 

@@ -245,7 +245,7 @@ def test_processes_keep_their_lanes() -> None:
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: LengthBatches(dataset(1), tokens_per_batch=0), "at least 1 token"),
+        (lambda: LengthBatches(dataset(1), tokens_per_batch=0), "at least 1, got 0"),
         (lambda: LengthBatches(dataset(1), tokens_per_batch=9, seed=-1), "0 or more"),
         (lambda: StreamBatches(dataset(1), batch_size=1, bptt=1), "need a contiguous corpus"),
         (

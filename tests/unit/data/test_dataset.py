@@ -208,7 +208,7 @@ def test_frames_of_tokenisers_from_elsewhere() -> None:
         [3],
     )  # the end stands before a text too
     bare = Vocabulary(size=5, unknown=None, start=None, end=None, mask=None)
-    with pytest.raises(UserError, match="no start or end symbol"):
+    with pytest.raises(UserError, match="no start or end token"):
         corpus_encoding.special_tokens_around(bare, Layout())
 
 

@@ -41,7 +41,9 @@ def test_only_line_feeds_end_lines(write: Write) -> None:
 
 def test_a_bad_byte_is_told_with_file_and_line(write: Write) -> None:
     path = write("latin.txt", "gut\nschön\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"latin\.txt, line 2: byte 0xf6 at place 4 is not UTF-8"):
+    with pytest.raises(
+        UserError, match=r"latin\.txt, line 2: byte 0xf6 at position 4 is not UTF-8"
+    ):
         read(path)
 
 
@@ -98,5 +100,5 @@ def test_missing_file_and_folder_are_told_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_errors_has_two_values() -> None:
-    with pytest.raises(UserError, match="'strict' or 'replace', not 'ignore'"):
+    with pytest.raises(UserError, match="'strict' or 'replace', got 'ignore'"):
         check_errors("ignore")

@@ -34,7 +34,7 @@ def test_l20_keeps_every_word_cuts_at_20_and_splits_80_20(write: Write) -> None:
     texts = {name: [e.text for e in split] for name, split in corpus.splits.items()}
     assert {name: len(part) for name, part in texts.items()} == {"train": 80, "test": 20}
     assert sorted(texts["train"] + texts["test"]) == sorted(captions(100).splitlines())
-    assert "validation is the test split" in corpus.description
+    assert "the test split is used for validation" in corpus.description
     test, tokenizer = dataset(f"multi30k-l20:{root}", "test")
     # 5 symbols, word0 to word99, "and", "end": no word of the test part is unknown.
     assert (tokenizer.vocabulary.size, test.unknown) == (107, 0)

@@ -131,9 +131,9 @@ def test_what_is_off_in_the_settings_is_off_everywhere():
         ({"switches": "9"}, "no switch '9'"),
         ({"seeds": 0}, "at least one seed"),
         ({"at": (5,)}, "epochs 1 to 4"),
-        ({"epochs": None, "settings": {"steps": 5}}, "budget in epochs"),
-        ({"settings": {"minutes": 5}}, "budget in epochs"),
-        ({"settings": {"seed": 3}}, "chooses its seeds itself"),
+        ({"epochs": None, "settings": {"steps": 5}}, "ablation is in epochs"),
+        ({"settings": {"minutes": 5}}, "ablation is in epochs"),
+        ({"settings": {"seed": 3}}, "sets its seeds itself"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(words, sentence):
@@ -193,7 +193,7 @@ def test_finished_trainings_are_not_repeated(done: Ablation, monkeypatch):
 
 
 def test_another_setting_needs_another_folder(done: Ablation):
-    with pytest.raises(UserError, match="begun with epochs=2, and now it is 3"):
+    with pytest.raises(UserError, match="started with epochs=2, got 3"):
         lmlab.ablate(
             "gru-minimal", data=done.corpus, out=done.path, switches="4", **QUICK | {"epochs": 3}
         )

@@ -253,8 +253,8 @@ def test_a_system_without_attention_has_none(folder: Path) -> None:
 def test_a_long_sentence_is_cut_and_says_so(folder: Path) -> None:
     subject = subject_of(folder, "gpt", " ".join(CONTENT * 12))
     model_view, head_view, _ = attention_figures(subject)
-    assert f"the first {MAX_WORDS} places" in model_view.caption
-    assert f"the first {MAX_WORDS} places" in head_view.caption
+    assert f"the first {MAX_WORDS} positions" in model_view.caption
+    assert f"the first {MAX_WORDS} positions" in head_view.caption
 
 
 def test_of_many_layers_some_from_first_to_last_are_drawn() -> None:

@@ -66,7 +66,7 @@ def test_there_is_no_floor_for_other_tokens_or_other_text(models: list[TrainedMo
 def test_figures_of_a_run(models: list[TrainedModel], tmp_path: Path) -> None:
     [picture] = write_run_figures(models[1].path)
     assert picture == models[1].path / "figures" / "curves.svg"
-    assert "nats a token" in picture.read_text(encoding="utf-8")
+    assert "nats per token" in picture.read_text(encoding="utf-8")
     empty = tmp_path / "run"
     empty.mkdir()
     assert write_run_figures(empty) == []

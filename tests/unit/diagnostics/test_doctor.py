@@ -355,7 +355,7 @@ def test_texts_that_repeat_in_train(tmp_path: Path) -> None:
 
 def test_draws_of_a_known_language_may_repeat(plain: Path) -> None:
     for check in (corpus_quality.leakage_between_splits, corpus_quality.repeated_training_texts):
-        with pytest.raises(NotApplicable, match="independent draws"):
+        with pytest.raises(NotApplicable, match="independent samples"):
             check(RunEvidence(plain))
 
 
@@ -415,11 +415,11 @@ def test_better_than_the_truth(edited: Callable[[Edit], RunEvidence]) -> None:
 def test_what_is_no_log_probability_is_not_held_against_the_truth(plain: Path) -> None:
     """A residual energy's score is an estimate, but what is watched of it is a contrast."""
     evidence = RunEvidence(plain)
-    assert evidence.unit == "nats a token" and evidence.levels
+    assert evidence.unit == "nats per token" and evidence.levels
     contrast = RunEvidence(plain)
     contrast.system.validation_metric = "loss"
-    assert contrast.unit == "nats for each target" and contrast.reference_band is None
-    with pytest.raises(NotApplicable, match="no distribution"):
+    assert contrast.unit == "nats per target" and contrast.reference_band is None
+    with pytest.raises(NotApplicable, match="not those of a distribution"):
         training_progress.below_true_entropy(contrast)
 
 
@@ -450,7 +450,7 @@ def test_metrics_of_an_older_run(edited: Callable[[Edit], RunEvidence]) -> None:
     evidence = edited(older)
     assert learning_rate.learning_rate_too_high(evidence) is None
     for check in (learning_rate.learning_rate_too_low, embedding_norms.embedding_norms_drift):
-        with pytest.raises(MissingEvidence, match="do not tell"):
+        with pytest.raises(MissingEvidence, match="its metrics have no"):
             check(evidence)
 
 

@@ -202,7 +202,7 @@ def test_a_run_without_metrics(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "ngram", run)
     (run / "metrics.jsonl").unlink()
     found = examine_run(run)
-    assert {each.reason for each in found.skipped} == {"its metrics.jsonl tells of no step"}
+    assert {each.reason for each in found.skipped} == {"its metrics.jsonl has no training step"}
     assert found.history == parse_training_history([])
     assert write_loss_figure(found, tmp_path / "figures") == []
 

@@ -81,7 +81,7 @@ def test_an_imported_checkpoint_says_what_was_not_checked(gpt: Path, tmp_path: P
     assert made == 0 and last.startswith("Nothing was checked; ")
     assert not found.findings and not found.healthy
     assert f"; {missing} were not made: " in last
-    assert "because the model comes from elsewhere and does not know its corpus" in last
+    assert "because the model comes from elsewhere and its training corpus is unknown" in last
     assert last == [line for line, _ in report_lines(found)][-1]
     # With its corpus at hand the loss is measured, and held against the n-grams of that text.
     again = examine_run(tmp_path / "run", data="grammar")

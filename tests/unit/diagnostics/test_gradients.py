@@ -92,7 +92,7 @@ def test_distance_is_limited_and_the_system_left_as_it_was() -> None:
 
 
 def test_a_system_without_embeddings_is_refused() -> None:
-    with pytest.raises(UserError, match="through an embedding"):
+    with pytest.raises(UserError, match="token embeddings per position"):
         measure_gradient_by_distance(built("independent", states=2), [sentences(5)])
 
 
@@ -102,7 +102,7 @@ def test_a_system_that_scores_texts_as_a_whole_is_refused() -> None:
     system.setup_data(np.array([2, 5, 6, 3, 2, 7, 3]), np.array([0, 4, 7]))  # two to choose from
     batch = replace(sentences(6, 5, 4), condition=sentences(4, 5, 6))
     assert system.loss(batch)[0].total.requires_grad
-    with pytest.raises(UserError, match="scores them one by one"):
+    with pytest.raises(UserError, match="and a score per token"):
         measure_gradient_by_distance(system, [batch])
 
 

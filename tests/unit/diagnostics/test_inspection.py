@@ -136,7 +136,7 @@ def test_several_runs_stand_side_by_side(models: dict[str, TrainedModel], tmp_pa
     together = [shot.name for shot in found.figures if shot.run == ""]
     assert together == ["norms", "gradient", "surprisal"]
     [gradient] = [shot for shot in found.figures if shot.name == "gradient"]
-    assert re.search(r"rnn, × \d\.\d\d a step", gradient.svg)
+    assert re.search(r"rnn, × \d\.\d\d per step", gradient.svg)
     assert ">window, × " in gradient.svg or ">window<" in gradient.svg
     assert {shot.name.split("-")[0] for shot in found.figures if shot.run} == {"rnn", "window"}
     page = found.page.read_text(encoding="utf-8")
@@ -147,7 +147,7 @@ def test_several_runs_stand_side_by_side(models: dict[str, TrainedModel], tmp_pa
     chapter = make_report_section(compare_models(pair, open_corpus("grammar")), pair)
     told = render_report([chapter], title="Report")
     assert told.count('aria-label="gradient against distance"') == 1
-    assert "rnn, 3 pictures" in told
+    assert "rnn, 3 figures" in told
 
 
 def test_a_report_shows_what_was_drawn_of_its_runs(
@@ -160,8 +160,8 @@ def test_a_report_shows_what_was_drawn_of_its_runs(
         shot.name for shot in found.figures
     ]
     page = render_report([chapter], title="Report")
-    assert f"gru, {len(found.figures)} pictures" in page
-    assert "How much the last prediction of a sentence would change" in page
+    assert f"gru, {len(found.figures)} figures" in page
+    assert "How much the last prediction of a sentence depends on" in page
     without = render_report([replace(chapter, inspection_figures={})], title="Report")
     assert "<h3>Inside</h3>" not in without
 
@@ -178,7 +178,7 @@ def test_mistakes_are_told(models: dict[str, TrainedModel], tmp_path: Path) -> N
     file.write_text("")
     with pytest.raises(UserError, match="is a file"):
         inspect_models([gru], out=file)
-    with pytest.raises(UserError, match="leave out --words"):
+    with pytest.raises(UserError, match="remove --words"):
         inspect_models([ngram], out=tmp_path, texts=TEXTS[:1], words=["cat"])
 
 

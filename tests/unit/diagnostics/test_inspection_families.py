@@ -195,7 +195,7 @@ def test_where_the_corpus_is_gone_the_model_writes_itself(models: dict[str, Trai
     gone = {**model.config, "corpus": {**model.config["corpus"], "spec": "no/such.txt"}}
     found = make_inspected_model(replace(model, config=gone))
     assert len(found.sentences) == 3
-    assert "wrote itself" in found.note
+    assert "generated itself" in found.note
     assert not found.counts
 
 
@@ -205,7 +205,7 @@ def test_runs_are_shown_the_same_sentences(models: dict[str, TrainedModel]) -> N
 
 
 def test_an_empty_text_is_refused(models: dict[str, TrainedModel]) -> None:
-    with pytest.raises(UserError, match="an empty one came"):
+    with pytest.raises(UserError, match="got an empty text"):
         make_inspected_models([models["gru"]], ["  "])
 
 
@@ -330,7 +330,7 @@ def test_norms_are_panels_with_a_line_for_each_table(
     [picture] = norm_figures([replace(gru, metrics=tuple(METRICS))])
     figure = drawn(picture)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "length of the tokens' vectors",
+        "norm of the token embeddings",
         "gradient before clipping",
         "step against weights",
     ]
@@ -352,7 +352,7 @@ def test_the_gradient_against_distance_is_a_line_a_run_with_its_factor() -> None
     assert axes.get_yscale() == "log"
     assert axes.get_lines()[0].get_ydata().tolist() == [1.0, 0.5, 0.25, 0.125]
     said = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert said == ["rnn, × 0.50 a step", "lstm, × 1.00 a step"]
+    assert said == ["rnn, × 0.50 per step", "lstm, × 1.00 per step"]
 
 
 def test_gradients_of_what_learns_by_gradient_alone(

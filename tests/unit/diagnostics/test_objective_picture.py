@@ -439,9 +439,9 @@ def test_other_families_have_views_too(name: str) -> None:
     ("arguments", "said"),
     [
         ({"system": "pcfg"}, "it gives a probability to the text as a whole"),
-        ({"system": "gpt", "text": " "}, "must hold a word"),
-        ({"system": "gpt", "text": "a " * 80}, "room for 64 tokens, and the text has 82"),
-        ({"system": "gpt", "condition": "a"}, "gpt is given no other text"),
+        ({"system": "gpt", "text": " "}, "must have at least one word"),
+        ({"system": "gpt", "text": "a " * 80}, "room for 64 tokens, got 82"),
+        ({"system": "gpt", "condition": "a"}, "--condition does not apply to gpt"),
         ({"system": "gpt", "settings": {"layer": "3"}}, "did you mean 'layers'"),
         ({"system": "gtp"}, "did you mean"),
     ],
@@ -525,12 +525,12 @@ def test_what_was_drawn_is_said_in_words() -> None:
     said = [
         masks.explain(masks.view_in_modes(BATCH, torch.tensor([mode])))[0] for mode in UniLMMode
     ]
-    names = ("both ways", "sequence to sequence", "left to right", "right to left")
+    names = ("bidirectional", "sequence to sequence", "left to right", "right to left")
     assert all(f": {name}," in told for name, told in zip(names, said, strict=True))
     swapped = show_objective("albert", seed=0).contents
     assert swapped.notes == (
-        "Asked of the first place: do the two segments stand in their order? No, they are swapped "
-        "(label 1).",
+        "Predicted at the first position: are the two segments in their original order? No, they "
+        "are swapped (label 1).",
     )
 
 

@@ -169,7 +169,7 @@ def test_more_runs_than_colours() -> None:
 @pytest.mark.parametrize("held_out", [(), ((2.0, 3.8),), ((1.0, 4.0), (2.0, 3.8))])
 def test_a_contrast_in_training_is_named_so(held_out: tuple[tuple[float, float], ...]) -> None:
     losses = {"name": "nce", "train": ((1.0, 2.0), (2.0, 1.8)), "held_out": held_out}
-    named = "nce (training, a contrast)"
+    named = "nce (training, a sampled loss)"
     assert texts(draw_training_curves([LossCurve(**losses, sampled_loss=True)])).count(named) == 1
     assert named not in texts(draw_training_curves([LossCurve(**losses)]))
 

@@ -138,7 +138,7 @@ def test_hostile_names_texts_and_titles_are_shown_and_not_run() -> None:
 def test_the_result_floor_and_regret_are_told() -> None:
     text = render_report([chapter(row("a", 2.5), row("b", 3.0))], title="t")
     assert "<strong>a</strong> does best: 2.500 nats per token, perplexity 12.18" in text
-    assert "The language itself gives 2.000 on this split" in text
+    assert "The entropy of the language is 2.000 on this split" in text
     for part in (
         ">0.5000<",  # the regret of a
         "−0.6000 … −0.4000",
@@ -146,7 +146,7 @@ def test_the_result_floor_and_regret_are_told() -> None:
         "a &lt;b&gt; text",
         "−7.2",
         "lmlab train lstm",
-        "start symbol given; end predicted",
+        "start token given; end predicted",
         "the model&#x27;s own log-probability",
     ):
         assert part in text
@@ -174,7 +174,7 @@ def test_rows_of_different_tokens_are_compared_by_character() -> None:
 
 
 def test_a_contrast_in_training_is_told_below_the_curves() -> None:
-    told = "A contrast is no loss a token"
+    told = "A sampled loss is not a loss per token"
     plain = chapter(row("a", 2.5))
     contrast = replace(
         plain, curves=tuple(replace(each, sampled_loss=True) for each in plain.curves)

@@ -38,7 +38,7 @@ def test_names_that_are_gone_are_told_and_the_rest_is_drawn(tmp_path: Path):
     train("ernie", data=tmp_path / "corpus.txt", out=tmp_path / "run", settings=settings, **TINY)
     names.unlink()
     subject = make_inspected_model(load_run(tmp_path / "run"), ["kindness is happiness"])
-    assert subject.note.startswith("Views of run show single tokens where it hides names: ")
+    assert subject.note.startswith("Figures of run show single tokens where it masks names: ")
 
 
 def test_an_index_is_looked_at_as_it_was_loaded(tmp_path: Path):

@@ -23,7 +23,7 @@ def test_every_kind_is_explained() -> None:
 def test_conventions_tell_what_differs() -> None:
     words = describe_convention(SENTENCES)
     assert words == (
-        "word, 66 tokens in the vocabulary; start symbol given; end predicted; unknown words "
+        "word, 66 tokens in the vocabulary; start token given; end predicted; unknown words "
         "counted as one token; left to right"
     )
     stream = Convention(
@@ -36,7 +36,7 @@ def test_conventions_tell_what_differs() -> None:
         max_length=9,
     )
     for part in (
-        "no start symbol",
+        "no start token",
         "end not predicted",
         "state carried from line to line",
         "context of 5 tokens, stride 2",
@@ -45,7 +45,7 @@ def test_conventions_tell_what_differs() -> None:
         assert part in describe_convention(stream)
     both_ways = describe_convention(replace(stream, window=8, lookahead=3))
     assert "context of 8 tokens, stride 2 in the middle of its windows" in both_ways
-    assert "windows go on from line to line" in both_ways
+    assert "windows continue from line to line" in both_ways
 
 
 def test_a_summary_gives_a_perplexity_only_where_there_is_one() -> None:

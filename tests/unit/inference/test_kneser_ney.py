@@ -257,8 +257,8 @@ def test_grams_are_the_ngrams_of_the_corpus():
 @pytest.mark.parametrize(
     ("sequences", "order", "words"),
     [
-        ([[START, 99, END]], 2, "ids from 0 to 8"),
-        ([[START, -3, END]], 2, "ids from 0 to 8"),
+        ([[START, 99, END]], 2, "ids must be from 0 to 8"),
+        ([[START, -3, END]], 2, "ids must be from 0 to 8"),
         ([[START, PAD, END]], 2, "padding or mask"),
         ([[START, A, END]], 0, "at least 1"),
     ],

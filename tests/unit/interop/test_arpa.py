@@ -96,10 +96,10 @@ ngram 2=2
         ("-1\t<unk>", "-1\t<unk>\t0\t0", "line 8: expected"),
         ("-1\t<unk>", "0.1\t<unk>", "line 8: 0.1 and 0 can't be"),
         ("-1\t<unk>", "nan\t<unk>", "line 8: nan and 0 can't be"),
-        ("-1\t<unk>", "-1\tb", "line 12: this n-gram has come before"),
+        ("-1\t<unk>", "-1\tb", "line 12: this n-gram is a duplicate"),
         ("-1\t<unk>", "-1\t<pad>", "line 8: padding and mask"),
         ("<s> a", "<s> c", "line 15: 'c' is not among the 1-grams"),
-        ("<s> a", "a b", "line 16: this n-gram has come before"),
+        ("<s> a", "a b", "line 16: this n-gram is a duplicate"),
         ("ngram 2=2", "ngram 2=3", "line 17: expected log10 P"),
         ("ngram 2=2", "ngram 2=1", r"line 16: expected \\end"),
         ("\n\\end\\\n", "", "line 16: expected"),
@@ -146,7 +146,7 @@ def test_files_that_can_not_be_opened(tmp_path):
         ([*WORDS[:-1], "two words"], "white space"),
         ([*WORDS[:-1], ""], "empty"),
         ([*WORDS[:-1], "a"], "tokens 5 and 9"),
-        (WORDS[:-1], "expected the text of 10 tokens"),
+        (WORDS[:-1], "expected the strings of 10 tokens"),
     ],
 )
 def test_tokens_that_an_arpa_file_can_not_hold(tmp_path, words, message):

@@ -100,13 +100,13 @@ def test_shared_weights_are_found_under_any_of_their_names():
 
 def test_shared_weights_that_differ_are_told():
     theirs = {"head": torch.ones(2), "embedding": torch.zeros(2)}
-    with pytest.raises(UserError, match="head and embedding should be one weight"):
+    with pytest.raises(UserError, match="head and embedding should be one shared weight"):
         small_table().without_tied_names(theirs)
 
 
 def test_what_does_not_fit_is_told_by_name():
     table = NameTable((WeightPair("e", ("embedding",), ResizeRows(ours=3, theirs=3)),), {}, {})
-    with pytest.raises(UserError, match=r"embedding has 2 rows, and config\.json says 3"):
+    with pytest.raises(UserError, match=r"embedding has 2 rows, but config\.json declares 3"):
         table.to_ours({"embedding": torch.ones(2, 2)})
     joined = NameTable((WeightPair("e", ("q", "k"), CONCATENATE),), {}, {})
     with pytest.raises(UserError, match="q and k"):

@@ -107,7 +107,7 @@ def test_what_can_not_be_read_is_told_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"spiece\.model only.*save_pretrained"):
         read_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("cat\ndog\n")
-    with pytest.raises(UserError, match=r"lacks the symbol \[UNK\]"):
+    with pytest.raises(UserError, match=r"lacks the token \[UNK\]"):
         read_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UserError, match="not UTF-8"):

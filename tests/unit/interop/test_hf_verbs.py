@@ -93,7 +93,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(folder, tmp_path, capfd):
     out = str(tmp_path / "run")
     assert main(["import-hf", str(folder / "gpt"), "--out", out, "--family", "bert"]) == 2
     said = capfd.readouterr().err
-    assert said == "lmlab: this is a checkpoint of gpt2, and one of bert was asked for.\n"
+    assert said == "lmlab: expected a checkpoint of bert, got one of gpt2.\n"
     assert main(["export-hf", str(folder / "gpt-run"), str(folder / "bert")]) == 2
     assert "already exists and is not empty; choose another." in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -137,9 +137,9 @@ def test_a_setting_that_lmlab_does_not_know_is_left_to_transformers(made, tmp_pa
 
 
 def test_the_doctor_needs_a_training(made):
-    with pytest.raises(UserError, match="no course of a training"):
+    with pytest.raises(UserError, match="no training curve"):
         lmlab.doctor(made / "bert")
-    with pytest.raises(UserError, match="no course of a training"):
+    with pytest.raises(UserError, match="no training curve"):
         lmlab.doctor(lmlab.load(made / "distilbert"))
 
 
@@ -187,5 +187,5 @@ def test_what_can_not_be_read_is_told_in_a_sentence(made, tmp_path):
         lmlab.load(changed(made, tmp_path / "deep", "neox", num_hidden_layers=2))
     with pytest.raises(UserError, match="there is no run at"):
         lmlab.load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="no run; make one of it by lmlab import-hf"):
+    with pytest.raises(UserError, match="not a run; convert it with lmlab import-hf"):
         load_run(made / "neox")

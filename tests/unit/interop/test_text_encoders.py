@@ -193,13 +193,13 @@ def test_a_checkpoints_files_decide_its_fingerprint(checkpoint: Path):
 
 def test_what_a_folder_can_have_that_is_not_understood(checkpoint: Path):
     described(checkpoint, "Transformer", "Pooling", "Dense", pooling_mode_mean_tokens=True)
-    with pytest.raises(UserError, match="names a module Dense, and lmlab knows Transformer"):
+    with pytest.raises(UserError, match="names a module Dense, but lmlab supports Transformer"):
         open_encoder(checkpoint)
     described(checkpoint, "Transformer", "Pooling", pooling_mode="sum")
     with pytest.raises(
-        UserError, match=f"no way of pooling that lmlab knows: {', '.join(POOLING_FUNCTIONS)}"
+        UserError, match=f"no pooling that lmlab supports: {', '.join(POOLING_FUNCTIONS)}"
     ):
         open_encoder(checkpoint)
     (checkpoint / "modules.json").write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match="is no list of modules"):
+    with pytest.raises(UserError, match="is not a list of modules"):
         open_encoder(checkpoint)

@@ -40,11 +40,11 @@ def test_binary_without_line_feeds_is_read_and_a_word_comes_once(tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"hello\n", "no word2vec file"),
+        (b"hello\n", "not a word2vec file"),
         (b"9999999999 9999999999\n", "declares 9999999999 words"),
-        (b"2 2\na 1 2\nb 1\n", "line 3: a word and 2 numbers"),
+        (b"2 2\na 1 2\nb 1\n", "line 3: expected a word and 2 numbers"),
         (b"2 2\na \0\0\0\0\0\0\0\0\nb \0\0", "ends in the middle of word 2"),
-        (b"2 2\na \0\0\0\0\0\0\0\0\nb", "ends or is damaged at word 2"),
+        (b"2 2\na \0\0\0\0\0\0\0\0\nb", "ends early or is damaged at word 2"),
     ],
 )
 def test_damage_is_told(tmp_path: Path, content: bytes, says: str):
@@ -54,7 +54,7 @@ def test_damage_is_told(tmp_path: Path, content: bytes, says: str):
 
 
 def test_a_word_with_a_space_can_not_be_written(tmp_path: Path):
-    with pytest.raises(UserError, match="'New York' has one in it"):
+    with pytest.raises(UserError, match="'New York' contains one"):
         write_word2vec(tmp_path / "v.txt", WordVectors(["New York"], np.ones((1, 2))))
     assert not (tmp_path / "v.txt").exists()
     with pytest.raises(UserError, match="cannot read"):

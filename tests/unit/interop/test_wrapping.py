@@ -173,7 +173,7 @@ def test_a_wrapped_run_has_the_logits_of_the_run(pair):
         found, expected = (each.system.logits(batch, masked, asked) for each in (wrapped, run))
     assert found.shape == (3, run.system.vocabulary.size)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    with pytest.raises(UserError, match="by its own head"):
+    with pytest.raises(UserError, match="head= does not apply"):
         wrapped.system.logits(batch, masked, head="none")
 
 
@@ -201,7 +201,7 @@ def test_wrapped_models_are_drawn_where_one_says(pair, name, tmp_path, monkeypat
     assert {path.name for path in tmp_path.iterdir()} == {"pictures"}, "nothing beside it"
     with pytest.raises(UserError, match="give --out"):
         lmlab.inspect([wrapped], texts=["the cat"])
-    with pytest.raises(UserError, match="no course of a training"):
+    with pytest.raises(UserError, match="no training curve"):
         lmlab.doctor(wrapped)
 
 
@@ -433,17 +433,20 @@ def scores(ids: Tensor, size: int = len(LETTERS)) -> Tensor:
 
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "few": (lambda: Recurrent(rows=20), "the tokeniser has 29 tokens, and the module gives .* 20"),
-    "small": (lambda: Recurrent(20), "the tokeniser has 29 tokens, and the module gives .* 20"),
+    "few": (
+        lambda: Recurrent(rows=20),
+        "the tokeniser has 29 tokens, but the module outputs .* 20",
+    ),
+    "small": (lambda: Recurrent(20), "the tokeniser has 29 tokens, but the module outputs .* 20"),
     "short": (lambda: Answering(lambda ids: scores(ids)[:, [9]]), "give window= if"),
-    "last": (lambda: Answering(lambda ids: scores(ids)[:, -1:]), r"\(1, 8, .*\(1, 1, 29\) came"),
-    "flat": (lambda: Answering(lambda ids: scores(ids).flatten(0, 1)), r"\(8, 29\) came"),
-    "dict": (lambda: Answering(lambda ids: {"scores": 1}), "and dict came"),
-    "nan": (lambda: Answering(lambda ids: scores(ids) * math.nan), "not finite numbers"),
-    "never": (lambda: Answering(lambda ids: scores(ids) - math.inf), "not finite numbers"),
-    "both": (lambda: Recurrent(both=True), "not causal: another token at place 8 changes"),
+    "last": (lambda: Answering(lambda ids: scores(ids)[:, -1:]), r"\(1, 8, .*got \(1, 1, 29\)"),
+    "flat": (lambda: Answering(lambda ids: scores(ids).flatten(0, 1)), r"got \(8, 29\)"),
+    "dict": (lambda: Answering(lambda ids: {"scores": 1}), "got dict"),
+    "nan": (lambda: Answering(lambda ids: scores(ids) * math.nan), "not finite"),
+    "never": (lambda: Answering(lambda ids: scores(ids) - math.inf), "not finite"),
+    "both": (lambda: Recurrent(both=True), "not causal: changing the token at position 8 changes"),
     "crash": (lambda: Answering(lambda ids: 1 / 0), "ZeroDivisionError"),
-    "no module": (lambda: len, "a torch module, and a builtin_function_or_method came"),
+    "no module": (lambda: len, "a torch module, got builtin_function_or_method"),
 }
 
 
@@ -457,9 +460,9 @@ def test_a_wrong_module_is_told_in_a_sentence(make, sentence):
 ASKED: dict[str, tuple[dict[str, object], str]] = {
     "no mask": ({"kind": "masked", "end": "."}, "give mask="),
     "causal as masked": ({"kind": "masked", "end": ".", "mask": "#"}, "wrap it with kind='causal'"),
-    "no frame": ({}, "no start and no end symbol"),
-    "no such token": ({"end": "!"}, "end is given as '!'"),
-    "no such id": ({"end": 29}, "no such token among its 29"),
+    "no frame": ({}, "no start and no end token"),
+    "no such token": ({"end": "!"}, "end is '!'"),
+    "no such id": ({"end": 29}, "none of the 29 tokens"),
     "no such symbol": ({"finish": "."}, "finish"),
     "no such kind": ({"kind": "casual", "end": "."}, "did you mean 'causal'"),
     "no window": ({"end": ".", "window": 1}, "at least 2 tokens"),
@@ -474,7 +477,7 @@ def test_wrong_words_are_told_in_a_sentence(words, sentence):
 
 
 def test_wrong_tokenizers_are_told_in_a_sentence():
-    with pytest.raises(UserError, match="a tokeniser has encode and decode, and a dict came"):
+    with pytest.raises(UserError, match="a tokeniser must have encode and decode, got dict"):
         lmlab.wrap(Recurrent(), {})
     sizeless = letters()
     del sizeless.vocab_size
@@ -482,7 +485,7 @@ def test_wrong_tokenizers_are_told_in_a_sentence():
         lmlab.wrap(Recurrent(), sizeless)
     framing = letters()
     framing.encode = lambda text: [28]
-    with pytest.raises(UserError, match=r"writes \[28\] for an empty text"):
+    with pytest.raises(UserError, match=r"encodes an empty text as \[28\]"):
         lmlab.wrap(Recurrent(), framing)
 
 
@@ -491,12 +494,12 @@ def test_a_tokenizer_that_knows_few_letters_fills_in_and_tells_of_others():
     model = lmlab.wrap(Recurrent(both=True), letters(), kind="masked", mask="#", end=".")
     [filled] = model.fill(["the <mask>at"], top=2)
     assert len(filled.masks[0].options) == 2
-    with pytest.raises(UserError, match=r"can't read 'the cat!' \(ValueError: substring not"):
+    with pytest.raises(UserError, match=r"can't encode 'the cat!' \(ValueError: substring not"):
         model.score(["the cat!"])
 
 
 def test_more_scores_than_tokens_are_told_and_left_out():
-    with pytest.warns(UserWarning, match="scores of 32 ids and the tokeniser has 29"):
+    with pytest.warns(UserWarning, match="scores for 32 ids and the tokeniser has 29"):
         model = lmlab.wrap(Recurrent(rows=32), letters(), end=".")
     with torch.no_grad():
         log_probs = model.system.eval().peek(model.system.start(1)).log_probs
@@ -506,5 +509,5 @@ def test_more_scores_than_tokens_are_told_and_left_out():
 
 def test_nothing_is_given_to_a_wrapped_module():
     model = lmlab.wrap(Recurrent(), letters(), end=".")
-    with pytest.raises(UserError, match="is given no other text"):
+    with pytest.raises(UserError, match="a condition does not apply to"):
         model.system.start(1, condition=Batch.collate([[1, 2]], pad=0))

@@ -64,7 +64,7 @@ def test_objects_say_the_same_as_columns(tmp_path):
 @pytest.mark.parametrize(
     ("tables", "said"),
     [
-        ({"entities": "Q1\tone\nQ1\tagain\n"}, "entities.tsv, line 2: there is an entity"),
+        ({"entities": "Q1\tone\nQ1\tagain\n"}, "entities.tsv, line 2: there is already an entity"),
         ({"entities": "a\tb\tc\td\n"}, "entities.tsv, line 1: expected 1 to 3 columns"),
         ({"entities": ENTITIES, "aliases": "France\tQ7\n"}, "aliases.tsv, line 1: there is no"),
         ({"entities": ENTITIES, "aliases": "x\tQ1\n\ny\tQ1\tmany\n"}, "line 3: expected a number"),

@@ -40,7 +40,7 @@ def test_more_blocks_than_tokens_is_told():
 
 
 def test_states_that_cannot_be_shared_evenly_are_told():
-    with pytest.raises(UserError, match="7 states can't be shared among 2 blocks"):
+    with pytest.raises(UserError, match="got 7 states and 2 blocks"):
         TabularHMMParameters(7, Vocabulary(size=9), blocks=2)
 
 

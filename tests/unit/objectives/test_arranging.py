@@ -57,5 +57,5 @@ def test_roberta_hides_a_text_alike_alone_and_in_company():
 
 
 def test_full_sentences_are_not_cut_in_two():
-    with pytest.raises(UserError, match=r"pairs=next makes two segments"):
+    with pytest.raises(UserError, match=r"does not apply to pairs=next"):
         system_module("bert").Config(full_sentences=True)

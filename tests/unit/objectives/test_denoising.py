@@ -383,7 +383,7 @@ def test_other_opening_symbols_are_given_and_not_predicted():
 
 
 def test_a_tokeniser_without_a_mask_symbol_is_told():
-    with pytest.raises(UserError, match="mask symbol"):
+    with pytest.raises(UserError, match="mask token"):
         bart.build(TINY, replace(VOCABULARY, mask=None))
     with pytest.raises(UserError, match="12 ids"):
         bart.build(replace(TINY, mask=12), VOCABULARY)
@@ -443,5 +443,5 @@ def test_rewriting_allows_the_texts_that_fit_and_scores_them_as_the_system_does(
 
 def test_a_symbol_inside_a_text_with_blanks_is_told():
     system = small_bart()
-    with pytest.raises(UserError, match="words and mask symbols"):
+    with pytest.raises(UserError, match="words and mask tokens"):
         system.infill_decoder(Batch.collate([[START, 6, END, MASK, END]], PAD))

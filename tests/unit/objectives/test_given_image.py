@@ -72,7 +72,7 @@ def test_without_an_image_it_is_an_empty_one():
 
 
 def test_an_image_of_another_size_is_told():
-    with pytest.raises(UserError, match="2 × 2 = 4 numbers here, and one of 3 tokens came"):
+    with pytest.raises(UserError, match="2 × 2 = 4 pixels, got 3"):
         objective().source_view(image(0, 1, 2), 1, torch.device("cpu"))
 
 

@@ -73,5 +73,5 @@ def test_all_that_is_hidden_is_masked_and_asked_together():
 
 
 def test_a_vocabulary_without_a_mask_is_told():
-    with pytest.raises(UserError, match="hides tokens behind a mask symbol"):
+    with pytest.raises(UserError, match="needs a mask token"):
         JointMaskedLMObjective(Vocabulary(size=9, mask=None), UniformCountMasking())

@@ -162,7 +162,7 @@ def test_settings_that_do_not_fit_are_told():
         made(knowledge_layer=9)
     with pytest.raises(UserError, match="heads"):
         made(entity_width=9)
-    with pytest.raises(UserError, match="masked model"):
+    with pytest.raises(UserError, match="masked language model"):
         build_system(
             "knowbert",
             TINY,
@@ -175,7 +175,7 @@ def test_settings_that_do_not_fit_are_told():
 
 @pytest.mark.parametrize(("name", "value"), [("threshold", 3.0), ("margin", 0.9)])
 def test_settings_of_margins_count_by_margin_alone(name: str, value: float):
-    told = f"linking=softmax has no use for {name}, and {name}={value:g} came; .*linking=margin"
+    told = f"{name}={value:g} does not apply to linking=softmax; .*linking=margin"
     with pytest.raises(UserError, match=told):
         made(**{name: value})
     system = made(linking="margin", **{name: value})

@@ -112,7 +112,7 @@ def test_of_hidden_tokens_eight_become_mask_one_another_and_one_stays():
 
 def test_shares_of_hidden_tokens_are_parts_of_one_whole():
     assert MaskReplacement(vocabulary=VOCABULARY, mask=0.9, random=0.1).random == 0.1
-    with pytest.raises(UserError, match=r"0\.9 are masked and 0\.2 swapped.* at most 1"):
+    with pytest.raises(UserError, match=r"\(0\.9\) and a random token \(0\.2\) .* at most 1"):
         MaskReplacement(vocabulary=VOCABULARY, mask=0.9, random=0.2)
 
 
@@ -280,5 +280,5 @@ def test_stretches_of_contiguous_text_are_always_hidden_afresh():
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "bert-wwm", "ernie", "spanbert"])
 def test_a_vocabulary_without_a_mask_symbol_is_refused_at_once(name: str):
     module = system_module(name)
-    with pytest.raises(UserError, match=r"mask symbol.*has neither <mask> nor"):
+    with pytest.raises(UserError, match=r"mask token.*has neither <mask> nor"):
         module.build(module.SIZES["tiny"], Vocabulary(size=30, mask=None))

@@ -214,7 +214,7 @@ def test_a_lexicon_is_not_needed_to_build_and_missed_before_training():
     config = replace(module.SIZES["tiny"], mentions="nowhere.txt")
     system = module.build(config, tokenizer.vocabulary)
     assert system.log_prob(encoded(tokenizer, ["ab"])).kind == "pseudo"
-    with pytest.raises(UserError, match=r"'nowhere\.txt' can't be read"):
+    with pytest.raises(UserError, match=r"can't read 'nowhere\.txt'"):
         system.setup_tokenizer(tokenizer)
 
 

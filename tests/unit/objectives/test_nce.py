@@ -383,9 +383,7 @@ def test_what_is_no_softmax_is_refused_with_what_fits(tmp_path: Path):
     with pytest.raises(UserError, match=r"fit: masked, .*sampled-softmax\.$"):
         train("bert", **(words | {"objective": "next"}))
     config = {"objective": "nce", "emission": "sphere"}
-    with pytest.raises(
-        UserError, match=r"which a softmax on one vector .* CosineSoftmax .*=softmax"
-    ):
+    with pytest.raises(UserError, match=r"a softmax over one vector .* CosineSoftmax .*=softmax"):
         build_system("lstm", config, VOCABULARY, seed=0)
     for name, setting, advice in (
         ("lstm", {"starts": 2}, "starts=0"),
@@ -431,7 +429,7 @@ def test_the_doctor_does_not_hold_its_losses_against_those_of_held_out_text(tmp_
     assert found.key_figures["last training loss"] < found.key_figures["last held-out loss"] - 0.5
     assert "overfitting" not in {finding.name for finding in found.findings}
     assert not found.losses_comparable
-    assert "training, a contrast" in render_figure(loss_figure(found)).svg
+    assert "training, a sampled loss" in render_figure(loss_figure(found)).svg
 
 
 @pytest.mark.parametrize("objective", ["nce", "importance", "sampled-softmax"])
@@ -442,5 +440,7 @@ def test_its_training_loss_is_told_and_drawn_as_a_contrast(
     words = ["--size", "tiny", "--steps", "3", "--data", "grammar", "--objective", objective]
     assert main(["train", "lstm", "--out", str(run), *words]) == 0
     told = capsys.readouterr().err
-    assert re.search(r"training loss [\d.]+ \(a contrast\), validation [\d.]+ nats a token", told)
-    assert "lstm (training, a contrast)" in (run / "figures" / "curves.svg").read_text()
+    assert re.search(
+        r"training loss [\d.]+ \(sampled loss\), validation [\d.]+ nats per token", told
+    )
+    assert "lstm (training, a sampled loss)" in (run / "figures" / "curves.svg").read_text()

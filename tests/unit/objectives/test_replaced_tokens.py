@@ -184,7 +184,7 @@ def test_detect_is_a_protocol_that_electra_keeps():
 
 def test_a_generator_that_can_not_be_divided_is_told():
     config = electra.Config(width=16, heads=2, generator_width=7, generator_heads=2)
-    with pytest.raises(UserError, match="width 7 can't be shared among 2 heads"):
+    with pytest.raises(UserError, match="width must be a multiple of heads"):
         electra.build(config, VOCABULARY)
 
 

@@ -197,9 +197,9 @@ def test_pairs_need_room_and_a_separator():
     system.check_length(63)  # with one symbol more 64, which is the length
     with pytest.raises(UserError, match="at most 63"):
         system.check_length(64)
-    with pytest.raises(UserError, match="an end symbol between them"):
+    with pytest.raises(UserError, match="an end token between the segments"):
         module.build(module.SIZES["tiny"], Vocabulary(size=30, end=None))
-    with pytest.raises(UserError, match="segments is 1"):
+    with pytest.raises(UserError, match="got segments=1"):
         module.Config(segments=1)
     alone = module.build(replace(module.SIZES["tiny"], pairs="none"), VOCABULARY)
     alone.check_length(64)

@@ -388,7 +388,7 @@ def test_a_text_is_encoded_without_its_start_and_alone_as_in_company():
 
 
 def test_too_many_blanks_are_told():
-    with pytest.raises(UserError, match="4 blanks of a text apart, and one with 5"):
+    with pytest.raises(UserError, match="at most 4 blanks, got 5"):
         system().infill_decoder(Batch.collate([[2, 4, 4, 4, 4, 4, 3]], pad=0))
 
 
@@ -396,12 +396,12 @@ def test_sentinels_of_a_tokeniser_are_taken_as_given():
     found, written = SentinelTokens.allocate(Vocabulary(size=32128), 100, first=32099, step=-1)
     assert found.ids[:2] == (32099, 32098) and found.ids[-1] == 32000
     assert written.size == 32128
-    with pytest.raises(UserError, match="not ids of a vocabulary of 50"):
+    with pytest.raises(UserError, match="do not fit a vocabulary of 50"):
         SentinelTokens.allocate(Vocabulary(size=50), 10, first=45)
-    with pytest.raises(UserError, match="end symbol"):
+    with pytest.raises(UserError, match="end token"):
         SentinelTokens.allocate(Vocabulary(size=50, end=None), 10)
 
 
 def test_a_factorised_embedding_is_refused():
-    with pytest.raises(UserError, match="as wide as its layers, 8"):
+    with pytest.raises(UserError, match="the layer width 8"):
         system(embedding_width=4)

@@ -151,7 +151,7 @@ def test_it_is_loaded_whatever_its_size(memory: DocumentMemory):
 
 
 def test_an_encoder_of_another_width_is_refused(memory: DocumentMemory):
-    with pytest.raises(UserError, match="vectors of 3 numbers, and the encoder gives 2"):
+    with pytest.raises(UserError, match="vectors of width 3, got 2 from the encoder"):
         memory.embed(lambda batch: counts(batch)[:, :2])
 
 

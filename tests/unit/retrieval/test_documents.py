@@ -101,7 +101,7 @@ def test_empty_files_and_folders_are_named(tmp_path: Path):
         load_documents(folder)
     with pytest.raises(UserError, match=r"no documents with any text in .*none\.txt;"):
         load_documents(file)
-    with pytest.raises(UserError, match="no document in what was given"):
+    with pytest.raises(UserError, match="no documents were given"):
         Documents([])
 
 
@@ -120,7 +120,7 @@ def test_a_byte_that_is_not_utf8_is_named_by_its_line(tmp_path: Path):
 
 def test_names_are_unique_and_texts_not_empty():
     a, b = Document(name="a", text="x"), Document(name="b", text="y")
-    with pytest.raises(UserError, match="two documents are called 'a'"):
+    with pytest.raises(UserError, match="two documents are named 'a'"):
         Documents([a, b, a])
     with pytest.raises(UserError, match="'c' is empty"):
         Documents([a, Document(name="c", text="\t")])
@@ -132,7 +132,7 @@ def test_one_is_replaced_and_the_others_stay():
     assert [each.text for each in other] == ["a", "new", "c"]
     assert [each.text for each in documents] == ["a", "b", "c"]
     assert other.numbers == documents.numbers
-    with pytest.raises(UserError, match="no document called 'd'"):
+    with pytest.raises(UserError, match="no document named 'd'"):
         documents.replacing(Document(name="d", text="x"))
 
 

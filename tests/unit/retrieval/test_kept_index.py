@@ -104,7 +104,7 @@ def keep_that_of_other_vectors(folder: Path) -> None:
 def test_what_is_damaged_is_told_and_built_anew(spoil: Callable[[Path], None], tmp_path: Path):
     expected = load(tmp_path).search(QUERIES, 10)
     spoil(tmp_path)
-    with pytest.warns(UserWarning, match="damaged, cut short or lost; it was built anew"):
+    with pytest.warns(UserWarning, match="damaged, truncated or missing; it was rebuilt"):
         assert torch.equal(load(tmp_path).search(QUERIES, 10), expected)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -158,6 +158,6 @@ def test_a_run_that_may_not_be_written_to_is_searched_all_the_same(
         raise UserError(f"{path} could not be written: choose a place that you may write to.")
 
     monkeypatch.setattr(DenseIndex, "save", refuse)
-    with pytest.warns(UserWarning, match=r"built at each loading of this run: .*index\.faiss"):
+    with pytest.warns(UserWarning, match=r"rebuilt whenever this run is loaded: .*index\.faiss"):
         assert load(tmp_path).search(QUERIES, 10).shape == (20, 10)
     assert not any(tmp_path.iterdir())

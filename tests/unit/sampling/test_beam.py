@@ -199,5 +199,5 @@ def test_the_largest_of_a_long_row_are_those_of_topk(size):
 @pytest.mark.parametrize("size", [9, 3000])
 def test_a_model_gone_wrong_is_told(table, size):
     wrong = table({(5,): 0.5, (6,): math.nan}, size)
-    with pytest.raises(UserError, match="not numbers"):
+    with pytest.raises(UserError, match="are NaN"):
         beam_search(wrong, BeamConfig(width=3))

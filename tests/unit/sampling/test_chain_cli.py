@@ -49,7 +49,7 @@ def test_too_few_steps_to_tell_anything_are_told_without_nan(sample):
         "--method", "gibbs", "--steps", 10, "--chains", 2, "--length", 10, "-n", 2
     )
     assert code == 0 and "nan" not in err
-    assert "too few readings to tell whether the chains have mixed" in err
+    assert "too few recorded states to diagnose whether the chains have mixed" in err
 
 
 def test_json_is_the_whole_record(sample):
@@ -101,16 +101,22 @@ def test_a_stop_is_told_and_what_there_is_is_printed(bert_run, capfd, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--method", "gibbs", "--top-k", 3), "gibbs has no use for --top-k"),
-        (("--method", "gibbs", "--max-length", 3), "no use for --max-length"),
-        (("--steps", 3), "ancestral has no use for --steps"),
+        (("--method", "gibbs", "--top-k", 3), "--top-k does not apply to --method gibbs"),
+        (("--method", "gibbs", "--max-length", 3), "--max-length does not apply"),
+        (("--steps", 3), "--steps does not apply to --method ancestral"),
         (("--method", "gibbs", "--positions", "a-b", "--text", "the dog"), "such as 1,3-5"),
         (("--method", "metropolis", "--lengths", "5"), "such as 5-12"),
         (("--method", "gibs"), "did you mean 'gibbs'"),
-        (("--method", "gibbs", "--draw", "a.pdf"), "ends in .svg or .png"),
+        (("--method", "gibbs", "--draw", "a.pdf"), "must end in .svg or .png"),
         (("--method", "gibbs", "--template", "the dog"), "has none"),
-        (("--method", "gibbs", "--text", "the dog", "--positions", "2-4"), "and 3 came"),
-        (("--method", "gibbs", "--text", "the dog", "--positions", "2-1"), "goes up, as 1-2"),
+        (
+            ("--method", "gibbs", "--text", "the dog", "--positions", "2-4"),
+            "positions must be from 1 to 2, the tokens of the text, got 3",
+        ),
+        (
+            ("--method", "gibbs", "--text", "the dog", "--positions", "2-1"),
+            "must be ascending, as 1-2",
+        ),
         (("--method", "metropolis", "--token-cost", "1"), "give --lengths"),
         (("--method", "gibbs", "--anneal", "0.5"), "give a higher one"),
         (("--method", "gibbs", "--proposal", "uniform"), "or give --method metropolis"),

@@ -354,52 +354,58 @@ def test_proposals_without_context_by_hand():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"template": "the dog sleeps"}, "has none; write"),
+        ({"template": "the dog sleeps"}, "has none; insert"),
         ({"template": "the [MSK] sleeps"}, "did you mean '[MASK]'"),
-        ({"text": "the dog", "positions": (3,)}, "go from 1 to 2, and 3 came"),
-        ({"text": "the dog", "positions": (0,)}, "and 0 came"),
+        (
+            {"text": "the dog", "positions": (3,)},
+            "must be from 1 to 2, the tokens of the text, got 3",
+        ),
+        ({"text": "the dog", "positions": (0,)}, "got 0"),
         ({"positions": (1,)}, "give it by --text"),
         ({"text": " "}, "is empty"),
         ({"start": "text"}, "give it by --text"),
         ({"start": "noise"}, "no start called 'noise'"),
-        ({"text": "the dog", "template": "the <mask>"}, "not template and text together"),
-        ({"text": "the dog", "length": 3}, "leave --length out"),
-        ({"text": "the dog", "start": "random"}, "leave out one"),
-        ({"start": "lm", "prefix": "the"}, "no template or prefix"),
+        ({"text": "the dog", "template": "the <mask>"}, "got template and text"),
+        ({"text": "the dog", "length": 3}, "--length does not apply"),
+        ({"text": "the dog", "start": "random"}, "remove one"),
+        ({"start": "lm", "prefix": "the"}, "template or prefix does not apply"),
         ({"start": "lm"}, "needs a system with Step"),
         ({"method": "gibs"}, "did you mean 'gibbs'"),
         ({"order": "backwards"}, "no order called"),
         ({"energy": "kinetic"}, "no energy called"),
         ({"energy": "own"}, "needs a system with Energy"),
         ({"proposal": "gauss"}, "no proposal called"),
-        ({"n": 0}, "1 or more, and 0 came"),
-        ({"chains": 0}, "1 or more, and 0 came"),
-        ({"chains": 10**6}, "at most 4096 chains"),
-        ({"masks": 0}, "1 or more, and 0 came"),
-        ({"masks": 11}, "only 10 that move"),
-        ({"length": 0}, "1 or more, and 0 came"),
-        ({"length": 1000}, "takes at most"),
-        ({"steps": 0}, "1 or more, and 0 came"),
+        ({"n": 0}, "1 or more, got 0"),
+        ({"chains": 0}, "1 or more, got 0"),
+        ({"chains": 10**6}, "chains must be at most 4096"),
+        ({"masks": 0}, "1 or more, got 0"),
+        ({"masks": 11}, "--masks must be at most 10"),
+        ({"length": 0}, "1 or more, got 0"),
+        ({"length": 1000}, "must have at most"),
+        ({"steps": 0}, "1 or more, got 0"),
         ({"steps": 10, "burn_in": 10}, "0 remain after the burn-in"),
-        ({"burn_in": -1}, "0 or more, and -1 came"),
-        ({"thin": 0}, "1 or more, and 0 came"),
-        ({"n": 100, "chains": 1, "steps": 60, "thin": 2}, "a chain takes 199, and 30 remain"),
-        ({"temperature": 0.0}, "above 0, and 0 came"),
-        ({"temperature": math.nan}, "above 0, and nan came"),
-        ({"anneal": -1.0}, "above 0, and -1 came"),
+        ({"burn_in": -1}, "0 or more, got -1"),
+        ({"thin": 0}, "1 or more, got 0"),
+        ({"n": 100, "chains": 1, "steps": 60, "thin": 2}, "need 199 steps, and 30 remain"),
+        ({"temperature": 0.0}, "above 0, got 0"),
+        ({"temperature": math.nan}, "above 0, got nan"),
+        ({"anneal": -1.0}, "above 0, got -1"),
         ({"anneal": 3.0, "burn_in": 0}, "there is none"),
         ({"seed": -1}, "a seed must be"),
-        ({"lengths": (2, 4)}, "only metropolis"),
-        ({"proposal_temperature": 2.0}, "only metropolis"),
-        ({"proposal": "uniform"}, "gibbs came with uniform; leave out --proposal"),
-        ({"proposal": "unigram"}, "gibbs came with unigram; leave out --proposal"),
+        ({"lengths": (2, 4)}, "only to --method metropolis"),
+        ({"proposal_temperature": 2.0}, "only to --method metropolis"),
+        ({"proposal": "uniform"}, "--proposal uniform does not apply to --method gibbs"),
+        ({"proposal": "unigram"}, "--proposal unigram does not apply to --method gibbs"),
         ({"method": "metropolis", "proposal": "gauss"}, "no proposal called"),
         ({"method": "metropolis", "proposal_temperature": 0.0}, "above 0"),
-        ({"method": "metropolis", "lengths": (4, 2)}, "4 to 2 came"),
+        ({"method": "metropolis", "lengths": (4, 2)}, "got 4 to 2"),
         ({"method": "metropolis", "lengths": (2, 4), "length": 9}, "a chain starts from 9"),
-        ({"method": "metropolis", "lengths": (2, 400)}, "takes at most"),
-        ({"method": "metropolis", "lengths": (2, 4), "prefix": "the"}, "keeps its length"),
-        ({"method": "metropolis", "token_cost": math.inf}, "must be a number"),
+        ({"method": "metropolis", "lengths": (2, 400)}, "must have at most"),
+        (
+            {"method": "metropolis", "lengths": (2, 4), "prefix": "the"},
+            "--lengths does not apply to a text with fixed",
+        ),
+        ({"method": "metropolis", "token_cost": math.inf}, "must be a finite number"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(bert, options, said):
@@ -423,7 +429,9 @@ def test_gibbs_names_only_systems_with_fillings():
         told[method] = str(error.value)
     able = [name for name, card in catalogue().items() if "Fill" in card.protocols]
     assert "residual-ebm" not in able
-    assert told["gibbs"].startswith("the method gibbs needs a system with Fill, and")
+    assert told["gibbs"].startswith(
+        "the method gibbs needs a system with Fill, which this one lacks"
+    )
     assert f"{', '.join(able[:8])} and {len(able) - 8} more" in told["gibbs"]
     assert "residual-ebm" in told["metropolis"]
 
@@ -433,7 +441,7 @@ def test_a_model_gone_wrong_is_told():
     with torch.no_grad():
         for parameter in broken.parameters():
             parameter.fill_(math.nan)
-    with pytest.raises(UserError, match="not numbers"):
+    with pytest.raises(UserError, match="are NaN"):
         run(broken, length=3, steps=3)
 
 

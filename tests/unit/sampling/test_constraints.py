@@ -169,9 +169,9 @@ def test_signs_are_no_part_of_a_word():
 
 
 def test_what_can_not_be_is_refused():
-    with pytest.raises(UserError, match="what is required holds what is banned"):
+    with pytest.raises(UserError, match="a required phrase contains a banned one"):
         LexicalConstraints(banned=((5,),), required=(((4, 5),),))
-    with pytest.raises(UserError, match="the prefix holds what is banned"):
+    with pytest.raises(UserError, match="the prefix contains a banned phrase"):
         LexicalConstraints(banned=((5,),), prefix=(4, 5))
     with pytest.raises(UserError, match="at least one token"):
         LexicalConstraints(banned=((),))

@@ -115,7 +115,7 @@ def test_many_rows_are_drawn_in_several_goes(random_table, monkeypatch):
         ({"top_p": 0.0}, "top-p"),
         ({"top_p": 1.5}, "top-p"),
         ({"max_length": 0}, "length"),
-        ({"rows": 0}, "at least one"),
+        ({"rows": 0}, "number of sequences must be 1 or more"),
         ({"prefix": [8]}, "from 0 to 7"),
         ({"prefix": [0]}, "can't hold"),
         ({"prefix": [2]}, "can't hold"),

@@ -97,7 +97,7 @@ def test_floor_and_regret(runs, corpus, sentences):
     assert found.floor.nats_per_text == pytest.approx(math.log(4))
     cut = compare_models(runs, replace(corpus, layout=Layout(cut=4)))
     assert all(row.floor is None and row.convention.max_length == 4 for row in cut.rows)
-    assert any("floor only where whole texts" in note for note in cut.notes)
+    assert any("lower bound only where whole texts" in note for note in cut.notes)
 
 
 def test_differences_are_paired_and_the_better_is_first(runs, corpus):

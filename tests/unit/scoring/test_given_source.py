@@ -124,24 +124,24 @@ def test_what_does_not_fit_is_told_in_a_sentence(words, transformer):
     asked = scorer(transformer, words)
     long = " ".join(["cat"] * 80)
     for pairs, said in [
-        ([("a", "a"), (long, "a")], r"^source 2: .* at most 64 tokens .* 82 came"),
-        ([("a", long)], r"^text 1: .* read whole, 63 tokens at most.* has 81; shorten it\.$"),
+        ([("a", "a"), (long, "a")], r"^source 2: .* at most 64 tokens.* got 82"),
+        ([("a", long)], r"^text 1: .* scored whole, at most 63 tokens.* has 81; shorten it\.$"),
     ]:
         with pytest.raises(UserError, match=said):
             list(asked.score(pairs))
     for options, said in [
-        ({"window": 8}, "read whole, and not by windows"),
-        ({"stride": 8}, "read whole, and not by windows"),
+        ({"window": 8}, "window and stride do not apply"),
+        ({"stride": 8}, "window and stride do not apply"),
     ]:
         with pytest.raises(UserError, match=said):
             scorer(transformer, words, **options)
-    with pytest.raises(UserError, match="by the method norm a text has no source"):
+    with pytest.raises(UserError, match="the method norm does not apply to texts with a source"):
         scorer(build_tiny("unilm", words.vocabulary), words, method="norm")
-    with pytest.raises(UserError, match=r"as each other, and 1 and 2 came"):
+    with pytest.raises(UserError, match=r"as many texts as sources, got 1 and 2"):
         pair_with_sources(["a", "b"], ["a"])
     with pytest.raises(UserError, match="the sources ended after 1"):
         list(asked.score(pair_with_sources(iter(["a"]), iter(["a", "b"]))))
-    with pytest.raises(UserError, match=r"gpt scores texts that are given nothing; leave"):
+    with pytest.raises(UserError, match=r"gpt scores texts without a source; remove"):
         check_takes_source(find_system("gpt"))
     with pytest.raises(UserError, match="'a cat' has none"):
         list(asked.score_examples([Example("a dog", condition="a"), Example("a cat")]))
@@ -171,5 +171,7 @@ def test_translators_are_compared_on_pairs(words, transformer, pairs, fake_model
     alone = replace(corpus, layout=Layout())
     with pytest.raises(UserError, match=r"one \(transformer\) scores a text given its source"):
         compare_models(models[:1], alone)
-    with pytest.raises(UserError, match=r"both holds pairs, and three \(gru\) scores texts that"):
+    with pytest.raises(
+        UserError, match=r"both holds pairs, and three \(gru\) scores texts without"
+    ):
         compare_models([fake_model("gru", "three", transformer, words)], corpus)

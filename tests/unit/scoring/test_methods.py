@@ -271,18 +271,18 @@ def test_mistakes_are_told(system, words, tiny_recurrent):
 
     for message, options in {
         "did you mean 'norm'": {"method": "norn"},
-        "say by positions which": {"method": "k-mask"},
-        "no use for positions": {"method": "norm", "positions": (1,)},
-        "positions count from 1": {"method": "k-mask", "positions": (0, 1)},
+        "give their positions": {"method": "k-mask"},
+        "positions do not apply": {"method": "norm", "positions": (1,)},
+        "positions must be 1 or more": {"method": "k-mask", "positions": (0, 1)},
         "there is no head called 'both'": {"method": "norm", "head": "both"},
         "a method for masked models": {"head": "none"},
         "has no head": {"method": "exact", "head": "none"},
     }.items():
         with pytest.raises(UserError, match=message):
             scorer(**options)
-    with pytest.raises(UserError, match=r"from 1 to 2 in a text of 2 tokens, and 5 came"):
+    with pytest.raises(UserError, match=r"from 1 to 2 in a text of 2 tokens, got 5"):
         list(scorer(method="k-mask", positions=(1, 5)).score(TEXTS))
-    with pytest.raises(UserError, match=r"seen whole, 4 tokens at most"):
+    with pytest.raises(UserError, match=r"whole text of at most 4 tokens"):
         list(scorer(method="k-mask", positions=(1, 5), window=4).score(TEXTS))
     recurrent = tiny_recurrent(words.vocabulary)
     with pytest.raises(UserError, match=r"norm.*Fill.*bert"):
@@ -321,7 +321,7 @@ def test_energies_belong_to_the_whole_text(words):
     assert {score.kind for score in found} == {"unnormalised"}
     with pytest.raises(UserError, match="perplexity"):
         _ = summarise(found).perplexity
-    with pytest.raises(UserError, match="seen whole"):
+    with pytest.raises(UserError, match="takes a whole text of at most 12 tokens"):
         list(Scorer(Lengths(), words, Layout(), method="energy").score([" ".join(TEXTS)]))
 
 

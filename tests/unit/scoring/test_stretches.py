@@ -26,7 +26,7 @@ def test_a_score_says_in_what_stretches_it_was_read(words):
     system = xlnet(words, length=8, memory=4)
     convention = Scorer(system, words, Layout()).convention
     assert (convention.window, convention.segment_length, convention.memory) == (None, 8, 4)
-    assert "stretches of 8, each with a memory of 4 tokens" in describe_convention(convention)
+    assert "segments of 8, each with a memory of 4 tokens" in describe_convention(convention)
     # Windows that fit into a stretch leave no stretches.
     rolled = Scorer(system, words, Layout(), window=8).convention
     assert (rolled.window, rolled.segment_length, rolled.memory) == (8, None, None)

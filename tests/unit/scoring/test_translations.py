@@ -60,7 +60,7 @@ def test_a_perfect_translation_is_worth_all_there_is():
 
 
 def test_what_is_refused():
-    with pytest.raises(UserError, match="14 translations and there are 15 references"):
+    with pytest.raises(UserError, match="14 translations for 15 references"):
         score_translations(["bleu"], {"a": FIRST[:-1]}, REFERENCES)
     with pytest.raises(UserError, match="did you mean 'bleu'"):
         score_translations(["blue"], {"a": FIRST}, REFERENCES)

@@ -72,7 +72,7 @@ def test_pairs_are_read_as_people_give_them_out(tmp_path: Path):
     assert read_similarity_pairs(simlex)[0].similarity == 1.58
     spaces = tmp_path / "plain.txt"
     spaces.write_text("# a remark\na b 1\nc d none\n")
-    with pytest.raises(UserError, match="line 3: two words and a number"):
+    with pytest.raises(UserError, match="line 3: expected two words and a number"):
         read_similarity_pairs(spaces)
 
 
@@ -83,5 +83,5 @@ def test_any_system_with_a_table_of_tokens_has_word_vectors():
     assert found.words == ["a", "b", "c"]
     table = system.backbone.embedding.weight.detach()  # type: ignore[union-attr]
     assert torch.equal(torch.from_numpy(found.vectors), table[5:])
-    with pytest.raises(UserError, match="no vector for each of its tokens; take one"):
+    with pytest.raises(UserError, match="no vector for each of its tokens; use one"):
         word_vectors(build_tiny("ngram", tokenizer.vocabulary), tokenizer)

@@ -57,11 +57,11 @@ def test_a_long_sentence_is_cut_at_its_comma():
 @pytest.mark.parametrize(
     ("relevant", "said"),
     [
-        ('"a"', "'a' is no list"),
-        ("[3]", "3 is no such pair"),
-        ('[["a", 1]]', "no such pair"),
-        ("[[0, 9]]", r"\[0, 9\] is not within its 3 characters"),
-        ("[[2, 2]]", "not within"),
+        ('"a"', "got 'a'"),
+        ("[3]", "got 3"),
+        ('[["a", 1]]', r"got \['a', 1\]"),
+        ("[[0, 9]]", r"got \[0, 9\] in 3 characters"),
+        ("[[2, 2]]", r"got \[2, 2\] in"),
     ],
 )
 def test_a_bad_relevant_is_told_with_its_line(relevant: str, said: str, tmp_path: Path):

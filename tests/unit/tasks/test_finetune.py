@@ -280,7 +280,7 @@ def test_nothing_is_measured_of_one_that_was_stopped(runs, tmp_path: Path, monke
     stopped = FitResult(progress=Progress(step=7), reason="interrupted")
     monkeypatch.setattr("lmlab.tasks.finetune_job.fit_by_gradient", lambda job: stopped)
     data = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
-    with pytest.raises(UserError, match="stopped at step 7 of out; go on with --resume"):
+    with pytest.raises(UserError, match="stopped at step 7 of out; continue with --resume"):
         finetune(runs["bert"], task="classify", data=data, out=tmp_path / "out", quiet=True)
     assert not (tmp_path / "out" / "evaluation.json").exists()
 
@@ -421,7 +421,7 @@ def test_a_system_that_reads_images_is_put_to_no_task_of_texts(tmp_path: Path):
         "vit", data=tmp_path / "images.tsv", out=tmp_path / "vit", size="tiny", steps=1, quiet=True
     ).path
     rows = write_rows(tmp_path / "rows.jsonl", ROWS["classify"])
-    with pytest.raises(UserError, match="vit reads images, and a row of classify has none"):
+    with pytest.raises(UserError, match="vit takes images, and a row of classify has none"):
         finetune(run, task="classify", data=rows, out=tmp_path / "x", quiet=True)
 
 
@@ -430,7 +430,7 @@ def test_a_label_that_training_did_not_have_is_told(runs, tmp_path: Path):
     folder.mkdir()
     write_rows(folder / "train.jsonl", [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}])
     write_rows(folder / "test.jsonl", [{"text": "a", "label": "z"}])
-    with pytest.raises(UserError, match="'z' does not come in the training rows, which have x, y"):
+    with pytest.raises(UserError, match="'z' does not occur in the training rows, which have x, y"):
         finetune(runs["gpt"], task="classify", data=folder, out=tmp_path / "out", quiet=True)
 
 
@@ -461,13 +461,13 @@ def test_examples_that_a_window_can_not_hold_are_told(runs):
     rows = [{"text": "e f", "label": "a"}] * 2
     assert predict_few_shot(scorer, Classification, train, rows, shots=11).note is None
     found = predict_few_shot(scorer, Classification, train, rows, shots=12)
-    assert found.note is not None and "64 tokens at once, which hold 11 of the 12" in found.note
+    assert found.note is not None and "window of 64 tokens holds 11 of the 12" in found.note
 
 
 def test_prompting_without_rows_or_choice_is_told(runs):
     scorer = lmlab.load(runs["gpt"]).scorer()
     train = [{"text": "a b", "label": "a"}, {"text": "c d", "label": "c"}]
-    with pytest.raises(UserError, match="no rows to ask"):
+    with pytest.raises(UserError, match="no rows to evaluate"):
         predict_few_shot(scorer, Classification, train, [], shots=0)
-    with pytest.raises(UserError, match="all rows to show have the answer 'a'"):
+    with pytest.raises(UserError, match="all example rows have the answer 'a'"):
         predict_few_shot(scorer, Classification, train[:1], train, shots=0)

@@ -142,7 +142,9 @@ def test_graphs_grow_side_by_side_as_they_do_alone():
 
 def test_a_question_longer_than_the_window_is_told():
     short = NodeEncoder(TOKENIZER, TOKENIZER.vocabulary, 12)
-    with pytest.raises(UserError, match="the question has 10 tokens, and this system takes 12"):
+    with pytest.raises(
+        UserError, match="the question has 10 tokens, and this system takes at most 12"
+    ):
         expand_graphs(Scripted(), short, [question()])
 
 
@@ -234,9 +236,9 @@ def test_entities_to_begin_from():
     ("change", "told"),
     [
         ({"start": []}, "start must be a list"),
-        ({"path": [["axle"]]}, "path is a list of \\[from, to\\]"),
+        ({"path": [["axle"]]}, "path must be a list of \\[from, to\\]"),
         ({"path": [["axle", "machine"]]}, "paragraph of 'axle' does not name 'machine'"),
-        ({"path": [["wheel", "machine"]]}, "no step of the path leads to 'wheel'"),
+        ({"path": [["wheel", "machine"]]}, "no hop of the path leads to 'wheel'"),
         ({"answer": "rod"}, "leads to the answer 'rod'"),
         ({"paragraphs": ["axle"]}, "paragraphs must be an object"),
         ({"question": " "}, "question must be a text"),
@@ -266,7 +268,7 @@ def test_the_graph_is_drawn(tmp_path):
     [file] = write_cognitive_graphs([answer], tmp_path / "graph.svg")
     drawn = file.read_text(encoding="utf-8")
     assert drawn.startswith("<svg") and all(f">{n.name}<" in drawn for n in grown.graph.nodes)
-    with pytest.raises(UserError, match=r"ends in \.svg or \.png"):
+    with pytest.raises(UserError, match=r"must end in \.svg or \.png"):
         write_cognitive_graphs([answer], tmp_path / "graph.pdf")
 
 

@@ -154,7 +154,7 @@ def test_a_stopped_training_goes_on_and_another_is_refused(run: Path, base: Path
         quiet=True,
     )
     assert (run / "model.safetensors").read_bytes() == before
-    with pytest.raises(UserError, match="begun with another task, run or data"):
+    with pytest.raises(UserError, match="started with another task, run or data"):
         finetune(base, task="hops", data=folder, out=run, steps=30, resume=True, quiet=True)
 
 
@@ -328,7 +328,7 @@ def test_the_second_stage_has_the_weights_of_the_whole(base: Path):
     [
         ("{", "line 2: not a JSON object"),
         ('{"question": "what ?"}', "line 2: a row of hops needs question, start"),
-        (json.dumps({**special(0), "start": ["z"]}), "line 2: no step of the path leads to 'a'"),
+        (json.dumps({**special(0), "start": ["z"]}), "line 2: no hop of the path leads to 'a'"),
     ],
 )
 def test_bad_rows_are_named_by_their_lines(tmp_path: Path, folder: Path, line: str, told: str):

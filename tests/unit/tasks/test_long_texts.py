@@ -118,12 +118,12 @@ def test_the_command_line_tells_how_many_questions_were_cut(model: TrainedModel,
     asked = ["--task", "span", "--data", str(file), "--out", str(out), "--long", "head"]
     done = CliRunner().invoke(app, ["finetune", str(model.path), *asked, "--steps", "1"])
     assert done.exit_code == 0, done.output
-    assert "4 questions were cut to half of what the system takes" in done.stderr
+    assert "4 questions were truncated to half of the model's window" in done.stderr
     assert json.loads((out / "evaluation.json").read_text())["truncated_questions"] == 4
     file.write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
     done = CliRunner().invoke(app, ["predict", str(out), str(file), "--json"])
     assert done.exit_code == 0, done.output
-    assert done.stderr.startswith("1 question was cut to half of what the system takes")
+    assert done.stderr.startswith("1 question was truncated to half of the model's window")
 
 
 def test_a_text_that_fits_is_not_cut(model: TrainedModel):

@@ -51,5 +51,5 @@ def test_another_tokeniser_in_a_run_is_noticed(folder):
 def test_a_model_of_single_texts_refuses_pairs(tmp_path):
     pairs = "\n".join(f"ein {i}\tone {i}" for i in range(30))
     (tmp_path / "pairs.tsv").write_text(pairs + "\n", encoding="utf-8")
-    with pytest.raises(UserError, match="no use for the source texts"):
+    with pytest.raises(UserError, match="takes no source texts"):
         train("lstm", data=tmp_path / "pairs.tsv", out=tmp_path / "run", quiet=True)

@@ -87,10 +87,10 @@ def test_it_goes_on_without_the_folder(corpus: Path, runs: dict[str, Path], tmp_
 def test_runs_that_do_not_fit(corpus: Path, runs: dict[str, Path], tmp_path: Path):
     other = short("roberta", corpus, tmp_path / "letters", settings=ENCODER, tokenizer="char")
     refused = [
-        ("residual-ebm", runs | {"encoder": other}, "trained with another tokeniser than that of"),
-        ("ebm", {"encoder": runs["base"]}, "must be a Transformer that reads texts by themselves"),
-        ("ebm", {"encoder": runs["encoder"], "settings": {"heads": 4}}, "encoder is built other"),
-        ("gpt", {"encoder": runs["encoder"]}, "gpt has no use for --encoder; leave it out"),
+        ("residual-ebm", runs | {"encoder": other}, "trained with a different tokeniser than"),
+        ("ebm", {"encoder": runs["base"]}, "must be a run of a Transformer encoder"),
+        ("ebm", {"encoder": runs["encoder"], "settings": {"heads": 4}}, "encoder has a different"),
+        ("gpt", {"encoder": runs["encoder"]}, "--encoder does not apply to gpt; remove it"),
     ]
     for number, (name, words, told) in enumerate(refused):
         out = tmp_path / str(number)
@@ -104,8 +104,8 @@ def test_another_encoder_is_refused_when_it_is_resumed(
 ):
     run = short("ebm", corpus, tmp_path / "run", encoder=runs["encoder"])
     other = short("roberta", corpus, tmp_path / "other", settings=ENCODER, seed=5)
-    with pytest.raises(UserError, match=r"begun on the encoder .* has other weights"):
+    with pytest.raises(UserError, match=r"earlier version of the encoder .* has other weights"):
         short("ebm", corpus, run, steps=8, resume=True, encoder=other)
     plain = short("ebm", corpus, tmp_path / "plain")
-    with pytest.raises(UserError, match="was begun without --encoder; resume it without"):
+    with pytest.raises(UserError, match="was started without --encoder; resume it without"):
         short("ebm", corpus, plain, steps=8, resume=True, encoder=other)

@@ -81,7 +81,7 @@ def test_without_a_terminal_there_are_lines(
         told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=1.0, flush=True)
         told.report_validation(progress, ValidationLoss(total=8.0, count=4), "validation")
     assert capsys.readouterr().err == (
-        "epoch 1, step 2: training 3.0000, validation 2.0000 nats a token\n"
+        "epoch 1, step 2: training 3.0000, validation 2.0000 nats per token\n"
     )
 
 
@@ -95,7 +95,7 @@ def test_a_contrast_is_not_told_in_nats_a_token(
         told.step(progress, Budget(TrainingConfig(), 4), rate=0.1, norm=1.0, flush=True)
         told.report_validation(progress, ValidationLoss(total=8.0, count=4), "validation")
     assert capsys.readouterr().err == (
-        "epoch 1, step 2: training loss 3.0000 (a contrast), validation 2.0000 nats a token\n"
+        "epoch 1, step 2: training loss 3.0000 (sampled loss), validation 2.0000 nats per token\n"
     )
 
 
@@ -185,7 +185,7 @@ def test_a_resumed_training_knows_its_last_training_loss(
             told.report_validation(
                 Progress(step=2, epoch=1), ValidationLoss(total=8.0, count=4), "average"
             )
-        shown = f"epoch 1, step 2: {words} 2.0000 nats a token\n"
+        shown = f"epoch 1, step 2: {words} 2.0000 nats per token\n"
         assert capsys.readouterr().err == shown
 
 

@@ -50,7 +50,7 @@ def test_a_loaded_run_names_most_digits(tmp_path: Path):
 
 
 def test_images_of_another_size_are_told(tmp_path: Path):
-    with pytest.raises(UserError, match="4 × 4 = 16 numbers here, and one of 64 tokens came"):
+    with pytest.raises(UserError, match="4 × 4 = 16 pixels, got 64"):
         train(
             "vit",
             data="digits",

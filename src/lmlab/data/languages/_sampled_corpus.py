@@ -43,7 +43,7 @@ def sampled_corpus(
     """
     if sentences < 1 or seed < 0:
         raise UserError(
-            f"{name} needs at least 1 sentence and a seed of 0 or more, not {sentences} and {seed}."
+            f"{name} needs at least 1 sentence and a seed of 0 or more, got {sentences} and {seed}."
         )
     sizes = {"train": sentences, "validation": HELD_OUT_SENTENCES, "test": HELD_OUT_SENTENCES}
     splits = {

@@ -34,7 +34,7 @@ from lmlab.data.languages._sampled_corpus import (
 )
 from lmlab.data.readers import Example, Mention
 
-DESCRIPTION = "capitals-en with mentions told, every fifth country's capital stated in no text"
+DESCRIPTION = "capitals-en with annotated mentions, every fifth country's capital stated in no text"
 
 STATING_TEMPLATES = (
     SentenceTemplate(text="the capital of {country_en} is {capital_en}", probability=0.2),
@@ -121,8 +121,8 @@ def corpus(seed: int = 0, *, sentences: int = TRAIN_SENTENCES) -> Corpus:
     """Independent samples after one copy of every non-statement, so that no word is unknown."""
     if sentences < 1 or seed < 0:
         raise UserError(
-            "capitals-told needs at least 1 sentence and a seed of 0 or more, not "
-            f"{sentences} and {seed}."
+            f"capitals-told needs at least 1 sentence and a seed of 0 or more, got {sentences} "
+            f"and {seed}."
         )
     train = [*_every_mention(), *_drawn("train", sentences, seed)]
     return Corpus(

@@ -34,11 +34,13 @@ class CopyTruth:
 
     def __post_init__(self) -> None:
         if not 1 <= self.letters <= len(LETTERS):
-            raise UserError(f"copy has 1 to {len(LETTERS)} letters, not {self.letters}.")
+            raise UserError(
+                f"letters of copy must be from 1 to {len(LETTERS)}, got {self.letters}."
+            )
         if not 1 <= self.min_length <= self.max_length:
             raise UserError(
-                f"copy needs lengths with 1 <= shortest <= longest, not {self.min_length} "
-                f"and {self.max_length}."
+                f"copy needs 1 <= min_length <= max_length, got {self.min_length} and "
+                f"{self.max_length}."
             )
 
     @property

@@ -21,7 +21,7 @@ from lmlab.data.languages._sampled_corpus import (
     sampled_corpus,
 )
 
-DESCRIPTION = "a ring of letters told in pairs, then where k hops lead: relations of relations"
+DESCRIPTION = "a ring of letters given in pairs, then where k hops lead: relations of relations"
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 QUESTION = "?"
@@ -37,8 +37,8 @@ class HopsTruth:
     def __post_init__(self) -> None:
         if not 2 <= self.letters <= len(LETTERS) or not 1 <= self.hops < self.letters:
             raise UserError(
-                f"hops has 2 to {len(LETTERS)} letters and from 1 hop to one fewer than letters, "
-                f"not {self.letters} and {self.hops}."
+                f"hops needs 2 to {len(LETTERS)} letters and 1 <= hops < letters, got "
+                f"{self.letters} letters and {self.hops} hops."
             )
 
     @property

@@ -46,18 +46,19 @@ class RecallTruth:
     def __post_init__(self) -> None:
         if not 1 <= self.keys <= len(KEYS) or self.values < 1 or self.gap < 0:
             raise UserError(
-                f"recall has 1 to {len(KEYS)} keys, 1 value or more and a gap of 0 or more, not "
-                f"{self.keys}, {self.values} and {self.gap}."
+                f"recall needs 1 to {len(KEYS)} keys, at least 1 value and a gap of 0 or more, "
+                f"got {self.keys}, {self.values} and {self.gap}."
             )
         if not 1 <= self.min_pairs <= self.max_pairs <= self.keys:
             raise UserError(
-                f"recall needs 1 <= fewest <= most <= keys, as keys do not come twice, not "
+                "recall needs 1 <= min_pairs <= max_pairs <= keys, as keys are distinct, got "
                 f"{self.min_pairs}, {self.max_pairs} and {self.keys}."
             )
         if not 0 <= self.min_distance < self.min_pairs or self._farthest < self.min_distance:
             raise UserError(
-                f"recall needs 0 <= nearest < fewest and nearest <= farthest, not nearest "
-                f"{self.min_distance}, farthest {self.max_distance} and fewest {self.min_pairs}."
+                "recall needs 0 <= min_distance < min_pairs and min_distance <= max_distance, "
+                f"got min_distance {self.min_distance}, max_distance {self.max_distance} and "
+                f"min_pairs {self.min_pairs}."
             )
 
     @property

@@ -37,9 +37,9 @@ def leakage_between_splits(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="leakage between splits",
         severity="serious",
-        observed=f"{seen:,} of {total:,} {texts.split} texts ({share:.1%}) also stand in train",
-        why="the held-out loss is partly that of text learnt by heart, and too low",
-        suggestions=("remove from train what is held out", "remove duplicates before dividing"),
+        observed=f"{seen:,} of {total:,} {texts.split} texts ({share:.1%}) also occur in train",
+        why="the held-out loss is partly that of memorised text, and too low",
+        suggestions=("remove from train what is held out", "remove duplicates before splitting"),
         numbers={"share": share, "texts": float(seen)},
     )
 
@@ -57,8 +57,7 @@ def repeated_training_texts(evidence: RunEvidence) -> Finding | None:
         observed=f"{counter.duplicates:,} of {total:,} training texts ({share:.0%}) repeat an "
         f"earlier "
         "one",
-        why="what is repeated is learnt by heart, and what is said of the corpus's size is less "
-        "than it seems",
+        why="repeated text is memorised, and the corpus is smaller than it seems",
         suggestions=("keep each text once", "look for boilerplate: headers, footers, adverts"),
         numbers={"share": share, "texts": float(counter.duplicates)},
     )
@@ -68,7 +67,7 @@ def _drawn_by_nobody(evidence: RunEvidence) -> TokenizedSplits:
     """The texts, if natural: in a generated language probable ones must repeat."""
     texts = evidence.texts
     if texts.corpus.truth is not None:
-        raise NotApplicable("its texts are independent draws, of which the likely ones repeat")
+        raise NotApplicable("its texts are independent samples, of which the probable ones repeat")
     return texts
 
 
@@ -94,8 +93,8 @@ def many_unknown_tokens(evidence: RunEvidence) -> Finding | None:
         severity="serious" if share > 3 * MAX_UNKNOWN else "mild",
         observed=f"{share:.1%} of the {split} tokens are unknown to the vocabulary of "
         f"{evidence.config['vocabulary']['size']:,}",
-        why="guessing that a word is unknown is easy, so the loss looks better than the model is, "
-        "and figures compare with no other vocabulary's",
+        why="predicting that a word is unknown is easy, so the loss looks better than the "
+        "model is, and scores do not compare with those of another vocabulary",
         suggestions=(
             "--tokenizer bpe, which knows no unknown words",
             "a larger vocabulary (--set vocabulary_size=…, --set min_count=1)",
@@ -114,7 +113,7 @@ def tiny_corpus(evidence: RunEvidence) -> Finding | None:
         name="tiny corpus",
         severity="mild",
         observed=f"the training text has {tokens:,} tokens",
-        why="a model of it is a model of these few sentences; no figure of it says anything of "
+        why="a model of it is a model of these few sentences; its scores say nothing about "
         "the language",
         suggestions=("more text", "a smaller vocabulary: characters, or bpe"),
         numbers={"tokens": float(tokens)},
@@ -129,7 +128,7 @@ def nothing_held_out(evidence: RunEvidence) -> Finding | None:
         name="nothing held out",
         severity="mild",
         observed="the corpus has neither a validation nor a test split",
-        why="the training loss falls for a model that learns by heart as well, and nothing else "
+        why="the training loss falls for a model that memorises as well, and nothing else "
         "was measured",
         suggestions=("a folder with train*, valid* and test* files", "more lines: 20 are divided"),
     )

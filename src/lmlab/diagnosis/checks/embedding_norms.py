@@ -36,9 +36,9 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
     system = evidence.system
     tables = token_vectors(system)
     if not tables:
-        raise NotApplicable("it has no vector a token")
+        raise NotApplicable("it has no embedding per token")
     if not isinstance(system, LogProb) or not evidence.normalised:
-        raise NotApplicable("its losses are those of no distribution over texts")
+        raise NotApplicable("its losses are not those of a distribution over texts")
     # Unigram frequencies are learnt first: early in the first epoch there is little else.
     if epochs_seen(evidence) < 1:
         return None
@@ -56,12 +56,11 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="vectors speak by length",
         severity="mild",
-        observed=f"with all rows of {name} set to one length the loss rises by "
-        f"{costs[name]:.3f} nats, "
-        f"while context has gained {gained:.3f} over the unigram model; lengths correlate by "
-        f"{correlation:+.2f} with log frequency",
-        why="a vector's length can only say how frequent its token is, and what is said by length "
-        "is not said by direction",
+        observed=f"with all rows of {name} set to one norm the loss rises by "
+        f"{costs[name]:.3f} nats, while context has gained {gained:.3f} over the "
+        f"unigram model; norms correlate by {correlation:+.2f} with log frequency",
+        why="a norm can only encode how frequent its token is, and what the norm encodes the "
+        "direction does not",
         suggestions=(
             "an emission or embedding on the sphere, where only directions count",
             "--set weight_decay=0.01",
@@ -74,14 +73,14 @@ def embedding_norms_carry_information(evidence: RunEvidence) -> Finding | None:
 def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
     """Embedding norms keep growing after the held-out loss has stopped falling."""
     if not evidence.by_gradient:
-        raise NotApplicable("it was not trained by gradient")
+        raise NotApplicable("it was not trained by gradient descent")
     history = evidence.history
     best = history.best
     if best is None:
-        raise MissingEvidence("no held-out text was looked at in training")
+        raise MissingEvidence("there was no validation during training")
     told = [window for window in history.train if window.embedding_norms]
     if not told:
-        raise MissingEvidence("its metrics do not tell how long the tokens' vectors are")
+        raise MissingEvidence("its metrics have no embedding norms")
     then = min(told, key=lambda window: abs(window.step - best.step)).embedding_norms
     now = told[-1].embedding_norms
     growth = {name: now[name] / then[name] for name in now if then.get(name)}
@@ -91,9 +90,10 @@ def embedding_norms_drift(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="vector lengths drift",
         severity="mild",
-        observed=f"since the best held-out loss at step {best.step} the rows of {name} grew from "
-        f"{then[name]:.2f} to {now[name]:.2f} in mean length, and the loss did not fall",
-        why="longer vectors make the model surer of what it says, not better",
+        observed=f"since the best held-out loss at step {best.step} the mean norm of the rows "
+        f"of {name} grew from {then[name]:.2f} to {now[name]:.2f}, and the loss did "
+        "not fall",
+        why="larger norms make the model more confident, not better",
         suggestions=("--set weight_decay=0.01", "--set patience=3", "vectors on the sphere"),
         numbers={"growth": growth[name], "then": then[name], "now": now[name]},
     )

@@ -56,7 +56,7 @@ def vanishing_or_exploding_layers(evidence: RunEvidence) -> Finding | None:
     huge = [name for name, size in sizes.items() if size > EXPLODED_RATIO * usual]
     if not strange and not dead and not huge:
         return None
-    said = [f"the gradient of {_listed(strange)} is no number"] if strange else []
+    said = [f"the gradient of {_listed(strange)} is not finite"] if strange else []
     said += [f"{_listed(dead)} gets less than a millionth of the usual gradient"] if dead else []
     said += (
         [f"{_listed(huge)} gets more than {EXPLODED_RATIO:,.0f} times the usual gradient"]
@@ -76,11 +76,11 @@ def _layer_finding(seen: str, sizes: dict[str, float], names: list[str]) -> Find
         name="dead or exploding layers",
         severity="serious",
         observed=seen,
-        why="a layer without a gradient stays as it was drawn, and one that takes it all leaves "
-        "none for the rest",
+        why="a layer without a gradient stays at its initialisation, and one that dominates "
+        "leaves little for the rest",
         suggestions=(
-            "smaller first weights, or a lower learning rate, so that nothing saturates",
-            "look whether that layer takes part in the loss at all",
+            "a smaller initialisation, or a lower learning rate, so that nothing saturates",
+            "check whether that layer takes part in the loss at all",
         ),
         numbers={name: sizes[name] for name in names},
     )
@@ -89,22 +89,21 @@ def _layer_finding(seen: str, sizes: dict[str, float], names: list[str]) -> Find
 def exploding_gradient(evidence: RunEvidence) -> Finding | None:
     """Gradient norms in training far above healthy ones."""
     if not evidence.by_gradient:
-        raise NotApplicable("it was not trained by gradient")
+        raise NotApplicable("it was not trained by gradient descent")
     norms = [w.gradient_norm for w in evidence.history.train if w.gradient_norm is not None]
     if not norms:
-        raise MissingEvidence("its metrics tell no gradient")
+        raise MissingEvidence("its metrics have no gradient norms")
     if median(norms) <= EXPLODED_NORM:
         return None
     return Finding(
         name="exploding gradient",
         severity="serious",
-        observed=f"half of the gradients in training were longer than {median(norms):.3g}, the "
-        f"longest "
+        observed=f"the median gradient norm in training was {median(norms):.3g}, the largest "
         f"{max(norms):.3g}",
-        why="a healthy gradient of a loss in nats per token has a length around one; here some "
-        "product of many factors has run away",
+        why="a healthy gradient of a loss in nats per token has a norm around one; here the "
+        "gradient explodes",
         suggestions=(
-            "smaller first weights",
+            "a smaller initialisation",
             "--set grad_clip=1",
             "a gated cell, where it is recurrent",
         ),
@@ -122,10 +121,10 @@ def gradient_vanishes_with_distance(evidence: RunEvidence) -> Finding | None:
         severity="mild",
         observed=f"each word further back has {factor:.3f} of the gradient of the one after it: "
         f"{_pair(found)}",
-        why="what lies a few words back cannot be learnt from, though the system carries it on",
+        why="what lies a few words back cannot be learnt from, though the state carries it on",
         suggestions=(
             "a gated cell instead of a plain one",
-            "first recurrent weights with a spectral radius near one",
+            "initial recurrent weights with a spectral radius near one",
             "a lower learning rate, if units are saturated",
         ),
         numbers={"factor": factor, "nearest": found.norms[0]},
@@ -142,10 +141,9 @@ def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
         severity="serious",
         observed=f"each word further back has {factor:.2f} times the gradient of the one after it: "
         f"{_pair(found)}",
-        why="the beginning of a long sentence drowns all the rest, and training is a matter of "
-        "luck",
+        why="the beginning of a long sentence dominates the gradient, and training is unstable",
         suggestions=(
-            "first recurrent weights with a spectral radius of one or less",
+            "initial recurrent weights with a spectral radius of one or less",
             "--set grad_clip=1",
             "a gated cell instead of a plain one",
         ),
@@ -156,7 +154,7 @@ def gradient_explodes_with_distance(evidence: RunEvidence) -> Finding | None:
 def _trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
     backbone = getattr(evidence.system, "backbone", None)
     if getattr(backbone, "output_kind", None) in DIRECT_CONNECTIONS:
-        raise NotApplicable("it looks at each word directly, not through what it carries on")
+        raise NotApplicable("it attends to each word directly, not through a recurrent state")
     found = evidence.distance_gradients
     felt = [norm for norm in found.norms if norm > 0 and math.isfinite(norm)]
     return found, found.factor if len(felt) >= MIN_DISTANCES else None
@@ -165,6 +163,6 @@ def _trend(evidence: RunEvidence) -> tuple[GradientByDistance, float | None]:
 def _pair(found: GradientByDistance) -> str:
     far = min(len(found.norms), MIN_DISTANCES) - 1
     return (
-        f"{found.norms[0]:.1e} from 1 place away and {found.norms[far]:.1e} from "
+        f"{found.norms[0]:.1e} at distance 1 and {found.norms[far]:.1e} at distance "
         f"{found.distances[far]}"
     )

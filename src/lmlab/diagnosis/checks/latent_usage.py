@@ -28,7 +28,7 @@ def posterior_collapse(evidence: RunEvidence) -> Finding | None:
     """Posterior collapse: the posterior equals the prior, the latent is ignored."""
     names = [name for name in LATENT_KL if name in evidence.captures]
     if not names:
-        raise NotApplicable("it reveals no latent vector")
+        raise NotApplicable("it has no latent vector")
     each = evidence.captures[names[0]].flatten()
     silent = float((each < MIN_KL_DIVERGENCE).double().mean())
     total = float(each.sum())
@@ -37,11 +37,11 @@ def posterior_collapse(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="posterior collapse",
         severity="serious",
-        observed=f"{silent:.0%} of {len(each)} latent units carry less than {MIN_KL_DIVERGENCE} "
-        f"nats; all of "
-        f"them together carry {total:.4f} nats a sentence",
-        why="the decoder does without the latent vector, and what is left is a language model "
-        "with a costly ornament",
+        observed=f"{silent:.0%} of {len(each)} latent units carry less than "
+        f"{MIN_KL_DIVERGENCE} nats; all of them together carry {total:.4f} nats per "
+        "sentence",
+        why="posterior collapse: the decoder ignores the latent vector, and what is left is "
+        "a language model",
         suggestions=(
             "free bits, or annealing the KL from zero over more steps",
             "dropout of the decoder's input words",
@@ -54,7 +54,7 @@ def posterior_collapse(evidence: RunEvidence) -> Finding | None:
 def unused_states(evidence: RunEvidence) -> Finding | None:
     """Mixture states without predictions."""
     if MIXTURE_USE not in evidence.captures:
-        raise NotApplicable("it reveals no mixture")
+        raise NotApplicable("it has no mixture")
     use = evidence.captures[MIXTURE_USE].flatten()
     use = use / use.sum().clamp(min=1e-300)
     idle = use < UNUSED_SHARE / len(use)
@@ -65,15 +65,14 @@ def unused_states(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="unused states",
         severity="mild",
-        observed=f"{int(idle.sum())} of {len(use)} states carry less than a hundredth of their "
-        f"fair "
-        f"share; the use of all is that of {effective:.1f} equal ones",
-        why="they cost time and numbers, and a state that is never chosen gets no gradient to "
-        "become useful",
+        observed=f"{int(idle.sum())} of {len(use)} states carry less than a hundredth of a "
+        f"uniform share; the effective number of states is {effective:.1f}",
+        why="they cost time and parameters, and a state that is never chosen gets no "
+        "gradient to become useful",
         suggestions=(
             "fewer states",
             "a lower learning rate at the start (--set warmup_steps=100), so that none is lost",
-            "other first states: another --seed",
+            "another initialisation: another --seed",
         ),
         numbers={"unused": share, "states": float(len(use)), "effective": effective},
     )

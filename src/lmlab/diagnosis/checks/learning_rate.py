@@ -64,9 +64,9 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
             f"had been, at most by {max(jumps):.2f}"
         )
     if largest > HUGE_UPDATE_RATIO:
-        signs.append(f"a single step changed the weights by {largest:.0%} of their length")
+        signs.append(f"a single step changed the weights by {largest:.0%} of their norm")
     if usual > LARGE_UPDATE_RATIO:
-        signs.append(f"a usual step changes the weights by {usual:.1%} of their length")
+        signs.append(f"the median step changes the weights by {usual:.1%} of their norm")
     if not signs:
         return None
     rate = float(evidence.settings.get("learning_rate", 0.0))
@@ -74,8 +74,8 @@ def learning_rate_too_high(evidence: RunEvidence) -> Finding | None:
         name="learning rate too high",
         severity="serious" if jumps else "mild",
         observed="; ".join(signs) + f"; the learning rate is {rate:g}",
-        why="steps that overshoot undo what others have learnt, and the loss ends higher than it "
-        "need",
+        why="steps that overshoot undo what others have learnt, and the final loss is higher "
+        "than it need be",
         suggestions=(
             f"--set learning_rate={rate / 10:g}",
             "--set warmup_steps=100",
@@ -96,7 +96,7 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
     windows = _windows(evidence)
     ratio = _ratio_at_peak(windows)
     if ratio is None:
-        raise MissingEvidence("its metrics do not tell how far a step moved the weights")
+        raise MissingEvidence("its metrics have no update ratios")
     moved = ratio * evidence.history.steps
     first, second = _falls(_pieces(windows))
     straight = (
@@ -120,10 +120,10 @@ def learning_rate_too_low(evidence: RunEvidence) -> Finding | None:
         observed=f"a usual step changes the weights by {ratio:.1e} of their length, {moved:.1%} "
         f"in all "
         f"{evidence.history.steps} steps{line}; the learning rate is {rate:g}",
-        why="the same loss could be had in far fewer steps, and a lower one in as many",
+        why="the same loss could be reached in far fewer steps, and a lower one in as many",
         suggestions=(
             f"--set learning_rate={rate * (100 if still else 5):g}",
-            "longer training, if the rate is meant to be so low",
+            "longer training, if the learning rate is meant to be so low",
         ),
         numbers={
             "learning rate": rate,
@@ -148,11 +148,10 @@ def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="gradient always clipped",
         severity="mild",
-        observed=f"{share:.0%} of the gradients were longer than clip={clip:g}; half of them "
-        f"longer "
-        f"than {usual:.3g}",
-        why="every step is then as long as every other, however near the goal is; and a gradient "
-        "that large may be one that explodes",
+        observed=f"{share:.0%} of the gradient norms were above grad_clip={clip:g}; the "
+        f"median is {usual:.3g}",
+        why="every step then has the same length, however near the optimum; and a gradient "
+        "that large may be exploding",
         suggestions=(
             f"--set grad_clip={2 * usual:.2g}",
             "a lower learning rate",
@@ -164,10 +163,10 @@ def gradient_always_clipped(evidence: RunEvidence) -> Finding | None:
 
 def _windows(evidence: RunEvidence) -> tuple[TrainingWindow, ...]:
     if not evidence.by_gradient:
-        raise NotApplicable("it was not trained by gradient")
+        raise NotApplicable("it was not trained by gradient descent")
     windows = evidence.history.train
     if not windows:
-        raise MissingEvidence("its metrics tell no training loss")
+        raise MissingEvidence("its metrics have no training loss")
     return windows
 
 

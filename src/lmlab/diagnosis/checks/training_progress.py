@@ -40,10 +40,9 @@ def loss_not_finite(evidence: RunEvidence) -> Finding | None:
         name="loss not finite",
         severity="serious",
         observed=f"training stopped after step {history.steps}, because the loss or the "
-        f"gradient was "
-        "no number any more",
-        why="the weights were on their way to infinity; those that are kept are of the last "
-        "validation before it, if there was one",
+        "gradient was not finite",
+        why="the weights were diverging; the saved ones are those of the last validation "
+        "before it, if there was one",
         suggestions=_calmer(evidence),
         numbers={"steps": float(history.steps)},
     )
@@ -70,7 +69,7 @@ def stopped_early(evidence: RunEvidence) -> Finding | None:
         name="interrupted",
         severity="mild",
         observed=f"training ended at step {history.steps}, {share:.0%} of its budget",
-        why="it was stopped before its time, so its figures are not those of a finished run",
+        why="it was stopped early, so its scores are not those of a finished run",
         suggestions=("the same command with --resume",),
         numbers={"steps": float(history.steps), "share": share},
     )
@@ -99,7 +98,7 @@ def nothing_learned(evidence: RunEvidence) -> Finding | None:
     """No better than a model without context (unigram or uniform)."""
     best, epochs = evidence.history.best, epochs_seen(evidence)
     if best is None:
-        raise MissingEvidence("no held-out text was looked at in training")
+        raise MissingEvidence("there was no validation during training")
     if evidence.by_gradient and epochs < MIN_EPOCHS:
         return None
     level = evidence.levels[UNIFORM if evidence.card.baseline == "uniform" else UNIGRAM]
@@ -110,12 +109,12 @@ def nothing_learned(evidence: RunEvidence) -> Finding | None:
         severity="serious",
         observed=f"the best held-out loss is {best.loss:.3f} nats after {epochs:.1f} epochs; the "
         f"{level.name} model, which sees no context, has {level.value:.3f}",
-        why="all that it knows can be had by counting single tokens, or not even that",
+        why="it does no better than counts of single tokens",
         suggestions=(
             "ten times the learning rate, if the training loss falls too slowly; a tenth, if it "
             "jumps",
             "longer training",
-            "a few dozen sentences only: a system that can't learn those by heart has a mistake",
+            "overfit a few dozen sentences: a system that can't memorise those has a bug",
         ),
         numbers={"loss": best.loss, level.name: level.value, "epochs": epochs},
     )
@@ -127,7 +126,7 @@ def above_reference_band(evidence: RunEvidence) -> Finding | None:
     if band is None or evidence.card.baseline == "uniform":
         raise NotApplicable("there are no reference runs on this corpus with these tokens")
     if not history.held_out:
-        raise MissingEvidence("no held-out text was looked at in training")
+        raise MissingEvidence("there was no validation during training")
     last = history.held_out[-1]
     best = min(look.loss for look in history.held_out)
     expected = band.at(last.tokens if evidence.by_gradient else band.points[-1][0])
@@ -156,7 +155,7 @@ def below_true_entropy(evidence: RunEvidence) -> Finding | None:
     """Loss below the entropy of the true distribution, which is impossible."""
     best = evidence.history.best
     if best is None:
-        raise MissingEvidence("no held-out text was looked at in training")
+        raise MissingEvidence("there was no validation during training")
     if ENTROPY not in evidence.levels:
         raise NotApplicable("the true distribution of this corpus is not known")
     floor = evidence.levels[ENTROPY].value
@@ -165,11 +164,10 @@ def below_true_entropy(evidence: RunEvidence) -> Finding | None:
     return Finding(
         name="too good to be true",
         severity="serious",
-        observed=f"{best.loss:.3f} nats on held-out text, to which the true distribution itself "
-        f"gives "
+        observed=f"{best.loss:.3f} nats on held-out text, on which the true distribution has "
         f"{floor:.3f}",
-        why="no model can do better than the truth but by seeing what it predicts, or by "
-        "probabilities that sum to more than one",
+        why="no model is better than the true distribution unless it sees its targets or its "
+        "probabilities sum to more than one",
         suggestions=(
             "the conformance suite on this system: it tests both",
             "look for held-out text in the training text",
@@ -183,19 +181,19 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
     history = evidence.history
     best = history.best
     if best is None:
-        raise MissingEvidence("no held-out text was looked at in training")
+        raise MissingEvidence("there was no validation during training")
     last = history.held_out[-1]
     then, now = _train_at(evidence, best.tokens), _train_at(evidence, last.tokens)
     if then is None or now is None:
-        raise MissingEvidence("its metrics tell no training loss")
+        raise MissingEvidence("its metrics have no training loss")
     rise = last.loss - best.loss
     gap = last.loss - now if evidence.losses_comparable else 0.0
     rising = rise > OVERFITTING_RISE and now < then
     # If the training loss has not fallen, nothing was memorised.
     if now >= history.train[0].loss or (not rising and gap <= OVERFITTING_GAP):
         return None
-    kept = "the weights of the best look are kept" if history.split == "validation" else ""
-    kept = kept or "the last weights are kept, as there is no validation split to choose by"
+    kept = "the weights of the best validation are kept" if history.split == "validation" else ""
+    kept = kept or "the last weights are kept, as there is no validation split to select by"
     return Finding(
         name="overfitting",
         severity="mild"
@@ -204,7 +202,7 @@ def overfitting(evidence: RunEvidence) -> Finding | None:
         observed=f"the {history.split} loss was best at step {best.step} ({best.loss:.3f}) and "
         f"ended "
         f"at {last.loss:.3f}, with {now:.3f} on the training text",
-        why=f"what it learns now is the training text itself; {kept}",
+        why=f"it now memorises the training text; {kept}",
         suggestions=(
             f"--set patience=3, or about {max(best.tokens, 1):,.0f} tokens of training",
             "more dropout or weight decay, where the system has them",

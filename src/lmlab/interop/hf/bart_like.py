@@ -98,8 +98,8 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
             mine, other = (config.get(f"{side}_{name}") for side in SIDES)
             if mine != other:
                 raise UserError(
-                    f"the checkpoint's encoder and decoder differ in {name} ({mine} and {other}), "
-                    "and lmlab's have the same."
+                    f"the checkpoint's encoder and decoder must have the same {name}, got {mine} "
+                    f"and {other}."
                 )
         vocabulary = tokenizer.vocabulary
         begin = read_whole_number(config, "decoder_start_token_id", vocabulary.bos)
@@ -120,8 +120,8 @@ class DenoisingSeq2SeqFamily(CheckpointFamily):
         begin, *more = opening
         if opening != self._opening(begin, shape.vocabulary):
             raise UserError(
-                f"the run's decoder is given the ids {', '.join(map(str, opening))} first, which a "
-                f"{self.model_type} checkpoint can't tell; it can't be exported."
+                f"the run's decoder starts with the ids {', '.join(map(str, opening))}, which a "
+                f"{self.model_type} checkpoint can't express; it can't be exported."
             )
         return {
             "decoder_layers": decoder_layers(settings),

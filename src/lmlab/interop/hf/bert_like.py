@@ -95,8 +95,8 @@ class MaskedLMFamily(CheckpointFamily):
         super().check_vocabulary(vocabulary)
         if vocabulary.mask is None:
             raise UserError(
-                f"a {self.model_type} checkpoint hides tokens behind a mask symbol, and its "
-                "tokeniser has neither <mask> nor [MASK]; take the tokeniser it was trained with."
+                f"a {self.model_type} checkpoint needs a mask token, and its tokeniser has "
+                "neither <mask> nor [MASK]; use the tokeniser it was trained with."
             )
 
     def family_for_weights(self, names: Iterable[str]) -> CheckpointFamily:
@@ -105,8 +105,8 @@ class MaskedLMFamily(CheckpointFamily):
         if self.encoder is None:
             raise UserError(
                 f"this {self.model_type} checkpoint is an encoder without its language modelling "
-                "head, and lmlab makes runs of such encoders of bert alone; take one saved with "
-                "its head, or its folder as it is (lmlab index build DOCS --encoder FOLDER)."
+                "head, which lmlab imports for bert only; use one saved with its head, or its "
+                "folder as it is (lmlab index build DOCS --encoder FOLDER)."
             )
         return self.encoder
 

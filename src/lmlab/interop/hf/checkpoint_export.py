@@ -95,8 +95,8 @@ def softmax_note(family: CheckpointFamily) -> str | None:
         return None
     return (
         f"{family.model_type} has no output bias, so transformers' softmax gives padding, start "
-        "and mask tokens some probability, which lmlab gives none: leave these out of its softmax "
-        "to get the same probabilities."
+        "and mask tokens some probability, and lmlab's gives them none; exclude them from its "
+        "softmax to get the same probabilities."
     )
 
 
@@ -132,16 +132,16 @@ def exported_tokenizer(
     if family.pad is not None and pad != family.pad:
         if "imported" in model.config or not has_pad(tokenizer):
             raise UserError(
-                f"in a {family.model_type} checkpoint padding has the id {family.pad}, and in this "
-                f"run's tokeniser, which is not of lmlab, it has {pad}; it can't be exported."
+                f"padding must have the id {family.pad} in a {family.model_type} checkpoint, got "
+                f"{pad} from this run's external tokeniser; it can't be exported."
             )
         exchange = (family.pad, pad)
         tokenizer = with_swapped_ids(RunFolder(model.path).tokenizer, *exchange)
     extra = len(family.extra(settings, tokenizer.vocabulary))
     if extra and not has_pad(tokenizer):
         raise UserError(
-            "the run's own symbols stand behind a padding that is no token of its tokeniser, which "
-            f"a {family.model_type} checkpoint can't express; it can't be exported."
+            "the run's special tokens follow a padding id that is not in its tokeniser, which a "
+            f"{family.model_type} checkpoint can't express; it can't be exported."
         )
     tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
     shape = CheckpointSpec(

@@ -29,7 +29,7 @@ def find_checkpoint_folder(source: str | Path) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise UserError(f"{source} is a file; give the folder that config.json stands in.")
+        raise UserError(f"{source} is a file; give the folder that contains config.json.")
     if not HUB_NAME_PATTERN.fullmatch(str(source)) or str(source).startswith("."):
         raise UserError(
             f"there is no folder {source}; give one with config.json and model.safetensors in it, "
@@ -52,7 +52,7 @@ def _fetch(name: str) -> Path:
     except Exception as error:  # the library and its transports raise dozens of types
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UserError(
-            f"there is no folder {name}, and the Hub did not give that name "
+            f"there is no folder {name}, and the Hub has no such checkpoint or can't be reached "
             f"({reason.rstrip('. ')}); check the name and the network, or give a local folder."
         ) from error
 
@@ -62,10 +62,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = read_json_file(path)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
+        reason = getattr(error, "strerror", None) or "it is not JSON"
         raise UserError(f"{path} can't be read ({reason}); restore it.") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} holds no object; restore it.")
+        raise UserError(f"{path} is not a JSON object; restore it.")
     return value
 
 
@@ -73,7 +73,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json of a checkpoint."""
     path = folder / "config.json"
     if not path.exists():
-        raise UserError(f"{folder} is no checkpoint in the Hub's format: it has no config.json.")
+        raise UserError(f"{folder} is not a checkpoint in the Hub's format: it has no config.json.")
     config = read_json(path)
     if "format" in config and "system" in config:
         raise UserError(f"{folder} is a run of lmlab already; use it as it is.")
@@ -115,7 +115,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     if not (folder / WEIGHTS_INDEX_FILE).exists():
         pickled = any((folder / name).exists() for name in PICKLE_FILES)
-        why = "only a pickle, which lmlab never opens because it may run a stranger's code"
+        why = "only a pickle, which lmlab never opens because it may run untrusted code"
         raise UserError(
             f"{folder} has no {WEIGHTS_FILE}{', ' + why if pickled else ''}; save it with "
             f"transformers' "
@@ -125,7 +125,7 @@ def weight_files(folder: Path) -> list[Path]:
     listed = list(weight_map.values()) if isinstance(weight_map, dict) else []
     if not listed or not all(isinstance(each, str) and Path(each).name == each for each in listed):
         raise UserError(
-            f"{folder / WEIGHTS_INDEX_FILE} is no index of files beside it; restore it."
+            f"{folder / WEIGHTS_INDEX_FILE} is not an index of the files in its folder; restore it."
         )
     names = sorted(set(listed))
     for name in names:

@@ -145,8 +145,8 @@ def _check_layers(settings: Mapping[str, Any], tensors: int) -> None:
             and value > max(tensors, MAX_SHARED_LAYERS)
         ):
             raise UserError(
-                f"config.json declares {value:,} {name.replace('_', ' ')}, and the checkpoint has "
-                f"only {tensors:,} weight tensors; restore the pair that belongs together."
+                f"config.json declares {value:,} {name.replace('_', ' ')}, but the checkpoint has "
+                f"only {tensors:,} weight tensors; restore the matching pair."
             )
 
 
@@ -155,11 +155,11 @@ def _rows(config: Mapping[str, Any], tokenizer: Tokenizer) -> int:
     tokens = tokenizer.vocabulary.size - (0 if has_pad(tokenizer) else 1)
     rows = config.get("vocab_size")
     if not isinstance(rows, int):
-        raise UserError("the checkpoint's config.json does not tell its vocab_size; restore it.")
+        raise UserError("the checkpoint's config.json has no vocab_size; restore it.")
     if rows < tokens:
         raise UserError(
-            f"the tokeniser has {tokens} tokens, and the checkpoint vectors for {rows}; take the "
-            "tokeniser that it was trained with."
+            f"the tokeniser has {tokens} tokens, but the checkpoint has embeddings for {rows}; "
+            "use the tokeniser that it was trained with."
         )
     return rows
 
@@ -183,7 +183,7 @@ def _check_names(
     for pattern, what in family.optional_weights.items():
         found = [name for name in unknown if re.search(pattern, name)]
         unknown = [name for name in unknown if name not in found]
-        notes += [f"{what} was left out, since our {family.systems[0]} has none."] if found else []
+        notes += [f"{what} was dropped: {family.systems[0]} in lmlab has none."] if found else []
     if unknown:
         raise UserError(
             f"the checkpoint has weights that lmlab does not know in {family.model_type}: "
@@ -210,8 +210,8 @@ def _check_shapes(
     for name, value in found.items():
         if value.shape != ours[name].shape:
             raise UserError(
-                f"the weights do not fit config.json: {name} is of shape {tuple(value.shape)}, and "
-                f"{tuple(ours[name].shape)} was expected; restore the pair that belongs together."
+                f"the weights do not match config.json: {name} must have shape "
+                f"{tuple(ours[name].shape)}, got {tuple(value.shape)}; restore the matching pair."
             )
 
 

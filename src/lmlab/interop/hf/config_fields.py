@@ -44,8 +44,8 @@ class ConfigField:
         kinds = (int, float) if isinstance(self.default, float) else (type(self.default),)
         if type(value) not in kinds:
             raise UserError(
-                f"the checkpoint's config.json sets {self.theirs} to {value!r}, and a value such "
-                f"as {self.default!r} was expected."
+                f"{self.theirs} in the checkpoint's config.json must be a value such as "
+                f"{self.default!r}, got {value!r}."
             )
         return self.read(value)
 
@@ -64,7 +64,7 @@ def from_hf_activation(name: Any) -> str:
     known = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | OTHER_ACTIVATIONS
     if name not in known:
         raise UserError(
-            f"the checkpoint's activation is {name!r}, and lmlab has {', '.join(sorted(known))}."
+            f"the checkpoint's activation must be one of {', '.join(sorted(known))}, got {name!r}."
         )
     return known[name]
 

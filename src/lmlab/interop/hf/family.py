@@ -91,7 +91,7 @@ class CheckpointFamily:
     data_buffers: ClassVar[frozenset[str]] = frozenset()
     """Our buffers that no checkpoint has: training statistics of the data."""
     missing_weights_hint: ClassVar[str] = (
-        "a model saved whole, with its language modelling head, is needed"
+        "use a model saved whole, with its language modelling head"
     )
     """What to do if weights are missing."""
     encoder: ClassVar[CheckpointFamily | None] = None
@@ -148,8 +148,8 @@ class CheckpointFamily:
         """Raise a UserError if a tokeniser lacks what the family needs."""
         if vocabulary.start is None and vocabulary.end is None:
             raise UserError(
-                "the tokeniser has no start and no end symbol that lmlab knows (<s>, [CLS], <bos>, "
-                "</s>, [SEP], <eos>, <|endoftext|>), so no text could begin."
+                "the tokeniser has no start or end token that lmlab recognises (<s>, [CLS], "
+                "<bos>, </s>, [SEP], <eos>, <|endoftext|>), and a text needs one."
             )
 
     def extra(self, settings: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[str, ...]:
@@ -189,8 +189,8 @@ class CheckpointFamily:
         for key, value in self.required.items():
             if config.get(key) not in (None, value):
                 raise UserError(
-                    f"the checkpoint's config.json sets {key} to {config[key]!r}, and lmlab knows "
-                    f"{self.model_type} only with {value!r}."
+                    f"{key} in the checkpoint's config.json must be {value!r} for "
+                    f"{self.model_type}, got {config[key]!r}."
                 )
         told = {each.ours: each.read_from(config) for each in self.settings}
         try:
@@ -198,7 +198,7 @@ class CheckpointFamily:
             settings = system_module(self.systems[0]).Config(**found)
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise UserError(
-                f"the checkpoint's config.json makes no sense for {self.model_type} ({error})."
+                f"the checkpoint's config.json is invalid for {self.model_type} ({error})."
             ) from error
         return asdict(apply_settings(settings, self._lmlab_settings(config)))
 
@@ -238,10 +238,8 @@ class CheckpointFamily:
         strings = isinstance(told, dict) and all(isinstance(each, str) for each in told.values())
         if not strings or not told.keys() <= self.own_settings:
             raise UserError(
-                f"the checkpoint's config.json has {LMLAB_CONFIG_KEY}={told!r}, and an object "
-                f"of settings "
-                f"as --set takes them was expected, of {', '.join(sorted(self.own_settings))}; "
-                f"remove it."
+                f"{LMLAB_CONFIG_KEY} in the checkpoint's config.json must be an object of --set "
+                f"settings, of {', '.join(sorted(self.own_settings))}, got {told!r}; remove it."
             )
         return dict(told)
 

@@ -27,11 +27,11 @@ def family_of_checkpoint(model_type: object, asked: str | None) -> CheckpointFam
         raise unknown_name("family of checkpoints", asked, families())
     if not isinstance(model_type, str) or model_type not in families():
         raise UserError(
-            f"the checkpoint's model_type is {model_type!r}, and lmlab reads "
-            f"{', '.join(families())}."
+            f"the checkpoint's model_type must be one of {', '.join(families())}, got "
+            f"{model_type!r}."
         )
     if asked is not None and asked != model_type:
-        raise UserError(f"this is a checkpoint of {model_type}, and one of {asked} was asked for.")
+        raise UserError(f"expected a checkpoint of {asked}, got one of {model_type}.")
     return families()[model_type]
 
 
@@ -42,5 +42,5 @@ def family_of_system(name: str) -> CheckpointFamily:
             return family
     able = sorted(system for family in families().values() for system in family.systems)
     raise UserError(
-        f"{name} has no place in the Hub's format; systems that have: {', '.join(able)}."
+        f"{name} can't be stored in the Hub's format; systems that can: {', '.join(able)}."
     )

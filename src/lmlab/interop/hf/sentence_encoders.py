@@ -179,11 +179,11 @@ def _modules(folder: Path) -> dict[str, str]:
         rows = read_json_file(path)
         found = {str(row["type"]).rpartition(".")[2]: str(row["path"]) for row in rows}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is no list of modules; restore it.") from error
+        raise UserError(f"{path} is not a list of modules; restore it.") from error
     for kind in found:
         if kind not in MODULES:
             raise UserError(
-                f"{path} names a module {kind}, and lmlab knows {', '.join(MODULES)}; choose "
+                f"{path} names a module {kind}, but lmlab supports {', '.join(MODULES)}; choose "
                 "another encoder."
             )
     return found
@@ -203,7 +203,7 @@ def _pools(folder: Path, modules: Mapping[str, str]) -> tuple[str, ...]:
         chosen = [n for n in POOLING_FUNCTIONS if told.get(f"pooling_mode_{spelled.get(n, n)}")]
     if not chosen or not set(chosen) <= POOLING_FUNCTIONS.keys():
         raise UserError(
-            f"{path} names no way of pooling that lmlab knows: {', '.join(POOLING_FUNCTIONS)}."
+            f"{path} names no pooling that lmlab supports: {', '.join(POOLING_FUNCTIONS)}."
         )
     return tuple(name for name in POOLING_FUNCTIONS if name in chosen)
 
@@ -229,7 +229,7 @@ def _load(folder: Path, config: Mapping[str, Any], size: int) -> tuple[Any, Any]
         import transformers
     except ImportError as error:
         raise UserError(
-            f"{folder} holds a checkpoint of the Hub, and to encode texts by it lmlab needs "
+            f"{folder} holds a checkpoint of the Hub, and to encode texts with it lmlab needs "
             "transformers: pip install 'lmlab[hf]'."
         ) from error
     safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

@@ -45,7 +45,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             )
     raise UserError(
         f"{folder} has no tokeniser (tokenizer.json, vocab.txt, or vocab.json with merges.txt), "
-        "and without the one it was trained with a checkpoint means nothing; fetch it too."
+        "and a checkpoint needs the one it was trained with; fetch it too."
     )
 
 
@@ -74,7 +74,7 @@ def _word_pieces(folder: Path) -> hf.Tokenizer:
     usual = {role: token for role, token in WORDPIECE_SPECIAL_TOKENS.items() if token in vocabulary}
     symbols = usual | read_special_tokens(folder)
     if symbols.get("unk") not in vocabulary:
-        raise UserError(f"{folder / 'vocab.txt'} lacks the symbol [UNK]; fetch it again.")
+        raise UserError(f"{folder / 'vocab.txt'} lacks the token [UNK]; fetch it again.")
     accents = settings.get("strip_accents")
     inner = hf.Tokenizer(models.WordPiece(vocabulary, unk_token=symbols["unk"]))
     inner.normalizer = normalizers.BertNormalizer(

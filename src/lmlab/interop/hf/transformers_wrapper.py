@@ -57,8 +57,8 @@ def _kind(folder: Path, config: Mapping[str, Any]) -> str:
             if any(name.endswith(endings) for name in classes):
                 return kind
     raise UserError(
-        f"{folder} holds a {config.get('model_type')!r} checkpoint ({', '.join(classes) or '?'}), "
-        f"and beside those of {', '.join(families())} lmlab reads ones whose class ends in "
+        f"{folder} holds a {config.get('model_type')!r} checkpoint ({', '.join(classes) or '?'}); "
+        f"lmlab loads those of {', '.join(families())}, and others whose class ends in "
         f"{', '.join(ending for endings in CLASS_SUFFIXES.values() for ending in endings)}."
     )
 
@@ -70,8 +70,8 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
         import transformers
     except ImportError as error:
         raise UserError(
-            f"{folder} holds a {config.get('model_type')!r} checkpoint, which lmlab does not know "
-            "itself; to run it by transformers: pip install 'lmlab[hf]'."
+            f"{folder} holds a {config.get('model_type')!r} checkpoint, which lmlab does not "
+            "implement itself; to run it with transformers: pip install 'lmlab[hf]'."
         ) from error
     auto = {
         "causal": transformers.AutoModelForCausalLM,
@@ -95,7 +95,7 @@ def _load(folder: Path, config: Mapping[str, Any], kind: str, size: int) -> Any:
     if missing := sorted(told["missing_keys"]):
         raise UserError(
             f"the checkpoint {folder} lacks weights of its language modelling head or body "
-            f"({missing[0]}); a model saved whole is needed."
+            f"({missing[0]}); use a model saved whole."
         )
     check_finite(folder, module.state_dict(), dict(module.named_parameters()))
     return module.eval()

@@ -73,7 +73,7 @@ class ResizeRows(TensorMapping):
     def to_ours(self, theirs: Sequence[Tensor]) -> Tensor:
         [table] = theirs
         if len(table) != self.theirs:
-            raise ValueError(f"has {len(table)} rows, and config.json says {self.theirs}")
+            raise ValueError(f"has {len(table)} rows, but config.json declares {self.theirs}")
         return self._exchanged(_sized(table[self.first :], self.ours))
 
     def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
@@ -110,7 +110,7 @@ class Reshape(TensorMapping):
         [value] = theirs
         if value.shape != self.theirs:
             shape = tuple(value.shape)
-            raise ValueError(f"is of shape {shape}, and config.json says {self.theirs}")
+            raise ValueError(f"is of shape {shape}, but config.json declares {self.theirs}")
         return value.permute(self._order).reshape(self.ours)
 
     def to_theirs(self, ours: Tensor, count: int) -> list[Tensor]:
@@ -201,8 +201,8 @@ class NameTable:
             value = theirs.get(name)
             if value is not None and not torch.equal(found.setdefault(kept, value), value):
                 raise UserError(
-                    f"{name} and {kept} should be one weight shared, by config.json, and they "
-                    "differ; lmlab has no place for both."
+                    f"{name} and {kept} should be one shared weight by config.json, but they "
+                    "differ; lmlab can't store both."
                 )
         return found
 
@@ -215,8 +215,8 @@ class NameTable:
             except (RuntimeError, ValueError) as error:
                 names, reason = " and ".join(each.theirs), str(error).splitlines()[0]
                 raise UserError(
-                    f"the weights do not fit config.json: {names} {reason}; restore the pair that "
-                    "belongs together."
+                    f"the weights do not match config.json: {names} {reason}; restore the "
+                    "matching pair."
                 ) from error
             found[each.ours] = value.contiguous()
         copies = {name: kept for name, kept in self.our_tied_names.items() if kept in found}

@@ -51,7 +51,7 @@ def _read_file(path: str) -> Iterable[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
-            f"mentions are {' or '.join(BUILTIN_LEXICONS)} or a UTF-8 file of one name a line, and "
-            f"{path!r} can't be read: {reason}."
+            f"mentions must be {' or '.join(BUILTIN_LEXICONS)} or a UTF-8 file with one name per "
+            f"line; can't read {path!r}: {reason}."
         ) from error
     return filter(None, (line.strip() for line in text.splitlines()))

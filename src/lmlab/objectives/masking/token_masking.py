@@ -75,8 +75,8 @@ class MaskReplacement:
         require_mask_token(self.vocabulary)
         if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + SHARE_TOLERANCE:
             raise UserError(
-                f"of the hidden tokens {self.mask:g} are masked and {self.random:g} swapped, and "
-                "the two shares are parts of one whole; give shares whose sum is at most 1."
+                f"the shares of masked tokens that become the mask token ({self.mask:g}) and a "
+                f"random token ({self.random:g}) must sum to at most 1; give smaller shares."
             )
 
     def __call__(
@@ -103,8 +103,8 @@ def require_mask_token(vocabulary: Vocabulary) -> int:
     """The id of the mask token; raises an error if there is none."""
     if vocabulary.mask is None:
         raise UserError(
-            "this objective hides tokens behind a mask symbol, and the tokeniser has neither "
-            "<mask> nor [MASK]; add one to its tokenizer.json, or train one with --tokenizer bpe."
+            "this objective needs a mask token, and the tokeniser has neither <mask> nor "
+            "[MASK]; add one to its tokenizer.json, or train one with --tokenizer bpe."
         )
     return vocabulary.mask
 

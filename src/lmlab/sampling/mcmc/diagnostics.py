@@ -314,9 +314,11 @@ def mixing_warnings(mixing: ConvergenceDiagnostics) -> list[str]:
         ]
     if mixing.recorded and mixing.change_rate == 0:
         return [
-            "the chains never moved after the burn-in: no proposal was taken that changed a text; "
-            "run more --steps, or raise the temperature."
+            "the chains never moved after the burn-in: no proposal that changes a text was "
+            "accepted; run more --steps, or raise the temperature."
         ]
     if math.isnan(mixing.r_hat):
-        return ["too few readings to tell whether the chains have mixed; run more --steps."]
+        return [
+            ("too few recorded states to diagnose whether the chains have mixed; run more --steps.")
+        ]
     return []

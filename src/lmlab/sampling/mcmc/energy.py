@@ -128,8 +128,8 @@ class LogProbEnergy:
         found = cast(LogProbs, self.system.log_prob(batch))
         if found.kind != "exact":
             raise UserError(
-                f"the log-probability of this system is of the kind {found.kind}, which is no law "
-                "of texts; take the energy raw or norm."
+                f"the log-probability of this system is of the kind {found.kind}, which is no "
+                "distribution over texts; use the energy raw or norm."
             )
         return found
 
@@ -197,7 +197,7 @@ def _in_groups(batch: Batch, energies_of: Callable[[list[int]], Tensor]) -> Tens
 def _checked(energies: Tensor) -> Tensor:
     if energies.isnan().any():
         raise UserError(
-            "this model gives energies that are not numbers: its training has gone wrong, so train "
-            "it again with a lower learning rate."
+            "this model gives energies that are NaN: its training diverged; train it again "
+            "with a lower learning rate."
         )
     return energies

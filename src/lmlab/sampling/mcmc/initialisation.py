@@ -42,7 +42,7 @@ class ChainTemplate:
 def blank_template(length: int, prefix: str, tokenizer: Any) -> ChainTemplate:
     """A template of `length` blanks after a prefix."""
     if length < 1:
-        raise UserError(f"a text needs a length of 1 or more, and {length} came.")
+        raise UserError(f"the length must be 1 or more, got {length}.")
     read = encode_prefix(prefix, tokenizer)
     fixed: list[int | None] = list(read.ids)
     return ChainTemplate(
@@ -66,8 +66,8 @@ def text_template(text: str, positions: Sequence[int], tokenizer: Any) -> ChainT
     for position in positions:
         if not 1 <= position <= len(read.ids):
             raise UserError(
-                f"the text has {len(read.ids)} tokens, so its positions go from 1 to "
-                f"{len(read.ids)}, and {position} came."
+                f"positions must be from 1 to {len(read.ids)}, the tokens of the text, got "
+                f"{position}."
             )
     asked = set(positions) or set(range(1, len(read.ids) + 1))
     moves = tuple(place in asked for place, _ in enumerate(read.ids, 1))
@@ -116,8 +116,8 @@ class MaskedInitialisation:
     def __post_init__(self) -> None:
         if not isinstance(self.system, Fill):
             raise UserError(
-                "a masked start needs a system with Fill, and this one has none; start from "
-                "random tokens or a text."
+                "a masked start needs a system with Fill, which this one does not have; "
+                "start from random tokens or a text."
             )
 
     def fill(
@@ -182,6 +182,6 @@ def _check(state: ChainState, vocabulary: Vocabulary) -> None:
     allowed = allowed_tokens(vocabulary, vocabulary.size).to(state.batch.tokens.device)
     if not allowed[state.batch.tokens[state.free]].all():
         raise UserError(
-            "the text to start from holds a symbol (start, end, mask or padding) at a place that "
-            "is to move; leave it out."
+            "the text to start from has a special token (start, end, mask or padding) at a "
+            "free position; remove it."
         )

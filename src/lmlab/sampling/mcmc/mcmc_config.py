@@ -80,26 +80,28 @@ class McmcConfig:
             ("number of chains", 1 if self.chains is None else self.chains),
         ):
             if number < 1:
-                raise UserError(f"the {what} must be 1 or more, and {number} came.")
+                raise UserError(f"the {what} must be 1 or more, got {number}.")
         check_limit("texts", self.n, called="the number of texts")
         check_limit("length", self.length or 1, called="the length")
         check_limit("length", max(self.lengths or (1,)), called="the length")
         check_limit("steps", self.steps or 1, called="the number of steps")
         if self.chains is not None and self.chains > MAX_CHAINS:
-            raise UserError(f"at most {MAX_CHAINS} chains run at once, and {self.chains} came.")
-        if not 0 < self.proposal_temperature < math.inf:
             raise UserError(
-                f"a temperature must be above 0, and {self.proposal_temperature:g} came."
+                f"the number of chains must be at most {MAX_CHAINS}, got {self.chains}."
             )
+        if not 0 < self.proposal_temperature < math.inf:
+            raise UserError(f"a temperature must be above 0, got {self.proposal_temperature:g}.")
         if not math.isfinite(self.token_cost):
-            raise UserError(f"the cost of a token must be a number, and {self.token_cost:g} came.")
+            raise UserError(
+                f"the cost of a token must be a finite number, got {self.token_cost:g}."
+            )
         if self.anneal is not None and 0 < self.anneal < self.temperature:
             raise UserError(
-                f"annealing begins at a temperature above the one it falls to, and --anneal "
-                f"{self.anneal:g} came with {self.temperature:g}; give a higher one."
+                f"--anneal must be above the temperature {self.temperature:g}, got "
+                f"{self.anneal:g}; give a higher one."
             )
         if not 0 <= self.seed < 2**31:
-            raise UserError(f"a seed must be from 0 to {2**31 - 1}, and {self.seed} came.")
+            raise UserError(f"a seed must be from 0 to {2**31 - 1}, got {self.seed}.")
         _check_forms(self)
         _check_corrected(self)
 
@@ -117,19 +119,19 @@ def _check_forms(settings: McmcConfig) -> None:
     }
     if sum(given.values()) > 1:
         named = " and ".join(name for name, is_given in given.items() if is_given)
-        raise UserError(f"give one of text, template and prefix, and not {named} together.")
+        raise UserError(f"give one of text, template and prefix, got {named}.")
     if settings.start == "text" and settings.text is None:
         raise UserError("a start from a text needs the text; give it by --text.")
     if settings.text is not None and settings.start not in (None, "text"):
-        raise UserError(
-            f"a text is given, and the start is {settings.start}; leave out one of them."
-        )
+        raise UserError(f"--text does not apply to --start {settings.start}; remove one of them.")
     if settings.start == "lm" and (given["template"] or given["prefix"]):
-        raise UserError("an lm's samples have no template or prefix; leave it out.")
+        raise UserError("a template or prefix does not apply to --start lm; remove it.")
     if settings.positions and settings.text is None:
         raise UserError("positions are those of a text; give it by --text.")
     if settings.length is not None and (given["template"] or given["text"]):
-        raise UserError("a template or a text has its own length; leave --length out.")
+        raise UserError(
+            "--length does not apply to a template or a text, which has its own; remove it."
+        )
 
 
 def _check_corrected(settings: McmcConfig) -> None:
@@ -138,23 +140,22 @@ def _check_corrected(settings: McmcConfig) -> None:
         least, most = settings.lengths
         if not 1 <= least <= most:
             raise UserError(
-                f"lengths go from 1 or more to as many or more, and {least} to {most} came."
+                f"lengths must be 1 or more and in ascending order, got {least} to {most}."
             )
         if settings.template is not None or settings.prefix or settings.positions:
-            raise UserError("what is fixed in a text keeps its length; leave out --lengths.")
+            raise UserError("--lengths does not apply to a text with fixed positions; remove it.")
     elif settings.token_cost:
-        raise UserError(
-            "the cost of a token weighs lengths against each other; give --lengths, or leave out "
-            "--token-cost."
-        )
+        raise UserError("--token-cost applies only with --lengths; give --lengths, or remove it.")
     if settings.method == "metropolis":
         return
     if settings.lengths is not None:
-        raise UserError("only metropolis weighs lengths against each other; leave out --lengths.")
+        raise UserError("--lengths applies only to --method metropolis; remove it.")
     if settings.proposal_temperature != 1.0:
-        raise UserError("only metropolis corrects for its proposal; give --temperature.")
+        raise UserError(
+            "a proposal temperature applies only to --method metropolis; give --temperature."
+        )
     if settings.proposal not in (None, "fill"):
         raise UserError(
-            f"only metropolis corrects for its proposal, and gibbs came with {settings.proposal}; "
-            "leave out --proposal, or give --method metropolis."
+            f"--proposal {settings.proposal} does not apply to --method gibbs; remove it, or "
+            "give --method metropolis."
         )

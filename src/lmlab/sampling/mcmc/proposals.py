@@ -51,7 +51,7 @@ class MaskedLMProposal:
     name: str = "fill"
 
     def __post_init__(self) -> None:
-        require(self.system, Fill, "proposing what stands at a hidden place")
+        require(self.system, Fill, "proposing tokens at masked positions")
 
     @property
     def size(self) -> int:
@@ -64,9 +64,9 @@ class MaskedLMProposal:
         total = found.logsumexp(-1, keepdim=True)
         if not total.isfinite().all():
             raise UserError(
-                "this model gives probabilities that are not numbers: either its training has gone "
-                "wrong, or the text that a chain has come to is impossible for it; start from a "
-                "text that it knows (--start text)."
+                "this model gives probabilities that are NaN: either its training diverged, "
+                "or the current text of a chain is impossible for it; start from a text that "
+                "it knows (--start text)."
             )
         return found.sub_(total)
 

@@ -158,7 +158,7 @@ class McmcSampler:
             forms += [text_template(text, (), self.tokenizer) for text in texts if text.strip()]
             if len(forms) == self.settings.chain_count:
                 return forms
-        raise UserError("the language model writes only empty texts; choose another start.")
+        raise UserError("the language model generates only empty texts; choose another start.")
 
     def _start(self) -> Initialisation:
         named = self.settings.start
@@ -180,8 +180,8 @@ class McmcSampler:
         fewest = int(state.free.sum(1).min())
         if self.settings.masks > fewest:
             raise UserError(
-                f"{self.settings.masks} places are to be hidden at once, and a text has only "
-                f"{fewest} that move; give fewer --masks."
+                f"--masks must be at most {fewest}, the free positions of a text, got "
+                f"{self.settings.masks}; give fewer."
             )
         if self.settings.lengths is not None:
             least, most = self.settings.lengths
@@ -346,13 +346,14 @@ class McmcSampler:
         tempered = "" if settings.temperature == 1 else f" / {settings.temperature:g}"
         if settings.method == "gibbs":
             return (
-                "the stationary law of the conditionals taken in turn, which is one joint "
-                "distribution only if they come from one; E of the record is no law of it"
+                "the stationary distribution of the conditionals sampled in turn, which is a "
+                "joint distribution only if they are consistent; E of the record does not "
+                "define it"
             )
         over = "texts of the given length"
         if settings.lengths is not None:
             least, most = settings.lengths
-            over = f"texts of {least} to {most} tokens, a length L as often as its Z_L says"
+            over = f"texts of {least} to {most} tokens, a length L in proportion to Z_L"
         if settings.template is not None or settings.prefix or settings.positions:
             over = "texts that agree with what is fixed"
         return f"p(x) ∝ exp(-E(x){tempered}) over {over}, E(x) = {self.target.formula}"

@@ -87,19 +87,19 @@ class ChainSchedule:
             ("thinning", self.thin, 1),
         ):
             if value < least:
-                raise UserError(f"the {what} must be {least} or more, and {value} came.")
+                raise UserError(f"the {what} must be {least} or more, got {value}.")
         for heat in (self.temperature, self.initial_temperature):
             if heat is not None and not 0 < heat < float("inf"):
-                raise UserError(f"a temperature must be above 0, and {heat:g} came.")
+                raise UserError(f"a temperature must be above 0, got {heat:g}.")
         if self.initial_temperature is not None and self.burn_in == 0:
-            raise UserError("the burn-in is what is annealed, and there is none; give --burn-in.")
+            raise UserError("annealing needs a burn-in, and there is none; give --burn-in.")
         needed = self.thin * (self.samples_per_chain - 1) + 1
         if self.steps - self.burn_in < needed:
             raise UserError(
-                f"with {self.samples_per_chain} of its texts kept, every {self.thin} steps, a "
-                f"chain takes "
-                f"{needed}, and {max(self.steps - self.burn_in, 0)} remain after the burn-in of "
-                f"{self.burn_in}; give more --steps or --chains, or ask for fewer texts."
+                f"{self.samples_per_chain} texts per chain, one every {self.thin} steps, need "
+                f"{needed} steps, and {max(self.steps - self.burn_in, 0)} remain after the "
+                f"burn-in of {self.burn_in}; give more --steps or --chains, or sample fewer "
+                "texts."
             )
 
     def temperature_at(self, step: int) -> float:

@@ -35,7 +35,7 @@ def long_babi(
     """
     where, _, given = where.partition(",")
     if given and parse_integer(given) is None:
-        raise UserError(f"expected a number of words after the comma, and {given!r} came.")
+        raise UserError(f"expected a number of words after the comma, got {given!r}.")
     splits: dict[str, list[Row]] = {}
     for number, (split, name) in enumerate(BABI_FILES.items()):
         path = Path(f"{where}_{name}.txt")

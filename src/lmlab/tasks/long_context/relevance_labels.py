@@ -14,15 +14,15 @@ def check_relevant(row: Mapping[str, Any], text: str) -> None:
     """A UserError if `relevant` is given and is no list of [start, end) in the text."""
     if "relevant" not in row:
         return
-    said = "relevant is a list of [start, end), characters of the text"
+    said = "relevant must be a list of [start, end), characters of the text"
     if not isinstance(row["relevant"], list):
-        raise UserError(f"{said}, and {row['relevant']!r} is no list.")
+        raise UserError(f"{said}, got {row['relevant']!r}.")
     for span in row["relevant"]:
         pair = isinstance(span, list | tuple) and len(span) == 2
         if not pair or not all(isinstance(end, int) for end in span):
-            raise UserError(f"{said}, and {span!r} is no such pair.")
+            raise UserError(f"{said}, got {span!r}.")
         if not 0 <= span[0] < span[1] <= len(text):
-            raise UserError(f"{said}, and {list(span)} is not within its {len(text)} characters.")
+            raise UserError(f"{said}, got {list(span)} in {len(text)} characters.")
 
 
 def relevant_text_recall(

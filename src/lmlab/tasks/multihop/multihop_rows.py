@@ -20,7 +20,7 @@ Edge = tuple[str, str]
 
 TASK_NAME = "hops"
 FIELDS: Mapping[str, str] = {
-    "question": "what is asked",
+    "question": "the question",
     "start": "the entities that the question names, a list",
     "answer": "an entity, yes or no",
     "path": "the hops [from, to] to the answer, a list",
@@ -143,31 +143,33 @@ class MultihopRowChecker:
 def _check_shapes(row: Mapping[str, Any]) -> None:
     for name in ("question", "answer"):
         if not isinstance(row[name], str) or not row[name].strip():
-            raise UserError(f"{name} must be a text, and {row[name]!r} came.")
+            raise UserError(f"{name} must be a text, got {row[name]!r}.")
     start = row["start"]
     if not isinstance(start, list) or not start or not all(isinstance(e, str) for e in start):
-        raise UserError(f"start must be a list of at least one entity, and {start!r} came.")
+        raise UserError(f"start must be a list of at least one entity, got {start!r}.")
     for name in ("path", "hops", "irrelevant"):
         for edge in row.get(name, []):
             pair = isinstance(edge, list) and len(edge) == 2
             if not pair or not all(isinstance(each, str) for each in edge):
-                raise UserError(f"{name} is a list of [from, to], and {edge!r} is none.")
+                raise UserError(f"{name} must be a list of [from, to], got {edge!r}.")
 
 
 def _check_way(row: MultihopRow) -> None:
     """Check that a paragraph supports every edge, and that the path leads to the answer."""
     for a, b in (*row.path, *row.hops, *row.irrelevant):
         if find_entity_name(row.paragraphs.get(a, ""), b) is None:
-            raise UserError(f"the paragraph of {a!r} does not name {b!r}, to which a step leads.")
+            raise UserError(f"the paragraph of {a!r} does not name {b!r}, to which a hop leads.")
     met = {*row.start, *(b for _, b in (*row.path, *row.hops))}
     if strange := [a for a, _ in row.path if a not in met]:
-        raise UserError(f"no step of the path leads to {strange[0]!r}.")
+        raise UserError(f"no hop of the path leads to {strange[0]!r}.")
     if row.kind == "yes-no" and row.answer not in ("yes", "no"):
-        raise UserError(f"this question is answered by yes or no, and not by {row.answer!r}.")
+        raise UserError(f"the answer to this question must be yes or no, got {row.answer!r}.")
     if row.kind == "alternative" and row.answer not in row.start[:2]:
-        raise UserError(f"the answer {row.answer!r} is none of {' and '.join(row.start[:2])}.")
+        raise UserError(
+            f"the answer must be one of {' and '.join(row.start[:2])}, got {row.answer!r}."
+        )
     if row.kind == "special" and row.answer not in {b for _, b in row.path}:
-        raise UserError(f"no step of the path leads to the answer {row.answer!r}.")
+        raise UserError(f"no hop of the path leads to the answer {row.answer!r}.")
 
 
 def read_multihop_rows(

@@ -44,8 +44,9 @@ class NodeEncoder:
         room = self.longest - 1 - SEPARATORS - len(asked)
         if room < 2:
             raise UserError(
-                f"the question has {len(asked)} tokens, and this system takes {self.longest} with "
-                "clues and a paragraph; ask a shorter one, or train it with a greater length."
+                f"the question has {len(asked)} tokens, and this system takes at most "
+                f"{self.longest} with clues and a paragraph; shorten it, or train with a "
+                "greater length."
             )
         hints, (text, spans) = self._read(clues)[0], self._read(paragraph)
         kept = max(room - len(hints), room // 2)

@@ -113,7 +113,7 @@ class TwoStageTraining:
             loaders,
             folder=RunFolder(self.folder.path / stage),
             config=self.config,
-            unit="nats a paragraph" if stage == STAGES[0] else "nats an answer",
+            unit="nats per paragraph" if stage == STAGES[0] else "nats per answer",
             title=f"stage {1 + STAGES.index(stage)} of {len(STAGES)}: {stage}",
             quiet=self.quiet,
         )

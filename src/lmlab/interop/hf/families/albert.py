@@ -86,21 +86,21 @@ class Albert(MaskedLMFamily):
     ) -> dict[str, Any]:
         if config.get("embedding_size", 128) == config.get("hidden_size", 4096):
             raise UserError(
-                "the checkpoint's token vectors are as wide as its layers, with a matrix between "
-                "them, which lmlab's has only where they are not."
+                "the checkpoint projects token embeddings that are as wide as its layers; "
+                "lmlab's albert has a projection only if the widths differ."
             )
         return {"pairs": "order" if f"{CLASSIFIER}.weight" in names else "none"}
 
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         if shape.settings["pairs"] == "next":
             raise UserError(
-                "the run was trained to tell whether a segment follows, and an albert checkpoint's "
-                "head tells the order; it can't be exported."
+                "the run was trained on next-sentence prediction, but an albert checkpoint's "
+                "head predicts sentence order; it can't be exported."
             )
         if not shape.settings["embedding_width"]:
             raise UserError(
-                "the run's token vectors are as wide as its layers, and an albert checkpoint "
-                "always has a matrix between them; it can't be exported."
+                "the run's token embeddings are as wide as its layers, but an albert "
+                "checkpoint always has a projection between them; it can't be exported."
             )
         return {}
 

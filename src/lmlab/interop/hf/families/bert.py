@@ -91,9 +91,9 @@ class BertEncoder(CheckpointFamily):
         ours = [POOLING.get(name) for name in told.poolings]
         if ours not in (["first"], ["mean"]):
             raise UserError(
-                f"the checkpoint pools hidden states by {' and '.join(told.poolings)}, and a run "
-                f"takes one of {' or '.join(POOLING)}; use its folder as it is (lmlab index build "
-                "DOCS --encoder FOLDER)."
+                f"the checkpoint pools hidden states by {' and '.join(told.poolings)}, but a run "
+                f"supports one of {' or '.join(POOLING)}; use its folder as it is (lmlab index "
+                "build DOCS --encoder FOLDER)."
             )
         length = NORMALIZED_SCALE if told.normalized else 0.0
         return {"pooling": ours[0], "vector_norm": length}
@@ -102,14 +102,14 @@ class BertEncoder(CheckpointFamily):
         told, found = SentenceEncoderConfig(**config[SENTENCE_ENCODER_KEY]), []
         if POSITIONS_KEY in config:
             found.append(
-                f"texts are cut after {told.window} tokens, as the checkpoint's own files say; it "
-                f"has positions for {config[POSITIONS_KEY]}."
+                f"texts are cut after {told.window} tokens, as the checkpoint's own files "
+                f"specify; it has positions for {config[POSITIONS_KEY]}."
             )
         if told.lower:
-            found.append("the checkpoint is given texts in small letters; write them so.")
+            found.append("the checkpoint expects lower-cased texts; lower-case them.")
         for what, prompt in (("query", told.query_prompt), ("document", told.document_prompt)):
             if prompt:
-                found.append(f"the checkpoint is given {prompt!r} before a {what}; write it there.")
+                found.append(f"the checkpoint expects {prompt!r} before a {what}; add it.")
         return found
 
 
@@ -145,8 +145,8 @@ class Bert(MaskedLMFamily):
     def export_config(self, shape: CheckpointSpec) -> dict[str, Any]:
         if shape.settings["pairs"] == "order":
             raise UserError(
-                "the run was trained to tell the order of segments, and a bert checkpoint's head "
-                "tells whether the second follows; it can't be exported."
+                "the run was trained on sentence-order prediction, but a bert checkpoint's "
+                "head predicts the next sentence; it can't be exported."
             )
         return {}
 

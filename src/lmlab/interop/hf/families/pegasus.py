@@ -63,8 +63,8 @@ class Pegasus(DenoisingSeq2SeqFamily):
                 or (stored[:rows].float() - sinusoid_table[:rows]).abs().max() > POSITION_TOLERANCE
             ):
                 raise UserError(
-                    f"the checkpoint's {name} are not PEGASUS' sines and cosines of positions, and "
-                    "lmlab's pegasus has no others; it can't be imported."
+                    f"the checkpoint's {name} are not PEGASUS' sinusoidal positions, the only "
+                    "ones of lmlab's pegasus; it can't be imported."
                 )
 
     def import_settings(

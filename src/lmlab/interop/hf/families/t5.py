@@ -117,8 +117,8 @@ class T5(CheckpointFamily):
         layers = read_whole_number(config, "num_layers", 6)
         if read_whole_number(config, "num_decoder_layers", layers) != layers:
             raise UserError(
-                f"the checkpoint's encoder has {layers} layers and its decoder "
-                f"{config['num_decoder_layers']}, and lmlab's t5 has as many in both."
+                "the checkpoint's encoder and decoder must have the same number of layers in "
+                f"lmlab's t5, got {layers} and {config['num_decoder_layers']}."
             )
         units = str(config.get("feed_forward_proj", "relu"))
         gated = units.startswith(GATED_PREFIX)
@@ -147,8 +147,8 @@ class T5(CheckpointFamily):
             )
         if units == f"{GATED_PREFIX}gelu" and settings["activation"] == "gelu":
             raise UserError(
-                "the run's gated units have the exact gelu, and a t5 checkpoint's gated-gelu means "
-                "the one by tanh; it can't be exported."
+                "the run's gated units use the exact gelu, but gated-gelu in a t5 checkpoint "
+                "is the tanh approximation; it can't be exported."
             )
         return {
             "num_decoder_layers": settings["layers"],
@@ -186,7 +186,9 @@ def _sentinels(tokenizer: Tokenizer) -> dict[str, int]:
     step = ids[1] - ids[0] if len(ids) > 1 else 1
     expected = [ids[0] + step * which for which in range(len(ids))]
     if ids != expected or abs(step) != 1:
-        raise UserError("the tokeniser's sentinels <extra_id_0>, <extra_id_1> … are not in a row.")
+        raise UserError(
+            "the tokeniser's sentinels <extra_id_0>, <extra_id_1> … do not have consecutive ids."
+        )
     return {"sentinels": len(ids), "first_sentinel": ids[0], "sentinel_step": step}
 
 
