@@ -44,15 +44,9 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
-from lmlab.sampling.mcmc.acceptance import (
-    GibbsAcceptance,
-    MetropolisHastings,
-)
+from lmlab.sampling.mcmc.acceptance import GibbsAcceptance, MetropolisHastings
 from lmlab.sampling.mcmc.diagnostics import McmcResult
-from lmlab.sampling.mcmc.energy import (
-    LogitEnergy,
-    PseudoLikelihoodEnergy,
-)
+from lmlab.sampling.mcmc.energy import LogitEnergy, PseudoLikelihoodEnergy
 from lmlab.sampling.mcmc.mcmc_config import McmcConfig
 from lmlab.sampling.mcmc.proposals import MaskedLMProposal
 from lmlab.sampling.mcmc.sampler import McmcSampler
@@ -239,14 +233,14 @@ def _while_learning(system: Any, space: Any, truth: torch.Tensor, seed: int) -> 
 
 def draw_law(found: dict[str, Any], path: Path) -> None:
     """Total variation against the steps of training, a line for each pair of laws."""
-    from lmlab.plotting.canvas import (
+    from lmlab.plotting.figure import (
         FOREGROUND_COLOUR,
         add_legend,
         as_svg,
         canvas,
         line_style,
+        standalone_svg,
     )
-    from lmlab.plotting.figure import standalone_svg
 
     rows, widths = found["rows"], sorted({row["width"] for row in found["rows"]})
     names = ("gibbs to raw", "gibbs to norm", "gibbs to truth", "raw to truth", "norm to truth")

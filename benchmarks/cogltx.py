@@ -136,11 +136,7 @@ def put_to_task(
         judge=way if recalls else None,
         steps=steps,
         seed=seed,
-        settings={
-            **TRAINING,
-            "learning_rate": learning_rate,
-            "evaluate_every": max(1, steps // 5),
-        },
+        settings={**TRAINING, "learning_rate": learning_rate, "evaluate_every": max(1, steps // 5)},
         quiet=True,
     )
     record: dict[str, Any] = {

@@ -92,10 +92,7 @@ def run_plain(base: Path, work: Path, seed: int, steps: int) -> dict[str, dict[s
 
     from lmlab.layers.cogqa_config import CogQAConfig
     from lmlab.tasks.finetune import FINETUNE_DEFAULTS
-    from lmlab.tasks.multihop.multihop_rows import (
-        MultihopRow,
-        read_multihop_rows,
-    )
+    from lmlab.tasks.multihop.multihop_rows import MultihopRow, read_multihop_rows
     from lmlab.tasks.multihop.paragraph_store import shared_paragraphs
     from lmlab.training.config import apply_settings, with_budget
     from lmlab.training.run_folder import load_run

@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
+from lmlab.retrieval.bm25 import LexicalIndex
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Documents, gloss_documents
-from lmlab.retrieval.lexical_index import LexicalIndex
 from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 

@@ -117,17 +117,8 @@ def draw(record: dict[str, Any], path: Path) -> None:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from lmlab.plotting.charts import (
-        HeatMap,
-        HeatMapAxis,
-        draw_heat_maps,
-        heat_maps_size,
-    )
-    from lmlab.plotting.figure import (
-        FigureSpec,
-        render_figure,
-        standalone_svg,
-    )
+    from lmlab.plotting.charts import HeatMap, HeatMapAxis, draw_heat_maps, heat_maps_size
+    from lmlab.plotting.figure import FigureSpec, render_figure, standalone_svg
 
     scores = record["records"][0]["scores"]
     columns = [[scores[name][text] for text in SENTENCES] for name in scores]

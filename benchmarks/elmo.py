@@ -46,11 +46,7 @@ from lmlab.models.finetuned import add_task_head
 from lmlab.tasks.classification import Classification
 from lmlab.tasks.task import EncodedExample, collate_examples
 from lmlab.tasks.task_rows import read_splits
-from lmlab.training.run_folder import (
-    TrainedModel,
-    build_system,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, build_system, load_run
 
 WIDTH, MIN_COUNT = 64, 8
 ENDINGS = {"n": ("", "s", "es"), "v": ("", "s", "es", "d", "ed", "ing")}

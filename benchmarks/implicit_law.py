@@ -44,10 +44,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.countries import country_table
 from lmlab.data.languages.capitals import truth as capitals_truth
 from lmlab.data.languages.surnames import ENDINGS
-from lmlab.layers.attention_context import (
-    AttentionContext,
-    attention_mask_tensor,
-)
+from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
 from lmlab.zoo import bert
 from lmlab.zoo._transformer import make_token_embedding, make_transformer
 

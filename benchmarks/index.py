@@ -94,10 +94,7 @@ def measure(folder: Path, kind: str, threads: int) -> dict[str, Any]:
 
     from lmlab.retrieval.dense_index import DenseIndex
     from lmlab.retrieval.exact_search import top_inner_products_numpy
-    from lmlab.retrieval.faiss_index import (
-        FaissIndex,
-        recall_at_k,
-    )
+    from lmlab.retrieval.faiss_index import FaissIndex, recall_at_k
 
     faiss.omp_set_num_threads(threads)
     questions, truth = np.load(folder / "questions.npy"), np.load(folder / "truth.npy")
@@ -129,11 +126,7 @@ def thresholds(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     """lmlab's choice against FAISS's own and the earlier one, as ratios of questions a second."""
     import faiss
 
-    from lmlab.retrieval.dense_index import DenseIndex
-    from lmlab.retrieval.exact_search import (
-        FAISS_ALWAYS_MATRIX,
-        FAISS_NEVER_MATRIX,
-    )
+    from lmlab.retrieval.dense_index import FAISS_ALWAYS_MATRIX, FAISS_NEVER_MATRIX, DenseIndex
 
     faiss.omp_set_num_threads(threads)
     vectors, questions = np.load(folder / "vectors.npy"), np.load(folder / "questions.npy")

@@ -42,10 +42,7 @@ from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
 from lmlab.models.knowbert import KnowBERT
 from lmlab.models.masked_lm import BERT
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 
 SHARED = {"schedule": "cosine", "weight_decay": 0.01, "grad_clip": 1.0}
 SCALES: dict[str, dict[str, Any]] = {

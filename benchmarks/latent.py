@@ -31,10 +31,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.allocator import retain_freed_memory
-from lmlab.inference.forward_algorithm import (
-    forward_filter,
-    forward_filter_clear,
-)
+from lmlab.inference.forward_algorithm import forward_filter, forward_filter_clear
 
 ROWS, TIME = 16, 32
 GIGABYTES, SECONDS = 6, 120

@@ -10,9 +10,7 @@ from typing import Any, Self
 
 
 def rate(
-    step: Callable[[], int],
-    seconds: float = 4.0,
-    clock: Callable[[], float] = time.perf_counter,
+    step: Callable[[], int], seconds: float = 4.0, clock: Callable[[], float] = time.perf_counter
 ) -> float:
     """Tokens per second over a few seconds of steps, by a clock.
 

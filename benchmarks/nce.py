@@ -44,29 +44,17 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.tokenizers import tokenizer_for
 from lmlab.emissions.softmax import Softmax
-from lmlab.objectives.nce import NoiseContrastiveEstimation
-from lmlab.objectives.noise_distribution import NoiseDistribution
-from lmlab.objectives.noise_sampling import (
+from lmlab.objectives.sampled_losses import (
+    ImportanceSampledSoftmax,
+    NoiseContrastiveEstimation,
+    NoiseDistribution,
     NoiseSampledLoss,
+    SampledSoftmax,
     log_normalisers,
 )
-from lmlab.objectives.sampled_softmax import (
-    ImportanceSampledSoftmax,
-    SampledSoftmax,
-)
-from lmlab.plotting.canvas import (
-    add_legend,
-    as_svg,
-    canvas,
-    line_style,
-    set_plain_log_scale,
-)
+from lmlab.plotting.figure import add_legend, as_svg, canvas, line_style, set_plain_log_scale
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data_loaders import (
-    TrainingData,
-    gradient_accumulation_groups,
-    training_data,
-)
+from lmlab.training.data_loaders import TrainingData, gradient_accumulation_groups, training_data
 from lmlab.training.run_folder import build_system
 
 SEED = 0

@@ -16,12 +16,12 @@ from lmlab.data.name_matching import find_entity_name
 from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.layers.span_pointers import pointer_labels
 from lmlab.models.cogqa import CogQAReader
-from lmlab.retrieval.lexical_index import LexicalIndex
+from lmlab.retrieval.bm25 import LexicalIndex
 from lmlab.tasks.finetune_job import fit_stage
+from lmlab.tasks.multihop.cognitive_graph import NodeEncoder
 from lmlab.tasks.multihop.graph_examples import SpanExample
-from lmlab.tasks.multihop.multihop_batches import SpanExampleBatches
 from lmlab.tasks.multihop.multihop_rows import MultihopQuestion, MultihopRow
-from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.multihop.two_stage_training import SpanExampleBatches
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_folder import RunFolder, TrainedModel
 

@@ -36,12 +36,9 @@ from lmlab.core.protocols import RetrievedDocuments
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import open_corpus
 from lmlab.data.readers import Example
-from lmlab.retrieval.lexical_index import LexicalIndex
+from lmlab.retrieval.bm25 import LexicalIndex
 from lmlab.training.config import TrainingConfig
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 from lmlab.training.train import train
 
 AT_ONCE = 32

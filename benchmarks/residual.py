@@ -36,10 +36,7 @@ from finishing import finished
 if TYPE_CHECKING:
     import lmlab
     from lmlab.core.score import Score
-    from lmlab.models.residual_energy import (
-        PartitionEstimate,
-        ResidualEnergyModel,
-    )
+    from lmlab.models.residual_energy import PartitionEstimate, ResidualEnergyModel
 
 PROTOCOL = "multi30k"
 SHAPE: dict[str, Any] = {"width": 128, "layers": 2, "heads": 4, "length": 48}

@@ -40,10 +40,7 @@ from lmlab.data.corpus import open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
 from lmlab.layers import recurrent_cells
-from lmlab.layers.softmax_log_prob import (
-    linear_log_prob,
-    linear_log_prob_clear,
-)
+from lmlab.layers.softmax_log_prob import linear_log_prob, linear_log_prob_clear
 from lmlab.layers.switch_cells import MGRUCell, MinimalGRUCell
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import clip_gradients

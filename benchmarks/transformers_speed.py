@@ -40,10 +40,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.training.config import TrainingConfig
 from lmlab.training.loop import clip_gradients
 from lmlab.training.optimizers import build_optimizer
@@ -336,12 +333,7 @@ def compare_beam(rounds: int) -> dict[str, object]:
     def their_rate() -> float:
         began = time.perf_counter()
         answer = theirs.generate(
-            prompt,
-            num_beams=5,
-            do_sample=False,
-            max_new_tokens=64,
-            eos_token_id=3,
-            pad_token_id=0,
+            prompt, num_beams=5, do_sample=False, max_new_tokens=64, eos_token_id=3, pad_token_id=0
         )
         return (answer.shape[1] - 4) / (time.perf_counter() - began)
 

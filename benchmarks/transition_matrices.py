@@ -17,16 +17,10 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
-from lmlab.data.collation import pad_rows
-from lmlab.sampling.mcmc.acceptance import (
-    AcceptanceRule,
-    GibbsAcceptance,
-)
+from lmlab.data.batches import pad_rows
+from lmlab.sampling.mcmc.acceptance import AcceptanceRule, GibbsAcceptance
 from lmlab.sampling.mcmc.energy import EnergyFunction
-from lmlab.sampling.mcmc.moves import (
-    ChainState,
-    InsertDeleteMove,
-)
+from lmlab.sampling.mcmc.moves import ChainState, InsertDeleteMove
 from lmlab.sampling.mcmc.proposals import (
     MaskedLMProposal,
     ProposalDistribution,

@@ -24,11 +24,7 @@ from lmlab.data.corpus import Layout
 from lmlab.data.tokenizer_training import word_level_tokenizer
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.training.config import TrainingConfig
-from lmlab.training.run_folder import (
-    RunFolder,
-    build_system,
-    load_run,
-)
+from lmlab.training.run_folder import RunFolder, build_system, load_run
 
 SHAPES = {"small": (32, 2), "medium": (256, 3), "large": (720, 4)}
 """Width and layers."""

@@ -73,13 +73,7 @@ def one_seed(seed: int, settings: dict[str, str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         train(
-            "vit",
-            data=corpus,
-            out=run,
-            recipe="digits",
-            settings=settings,
-            seed=seed,
-            quiet=True,
+            "vit", data=corpus, out=run, recipe="digits", settings=settings, seed=seed, quiet=True
         )
         ours, our_nats = named_by_vit(run, corpus, "test")
         watched, _ = named_by_vit(run, corpus, "validation")

@@ -31,7 +31,6 @@ import lmlab.emissions
 import lmlab.objectives
 import lmlab.retrieval
 from lmlab.core.card import Card
-from lmlab.core.field_help import field_help
 from lmlab.core.parts import Backbone, Emission, Objective
 from lmlab.core.protocols import Countable
 from lmlab.core.registry import catalogue, system_module
@@ -39,12 +38,10 @@ from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.system import Assembly, System
 from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.data.corpus import open_corpus
-from lmlab.inspection.input_dependence import (
-    input_dependence_svg,
-    measure_input_dependence,
-)
+from lmlab.inspection.input_dependence import input_dependence_svg, measure_input_dependence
 from lmlab.objective_figures.objective_figure import show_objective
 from lmlab.training.run_folder import build_tiny
+from lmlab.training.setting_records import field_help
 
 ROOT = Path(__file__).resolve().parent.parent
 ATLAS = ROOT / "docs" / "atlas"

@@ -20,11 +20,8 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.registry import find_system
-from lmlab.data.builtin_corpora import builtin_descriptions
-from lmlab.diagnosis.reference_bands import (
-    ANY_FAMILY,
-    REFERENCE_FILE,
-)
+from lmlab.data.load_corpus import builtin_descriptions
+from lmlab.diagnosis.run_evidence import ANY_FAMILY, REFERENCE_FILE
 from lmlab.diagnosis.training_history import parse_training_history
 from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import RunFolder

@@ -9,10 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lmlab.data.wordnet import (
-    compact_format,
-    princeton,
-)
+from lmlab.data.wordnet import compact_format, princeton
 
 
 def main() -> None:

@@ -11,11 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lmlab.plotting.training_curves import (
-    draw_training_curves,
-    loss_curve_from_metrics,
-)
-from lmlab.reports.run_figures import true_entropy
+from lmlab.plotting.training_curves import draw_training_curves, loss_curve_from_metrics
+from lmlab.reports.report_sections import true_entropy
 from lmlab.training.reporting import read_metrics
 from lmlab.training.run_folder import RunFolder
 

@@ -20,10 +20,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import open_corpus
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 
 RECORDS = Path(__file__).parents[1] / "results" / "notes"
 SENTENCES = 500

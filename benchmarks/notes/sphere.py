@@ -26,10 +26,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.data.corpus import open_corpus
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 
 PAIRS = {
     "lstm": ("lstm.tuned.seed1", "lstm-sphere.tuned.seed1"),

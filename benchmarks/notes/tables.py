@@ -125,11 +125,7 @@ SPHERE = Table(
     rows=(
         Row(system="window-remix", label="DLM20"),
         Row(system="window-remix-sphere", label="DLM22"),
-        Row(
-            system="lstm",
-            label="DLM12",
-            elsewhere="quality/multi30k-l20.lstm.tuned.seed0",
-        ),
+        Row(system="lstm", label="DLM12", elsewhere="quality/multi30k-l20.lstm.tuned.seed0"),
         Row(
             system="lstm-sphere",
             label="DLM23",
@@ -138,11 +134,7 @@ SPHERE = Table(
         Row(system="gru", label="DLM43"),
         Row(system="gru", label="DLM43 on the sphere", settings=("emission=sphere",)),
         Row(system="window-remix-free", label="DLM21"),
-        Row(
-            system="window",
-            label="DLM1",
-            elsewhere="quality/multi30k-l20.window.tuned.seed0",
-        ),
+        Row(system="window", label="DLM1", elsewhere="quality/multi30k-l20.window.tuned.seed0"),
     ),
 )
 

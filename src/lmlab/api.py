@@ -26,14 +26,8 @@ from lmlab.core.errors import UserError
 from lmlab.core.manifest import verification
 from lmlab.core.registry import catalogue
 from lmlab.data.corpus import Corpus
-from lmlab.interop.load_model import (
-    is_hub_checkpoint,
-    load_model,
-)
-from lmlab.interop.module_wrapper import (
-    NO_TRAINING_HISTORY,
-    wrap_module,
-)
+from lmlab.interop.load_model import is_hub_checkpoint, load_model
+from lmlab.interop.module_wrapper import NO_TRAINING_HISTORY, wrap_module
 from lmlab.language_model import GeneratedText, LanguageModel, shared_corpus
 from lmlab.reports.comparison_files import comparison_writer
 from lmlab.sampling.translation_evaluation import (
@@ -43,10 +37,7 @@ from lmlab.sampling.translation_evaluation import (
     unique_model_names,
 )
 from lmlab.scoring.comparison_records import Comparison
-from lmlab.scoring.minimal_pairs import (
-    MinimalPairsComparison,
-    compare_minimal_pairs,
-)
+from lmlab.scoring.minimal_pairs import MinimalPairsComparison, compare_minimal_pairs
 from lmlab.scoring.model_comparison import compare_models as compare_models
 from lmlab.training.distributed import lock_output
 from lmlab.training.run_folder import TrainedModel
@@ -238,7 +229,7 @@ def evaluate(
     `evaluate_translators` (split, metrics, limit …) and of decoding (method, beam …).
     """
     # Lazy import: no other command needs it.
-    from lmlab.tasks.finetuning_pairs import evaluation_corpus
+    from lmlab.tasks.finetune import evaluation_corpus
 
     if isinstance(runs, (str, Path)):
         raise UserError("runs of evaluate must be a list, got a single one; put it in a list.")

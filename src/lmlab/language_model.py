@@ -12,48 +12,28 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.integer_parsing import check_whole_number
 from lmlab.core.limits import check_limit
 from lmlab.core.score import Score, Summary, summarise
-from lmlab.core.seeds import check_seed
-from lmlab.core.text_checks import (
+from lmlab.core.untrusted_input import (
+    check_seed,
     check_text,
     check_texts,
+    check_whole_number,
     checked_texts,
 )
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.inference.decoding import GeneratedSequence
 from lmlab.interop.load_model import load_model
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.sampling.decoding import greedy_search as decode_greedily
 from lmlab.sampling.decoding import sample_sequences as draw
-from lmlab.sampling.mask_filling import (
-    FilledText,
-    MaskFiller,
-)
-from lmlab.sampling.prompt_encoding import (
-    EncodedPrefix,
-    encode_prefix,
-    encode_source,
-)
-from lmlab.sampling.translation import (
-    Translation,
-    make_translator,
-)
+from lmlab.sampling.mask_filling import FilledText, MaskFiller
+from lmlab.sampling.prompts import EncodedPrefix, encode_prefix, encode_source
+from lmlab.sampling.translation import Translation, make_translator
 from lmlab.scoring.conditional import ConditionalScore, conditional_scores, with_separator
-from lmlab.scoring.minimal_pairs import (
-    MinimalPairsReport,
-    score_minimal_pair_files,
-)
+from lmlab.scoring.minimal_pairs import MinimalPairsReport, score_minimal_pair_files
 from lmlab.scoring.scorer import Scorer
-from lmlab.scoring.source_scoring import (
-    SourceScorer,
-    check_takes_source,
-    pair_with_sources,
-)
+from lmlab.scoring.source_scoring import SourceScorer, check_takes_source, pair_with_sources
 from lmlab.training.run_folder import TrainedModel
 
 if TYPE_CHECKING:
@@ -526,11 +506,7 @@ class LanguageModel:
         # Lazy import: no other method needs it.
         from lmlab.core.answers import Ask
         from lmlab.core.protocols import require
-        from lmlab.sampling.question_answering import (
-            QuestionAnswerer,
-            with_documents,
-            with_facts,
-        )
+        from lmlab.sampling.question_answering import QuestionAnswerer, with_documents, with_facts
 
         system = self.model.system
         require(system, Ask, "asking")
@@ -548,11 +524,7 @@ class LanguageModel:
         """The documents; their vectors if this model made them; and their index if approximate."""
         from lmlab.interop.text_encoders import vectors_of_model
         from lmlab.retrieval.documents import BUILTIN_DOCUMENTS, Documents, load_documents
-        from lmlab.retrieval.stored_index import (
-            StoredIndex,
-            is_index,
-            open_index,
-        )
+        from lmlab.retrieval.stored_index import StoredIndex, is_index, open_index
 
         if isinstance(documents, Documents):
             return documents, None, None

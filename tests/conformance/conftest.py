@@ -11,10 +11,7 @@ import pytest
 
 from lmlab.core.registry import catalogue
 from lmlab.core.system import System
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 from lmlab.training.train import train
 
 STEPS = 60

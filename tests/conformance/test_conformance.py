@@ -23,22 +23,16 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import PROTOCOLS, Encode, Fill, Given, Infill, LogProb, Step
 from lmlab.core.registry import catalogue, full_card, system_module
-from lmlab.core.score_kind import NORMALISED_KINDS
+from lmlab.core.score import NORMALISED_KINDS
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.data.corpus import open_corpus
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.sampling.decoding import sample_sequences
 from lmlab.sampling.mask_filling import generated_log_probs
 from lmlab.scoring.scorer import Scorer
 from lmlab.training.config import apply_settings
-from lmlab.training.run_folder import (
-    RunFolder,
-    load_run,
-)
+from lmlab.training.run_folder import RunFolder, load_run
 
 from .claims import (
     claim,

@@ -10,7 +10,7 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.registry import catalogue
-from lmlab.core.score_kind import NORMALISED_KINDS
+from lmlab.core.score import NORMALISED_KINDS
 from lmlab.sampling.decoding import sample_sequences
 from lmlab.training.run_folder import load_run
 

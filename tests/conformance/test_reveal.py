@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from lmlab.core.evaluation_mode import evaluation_mode
-from lmlab.inspection.inspected_models import (
-    collate_sentences,
-    tokenize_sentence,
-)
+from lmlab.inspection.inspected_models import collate_sentences, tokenize_sentence
 
 from .claims import claim
 from .conftest import Specimen

@@ -10,11 +10,7 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Encode, EncodeTokens
 from lmlab.language_model import LanguageModel
-from lmlab.scoring.hidden_states import (
-    EncodeLayers,
-    LayerStates,
-)
-from lmlab.scoring.text_embeddings import TextEmbedding
+from lmlab.scoring.text_embeddings import EncodeLayers, LayerStates, TextEmbedding
 
 from .claims import claim
 from .conftest import Specimen

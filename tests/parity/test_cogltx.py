@@ -10,28 +10,22 @@ import pytest
 
 from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.tasks.long_context.blocks import (
-    BLOCK_COST,
-    TextBlock,
-    block_ends,
-)
-from lmlab.tasks.long_context.interventions import (
-    initial_relevance,
-    intervene,
-    updated_relevance,
-)
+from lmlab.tasks.long_context.blocks import BLOCK_COST, TextBlock, block_ends
 from lmlab.tasks.long_context.memrecall import (
     LongText,
     MemoryBudget,
     WorkingMemory,
-    mem_recall,
-)
-from lmlab.tasks.long_context.memrecall_batches import reasoner_memory
-from lmlab.tasks.long_context.relevance_scorer import (
     mean_block_scores,
+    mem_recall,
     random_blocks,
     relevance_labels,
     relevant_and_random,
+)
+from lmlab.tasks.long_context.memrecall_batches import reasoner_memory
+from lmlab.tasks.long_context.relevance_labels import (
+    initial_relevance,
+    intervene,
+    updated_relevance,
 )
 
 VOCABULARY = Vocabulary(size=60)

@@ -8,7 +8,6 @@ from itertools import product
 import pytest
 import torch
 
-from lmlab.layers.graph_network import GraphNetwork, NodePredictor
 from lmlab.layers.span_pointers import (
     best_spans,
     label_tensor,
@@ -16,6 +15,7 @@ from lmlab.layers.span_pointers import (
     pointer_log_probs,
     pointer_loss,
 )
+from lmlab.models.cogqa import GraphNetwork, NodePredictor
 
 
 def gelu(x: float) -> float:

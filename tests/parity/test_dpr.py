@@ -12,13 +12,9 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.dual_encoder import (
-    DualEncoder,
-    equal_rows,
-    in_batch_log_probs,
-)
+from lmlab.models.dual_encoder import DualEncoder, equal_rows, in_batch_log_probs
 from lmlab.objectives.inverse_cloze import InverseClozeTask
-from lmlab.retrieval.hard_negatives import BM25Negatives
+from lmlab.retrieval.bm25 import BM25Negatives
 
 VOCABULARY = Vocabulary(size=9)
 START, END = 2, 3

@@ -22,21 +22,11 @@ from lmlab.core.entity_mentions import (
     spans_from_bio_tags,
 )
 from lmlab.core.errors import UserError
-from lmlab.core.hidden_memory import (
-    ENTITY_LOG_PROBS,
-    MENTION_SPANS,
-    MENTION_TAGS,
-)
+from lmlab.core.hidden_memory import ENTITY_LOG_PROBS, MENTION_SPANS, MENTION_TAGS
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_memory_layer import (
-    EntityMemory,
-    top_k_softmax,
-)
-from lmlab.knowledge.knowledge_base import (
-    Entity,
-    KnowledgeBase,
-)
+from lmlab.knowledge.knowledge_base import Entity, KnowledgeBase
+from lmlab.knowledge.memory_layers import EntityMemory, top_k_softmax
 from lmlab.scoring.entity_linking import link_entities
 from lmlab.zoo import eae
 

@@ -11,8 +11,7 @@ from torch import nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.scalar_mix import ScalarMix
-from lmlab.models.elmo import ELMo
+from lmlab.models.elmo import ELMo, ScalarMix
 from lmlab.models.finetuned import add_task_head
 from lmlab.objectives.bidirectional_lm import reverse_sequences
 from lmlab.tasks.classification import Classification

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lmlab
-from lmlab.core.attention_mask import (
-    ExplicitMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import ExplicitMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.view import View
@@ -22,18 +19,14 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.languages import capitals
 from lmlab.data.membership import TextSet
 from lmlab.emissions.energies import InnerProductEnergy, LinearEnergy, SquaredEnergy
-from lmlab.models.energy import (
-    EnergyBasedModel,
-)
-from lmlab.objectives.corruption_nce import CorruptionNCE
-from lmlab.objectives.energy_pooling import AllPositionsPooling
-from lmlab.objectives.objective_interfaces import (
-    DATA_LABEL,
-)
-from lmlab.objectives.token_corruption import (
+from lmlab.models.energy import EnergyBasedModel
+from lmlab.objectives.corruption_nce import (
+    AllPositionsPooling,
+    CorruptionNCE,
     TokenCorruption,
     UniformCorruption,
 )
+from lmlab.objectives.objective_interfaces import DATA_LABEL
 
 VOCABULARY = Vocabulary(size=8)  # <pad> <unk> <s> </s> <mask> a b c
 START, END, A, B, C = 2, 3, 5, 6, 7

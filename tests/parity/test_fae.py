@@ -26,19 +26,9 @@ from lmlab.core.hidden_memory import (
 from lmlab.core.tensor_files import read_tensors, write_tensors
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.fact_memory_layer import (
-    FactMemory,
-    FactTable,
-)
-from lmlab.knowledge.knowledge_base import (
-    Entity,
-    Fact,
-    KnowledgeBase,
-)
-from lmlab.models.entity_memory import (
-    NO_FACT,
-    FactsAsExperts,
-)
+from lmlab.knowledge.knowledge_base import Entity, Fact, KnowledgeBase
+from lmlab.knowledge.memory_layers import FactMemory, FactTable
+from lmlab.models.entity_memory import NO_FACT, FactsAsExperts
 from lmlab.sampling.question_answering import with_facts
 from lmlab.zoo import fae
 

@@ -19,27 +19,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 import lmlab
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
 from lmlab.inspection.inspected_models import make_inspected_models
 from lmlab.inspection.surprisal import surprisal_figures
-from lmlab.interop.hf.checkpoint_export import (
-    NEVER_PREDICTED_BIAS,
-    export_hf,
-    softmax_note,
-)
+from lmlab.interop.hf.checkpoint_export import NEVER_PREDICTED_BIAS, export_hf, softmax_note
 from lmlab.interop.hf.checkpoint_import import import_hf
-from lmlab.interop.hf.family_registry import families
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-    load_run,
-)
+from lmlab.interop.hf.family import families
+from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
 from lmlab.training.train import train
 
 transformers = pytest.importorskip("transformers")
@@ -242,9 +231,7 @@ def write_checkpoint(case: Case, folder: Path):
     ids = {f"{role}_token_id": inner.token_to_id(token) for role, token in case.symbols.items()}
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     config = getattr(transformers, f"{case.kind}Config")(
-        **{name: ids.get(name) for name in names},
-        vocab_size=len(spelled) + SPARE,
-        **case.config,
+        **{name: ids.get(name) for name in names}, vocab_size=len(spelled) + SPARE, **case.config
     )
     model = getattr(transformers, f"{case.kind}{case.head}")(config).eval()
     if case.untied:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary

@@ -7,7 +7,7 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.image_to_text import ImageToTextLM
+from lmlab.models.seq2seq import ImageToTextLM
 from lmlab.zoo import vit
 
 transformers = pytest.importorskip("transformers")

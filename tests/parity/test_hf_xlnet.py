@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lmlab.core.attention_mask import (
-    ExplicitMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import ExplicitMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary

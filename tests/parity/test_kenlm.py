@@ -18,10 +18,7 @@ import pytest
 from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.inference.backoff import BackoffLookup, BackoffModel
 from lmlab.inference.kneser_ney import KneserNeyFit, fit_kneser_ney
-from lmlab.interop.arpa_format import (
-    read_arpa,
-    write_arpa,
-)
+from lmlab.interop.arpa import read_arpa, write_arpa
 
 FIXTURES = Path(__file__).parent / "fixtures" / "kenlm"
 UNKNOWN, START, END = 1, 2, 3

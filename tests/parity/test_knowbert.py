@@ -13,19 +13,9 @@ from lmlab.core.attention_mask import FullMask
 from lmlab.core.entity_mentions import MentionSpans
 from lmlab.core.view import View
 from lmlab.knowledge.entity_embeddings import EntityEmbeddings
-from lmlab.knowledge.knowledge_attention import (
-    KnowledgeAttention,
-    candidate_weights,
-)
-from lmlab.knowledge.knowledge_base import (
-    Entity,
-    KnowledgeBase,
-)
-from lmlab.objectives.entity_linking_loss import (
-    MarginLinkingLoss,
-    SoftmaxLinkingLoss,
-    linking_loss,
-)
+from lmlab.knowledge.knowledge_attention import KnowledgeAttention, candidate_weights
+from lmlab.knowledge.knowledge_base import Entity, KnowledgeBase
+from lmlab.objectives.entity_linking_loss import MarginLinkingLoss, SoftmaxLinkingLoss, linking_loss
 
 WIDTH, ENTITY_WIDTH, HEADS, ENTITIES = 6, 4, 2, 5
 NONE = -1

@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.neural_pcfg import sample_sentences
+from lmlab.models.pcfg import sample_sentences
 
 VOCABULARY = Vocabulary(size=7)
 START, END = 2, 3

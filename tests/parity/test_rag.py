@@ -13,10 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.rag import RAG
 from lmlab.retrieval.documents import Document, Documents
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.sampling.decoding import EncodedSources
 from lmlab.sampling.rag_decoding import PerDocumentBeamSearch
 from lmlab.zoo import rag_sequence, rag_token

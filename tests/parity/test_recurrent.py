@@ -18,10 +18,7 @@ from lmlab.layers.recurrent_cells import (
     LinearCell,
     PeepholeLSTMCell,
 )
-from lmlab.layers.softmax_log_prob import (
-    linear_log_prob,
-    linear_log_prob_clear,
-)
+from lmlab.layers.softmax_log_prob import linear_log_prob, linear_log_prob_clear
 
 VOCABULARY = Vocabulary(size=11)
 

@@ -15,16 +15,10 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.score import summarise
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.residual_energy import (
-    PartitionEstimate,
-    ResidualEnergyModel,
-)
+from lmlab.models.residual_energy import PartitionEstimate, ResidualEnergyModel
 from lmlab.objectives.residual_nce import ResidualNCE
 from lmlab.scoring.formatting import describe_summary
-from lmlab.training.run_folder import (
-    build_system,
-    build_tiny,
-)
+from lmlab.training.run_folder import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=7)
 START, END, INNER = 2, 3, (1, 5, 6)

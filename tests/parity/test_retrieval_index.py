@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from lmlab.retrieval.bm25 import token_scores, token_weights
+from lmlab.retrieval.bm25 import LexicalIndex, token_scores, token_weights
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.exact_search import top_inner_products_numpy
-from lmlab.retrieval.lexical_index import LexicalIndex
 
 
 @pytest.mark.parametrize("questions", [1, 3, 40])

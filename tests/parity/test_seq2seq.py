@@ -12,12 +12,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.recurrent_cells import (
-    CoupledLSTMCell,
-    GRUCell,
-    LSTMCell,
-    TanhCell,
-)
+from lmlab.layers.recurrent_cells import CoupledLSTMCell, GRUCell, LSTMCell, TanhCell
 from lmlab.layers.rnn_attention import RNN_ATTENTIONS
 
 VOCABULARY = Vocabulary(size=20)

@@ -13,10 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.joint_states import AFFINITY_SCALE
-from lmlab.inference import (
-    linear_chain,
-    state_joint,
-)
+from lmlab.inference import linear_chain, state_joint
 from lmlab.inference.best_first import BestFirstSearch
 from lmlab.inference.semirings import ENTROPY, MAX
 from lmlab.inference.state_joint import state_sums

@@ -8,13 +8,8 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.switches import parse_switches
-from lmlab.layers.switch_cells import (
-    MGRU_SWITCHES,
-    MINIMAL_GRU_SWITCHES,
-    MGRUCell,
-    MinimalGRUCell,
-)
-from lmlab.zoo._cells import build_cell
+from lmlab.layers.switch_cells import MGRU_SWITCHES, MINIMAL_GRU_SWITCHES, MGRUCell, MinimalGRUCell
+from lmlab.zoo._recurrent import build_cell
 
 WIDTH, INPUT, ROWS, TIME = 6, 4, 3, 7
 

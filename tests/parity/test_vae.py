@@ -19,10 +19,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import VariationalAutoencoder
-from lmlab.training.run_folder import (
-    build_system,
-    build_tiny,
-)
+from lmlab.training.run_folder import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=7)
 START, END, A, B = 2, 3, 5, 6
@@ -87,8 +84,7 @@ def scored(
 
 
 @pytest.mark.parametrize(
-    ("name", "posterior"),
-    [*((name, "gaussian") for name in SYSTEMS), ("gru-vae", "full-gaussian")],
+    ("name", "posterior"), [*((name, "gaussian") for name in SYSTEMS), ("gru-vae", "full-gaussian")]
 )
 def test_elbo_is_below_importance_is_below_exact(name: str, posterior: str):
     """On average over seeds, the more points the tighter (Burda et al. 2016, theorem 1)."""

@@ -240,7 +240,7 @@ def test_package_files_are_empty():
 
 def test_the_glossary_has_the_words_of_the_contracts():
     from lmlab.core.protocols import PROTOCOLS
-    from lmlab.core.score_kind import SCORE_KINDS
+    from lmlab.core.score import SCORE_KINDS
 
     text = (SOURCE / "core" / "glossary.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("|")]

@@ -8,10 +8,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from lmlab.core.capture import Capture
-from lmlab.core.parts import (
-    Backbone,
-    HiddenStates,
-)
+from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.layers.pointer import CopyDistribution

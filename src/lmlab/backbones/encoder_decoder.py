@@ -8,20 +8,12 @@ from torch import Tensor
 
 from lmlab.backbones.backbone_interfaces import EncoderDecoderBackbone
 from lmlab.backbones.transformer import Transformer, TransformerState, position_ids
-from lmlab.core.attention_mask import (
-    CausalMask,
-    ExplicitMask,
-    FullMask,
-    NoContextMask,
-)
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.attention_context import (
-    AttentionContext,
-    source_padding_mask,
-)
+from lmlab.layers.attention_context import AttentionContext, source_padding_mask
 from lmlab.layers.transformer_block import CrossAttentionSource
 
 

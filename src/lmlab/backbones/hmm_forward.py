@@ -14,10 +14,7 @@ from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
 from lmlab.inference.forward_algorithm import forward_filter
-from lmlab.layers.hmm_parameters import (
-    HMMParameters,
-    HMMTables,
-)
+from lmlab.layers.hmm_parameters import HMMParameters, HMMTables
 
 DROPPED_STATE_LOG_PROB = -80.0
 """Log-probability of a state that state dropout removed in an earlier batch."""

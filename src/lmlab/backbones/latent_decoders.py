@@ -7,21 +7,49 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.backbone_interfaces import LatentDecoder
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-    NoContextMask,
-)
+from lmlab.backbones.backbone_interfaces import AutoencoderBackbone, LatentDecoder, SentenceEncoder
+from lmlab.core.attention_mask import CausalMask, FullMask, NoContextMask
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
 from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.layers.recurrent_cells import (
-    CellState,
-    RecurrentCell,
-)
+from lmlab.layers.recurrent_cells import CellState, RecurrentCell
+
+
+class Bottleneck(AutoencoderBackbone):
+    """Bottleneck autoencoder: z = encoder(s), h = decoder(z); predictions see s through z alone.
+
+    Given a state, the decoder continues from it and the inputs are not encoded. Inputs (B, T),
+    latents (B, L), hidden (B, T, W).
+    """
+
+    supported_masks: ClassVar[tuple[type, ...]] = (FullMask,)
+
+    def __init__(self, encoder: SentenceEncoder, decoder: LatentDecoder) -> None:
+        super().__init__()
+        assert encoder.width == decoder.latent, "the encoder gives the latent that is decoded"
+        self.encoder = encoder
+        self.decoder = decoder
+        self.width = decoder.width
+
+    def encode(self, view: View) -> Tensor:
+        latents: Tensor = self.encoder(view.inputs, view.lengths)
+        return latents
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        before = self.decoder.state_from_latents(self.encode(view)) if state is None else state
+        hidden: HiddenStates = self.decoder(view, before)
+        return hidden
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        return {
+            "latents": Capture(
+                values=self.encode(view),
+                axes=("batch", "unit"),
+                caption="The latent vector that each sentence is encoded to.",
+            )
+        }
 
 
 class LatentToState(nn.Module):

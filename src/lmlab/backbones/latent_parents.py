@@ -8,14 +8,158 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent_choice import (
-    LatentChoiceBackbone,
-    token_context,
-)
+from lmlab.backbones.latent_choice import LatentChoiceBackbone, token_context
 from lmlab.core.capture import Capture
 from lmlab.core.parts import HiddenStates
-from lmlab.core.state import State
+from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
+from lmlab.emissions.pair_softmax import pairs_within
+
+
+class TwoLatentParents(LatentChoiceBackbone):
+    """Two latent parents: source (a, b) is W_1 e(s_a) + W_2 e(s_b), weight P_1(a | i) P_2(b | i).
+
+    Both parents may be the same token. A pair is a source shared by all positions that see both
+    tokens: of the n² pairs of a position's last n tokens only the 2n - 1 with the latest are new,
+    and only these are normalised. Inputs (B, T), sources (B, P, W) with P at most (2n - 1) S;
+    without a maximum distance all S² pairs.
+    """
+
+    output_kind: ClassVar[str] = "sources"
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        first: ParentPrior,
+        second: ParentPrior,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        assert first.max_distance == second.max_distance, "both parents look back equally far"
+        self.embedding = embedding
+        self.first = first
+        self.second = second
+        self.dropout = nn.Dropout(dropout)
+        self.width = embedding.embedding_dim
+        self.turn_first = nn.Linear(self.width, self.width, bias=False)
+        self.turn_second = nn.Linear(self.width, self.width, bias=False)
+
+    def pairs(self, count: int) -> tuple[Tensor, Tensor]:
+        """(P,), (P,) the tokens a and b of every pair of S that some position can see."""
+        return pairs_within(self.first.max_distance, count, self.embedding.weight.device)
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        recalled = token_context(view, state, keep=self.first.memory_length)
+        vectors = self.dropout(self.embedding(recalled.ids))
+        a, b = self.pairs(recalled.ids.shape[1])
+        first = self.first(recalled.past_length, recalled.time, vectors)
+        second = self.second(recalled.past_length, recalled.time, vectors)
+        weights = first[:, a] + second[:, b]
+        return HiddenStates(
+            values=self.combine(self.turn_first(vectors), self.turn_second(vectors)),
+            log_weights=weights.expand(len(vectors), -1, -1),
+            state=recalled.state,
+        )
+
+    def combine(self, first: Tensor, second: Tensor) -> Tensor:
+        """(B, P, W) of all pairs, from each token (B, S, W) as first and as second parent."""
+        a, b = self.pairs(first.shape[1])
+        return first[:, a] + second[:, b]
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        like = self.embedding.weight
+        return {
+            "first parent prior": capture_prior(self.first, view, like),
+            "second parent prior": capture_prior(self.second, view, like),
+        }
+
+    def explain(self, posterior: Tensor) -> dict[str, Capture]:
+        time = posterior.shape[1]
+        pairs = zip(("first", "second"), self.pairs(time), strict=True)
+        return {
+            f"{name} parent posterior": Capture(
+                values=posterior.new_zeros(posterior.shape[0], time, time).index_add_(
+                    -1, places, posterior
+                ),
+                axes=("batch", "time", "source"),
+                caption=f"For each predicted token, the posterior over its {name} parent, an "
+                "earlier token.",
+                sums_to_one="source",
+            )
+            for name, places in pairs
+        }
+
+
+class FactoredParents(TwoLatentParents):
+    """`TwoLatentParents` for `PairSoftmax`, which adds the halves and normalises them faster.
+
+    Values (B, S, 2 W): each token as the first parent, and as the second.
+    """
+
+    def combine(self, first: Tensor, second: Tensor) -> Tensor:
+        return torch.cat([first, second], dim=-1)
+
+
+class Renewal(LatentChoiceBackbone):
+    """Mixture of latent parents and a restart: λ Q + (1 - λ) Σ_a P(a | i) W(· | s_a).
+
+    Q = softmax(e · q) is the restart distribution, independent of context. λ is 1/2, or learned
+    from there with `learned`. Sources (B, 1 + S · R, W), q first; the cost is that of the parents.
+    """
+
+    output_kind: ClassVar[str] = "sources"
+
+    def __init__(self, parents: LatentParents, *, learned: bool = False) -> None:
+        super().__init__()
+        self.parents = parents
+        self.width = parents.width
+        self.fresh = nn.Parameter(torch.randn(self.width) * self.width**-0.5)
+        if learned:
+            self.balance = nn.Parameter(torch.zeros(2))
+        else:
+            self.register_buffer("balance", torch.zeros(2), persistent=False)
+
+    def initial_state(self, rows: int) -> TensorState:
+        return self.parents.initial_state(rows)
+
+    def log_balance(self) -> Tensor:
+        """(2,) log λ and log(1 - λ)."""
+        return F.log_softmax(self.balance, dim=0)
+
+    def forward(self, view: View, state: State | None = None) -> HiddenStates:
+        below = self.parents(view, state)
+        afresh, onward = self.log_balance()
+        (rows, time), weights = view.inputs.shape, below.log_weights
+        assert weights is not None
+        return HiddenStates(
+            values=torch.cat([self.fresh.expand(rows, 1, -1), below.values], dim=1),
+            log_weights=torch.cat([afresh.expand(rows, time, 1), onward + weights], dim=2),
+            state=below.state,
+        )
+
+    def capture_internals(self, view: View) -> dict[str, Capture]:
+        captures = self.parents.capture_internals(view)
+        captures["renewal weight"] = Capture(
+            values=self.log_balance().exp(),
+            axes=("choice",),
+            caption="Prior probability that a token starts afresh (0) or follows from an earlier "
+            "token (1).",
+            sums_to_one="choice",
+        )
+        return captures
+
+    def explain(self, posterior: Tensor) -> dict[str, Capture]:
+        by_type = posterior[..., 1:].unflatten(-1, (-1, self.parents.types)).sum(-2)
+        return {
+            "posterior": Capture(
+                values=torch.cat([posterior[..., :1], by_type], dim=-1),
+                axes=("batch", "time", "choice"),
+                caption="The posterior over what each token follows from: 0 is a fresh start, the "
+                "others are the types of transition from an earlier token.",
+                sums_to_one="choice",
+            )
+        }
 
 
 class ParentPrior(nn.Module):
@@ -149,9 +293,7 @@ class LatentParents(LatentChoiceBackbone):
             values = self.transitions(values)
             weights = (weights[..., None] + self.transitions.log_shares()).flatten(-2)
         return HiddenStates(
-            values=values,
-            log_weights=weights.expand(len(values), -1, -1),
-            state=recalled.state,
+            values=values, log_weights=weights.expand(len(values), -1, -1), state=recalled.state
         )
 
     def capture_internals(self, view: View) -> dict[str, Capture]:

@@ -15,16 +15,9 @@ from lmlab.backbones.transformer import (
     full_attention_context,
     position_ids,
 )
-from lmlab.core.attention_mask import (
-    ExplicitMask,
-    FullMask,
-    NoContextMask,
-)
+from lmlab.core.attention_mask import ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
-from lmlab.core.hidden_memory import (
-    HiddenMemory,
-    MemoryOutput,
-)
+from lmlab.core.hidden_memory import HiddenMemory, MemoryOutput
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View

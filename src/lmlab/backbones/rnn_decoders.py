@@ -8,10 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.state import TensorState
-from lmlab.layers.recurrent_cells import (
-    CellState,
-    RecurrentCell,
-)
+from lmlab.layers.recurrent_cells import CellState, RecurrentCell
 from lmlab.layers.rnn_attention import DotAttention
 
 

@@ -8,15 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.backbones.latent_choice import (
-    LatentChoiceBackbone,
-    TokenContext,
-    token_context,
-)
-from lmlab.backbones.latent_parents import (
-    ParentPrior,
-    capture_prior,
-)
+from lmlab.backbones.latent_choice import LatentChoiceBackbone, TokenContext, token_context
+from lmlab.backbones.latent_parents import ParentPrior, capture_prior
 from lmlab.core.capture import Capture
 from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State

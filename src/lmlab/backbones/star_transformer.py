@@ -17,11 +17,7 @@ from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.input_embedding import InputEmbedding
-from lmlab.layers.star_attention import (
-    RelayAttention,
-    RingAttention,
-    ring_slots,
-)
+from lmlab.layers.star_attention import RelayAttention, RingAttention, ring_slots
 
 
 class StarLayer(nn.Module):

@@ -9,27 +9,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    ExplicitMask,
-    FullMask,
-    NoContextMask,
-)
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import Backbone, HiddenStates
 from lmlab.core.prefix_sharing import build_prefix_index
 from lmlab.core.state import State
 from lmlab.core.view import View
-from lmlab.layers.attention_context import (
-    AttentionContext,
-    attention_mask_tensor,
-)
+from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.kv_cache import SourceAssignment
-from lmlab.layers.position_subset import PositionSubset
+from lmlab.layers.position_subset import PositionSubset, UniqueInputs
 from lmlab.layers.relative_positions import PositionBias
 from lmlab.layers.transformer_block import BlockCache, CrossAttentionSource, TransformerBlock
-from lmlab.layers.unique_inputs import UniqueInputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,9 +267,7 @@ class Transformer(Backbone):
         real = torch.arange(new, device=positions.device) < view.lengths[:, None]
         seen = torch.cat([state.non_padding, real], 1)
         scope = AttentionContext(
-            mask=_stepping_mask(view, state, seen),
-            query_positions=positions,
-            key_positions=keys,
+            mask=_stepping_mask(view, state, seen), query_positions=positions, key_positions=keys
         )
         values = self.embedding(view.inputs, positions, view.segments)
         looks = _source_scope(state, positions)

@@ -10,20 +10,12 @@ from torch import Tensor, nn
 
 from lmlab.backbones.backbone_interfaces import TwoStreamBackbone
 from lmlab.backbones.transformer import TransformerStack, capture_hidden, position_ids
-from lmlab.core.attention_mask import (
-    CausalMask,
-    ExplicitMask,
-    FullMask,
-    NoContextMask,
-)
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask, NoContextMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import HiddenStates, prediction_mask
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.layers.attention_context import (
-    AttentionContext,
-    attention_mask_tensor,
-)
+from lmlab.layers.attention_context import AttentionContext, attention_mask_tensor
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.kv_cache import KVCache
 from lmlab.layers.position_subset import PositionSubset

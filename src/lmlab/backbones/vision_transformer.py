@@ -10,11 +10,7 @@ from torch import Tensor, nn
 
 from lmlab.backbones.backbone_interfaces import ImageTextBackbone
 from lmlab.backbones.transformer import Transformer
-from lmlab.core.attention_mask import (
-    CausalMask,
-    ExplicitMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask
 from lmlab.core.capture import Capture
 from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State

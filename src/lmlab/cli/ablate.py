@@ -12,8 +12,8 @@ from lmlab.cli.options import JsonOption
 from lmlab.cli.output import print, print_json, show_table
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.registry import find_system
+from lmlab.core.untrusted_input import parse_integer
 
 
 def ablate(

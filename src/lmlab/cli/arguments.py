@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lmlab.core.errors import UserError, nearest_names
-from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.limits import check_limit
+from lmlab.core.untrusted_input import parse_integer
 
 
 def is_model(argument: str) -> bool:
@@ -70,7 +70,7 @@ def split_models_and_corpus(
     arguments: Sequence[str], option: str | None, verb: str
 ) -> tuple[list[str], str | None]:
     """Models, and the corpus named after them or by --data; None without one."""
-    from lmlab.data.builtin_corpora import builtin_descriptions
+    from lmlab.data.load_corpus import builtin_descriptions
 
     models, data = split_models_and_data(arguments, tuple(builtin_descriptions()))
     if data and option is not None:

@@ -49,8 +49,7 @@ def ask(
         ),
     ] = None,
     text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="QUESTION", help="A question; repeatable."),
+        list[str] | None, typer.Option(metavar="QUESTION", help="A question; repeatable.")
     ] = None,
     file: FileOption = None,
     documents: Annotated[

@@ -41,10 +41,7 @@ def compare(
 
     from lmlab.api import compare as compare_runs
     from lmlab.scoring.comparison_tables import comparison_json as record
-    from lmlab.scoring.comparison_tables import (
-        rich_differences,
-        rich_table,
-    )
+    from lmlab.scoring.comparison_tables import rich_differences, rich_table
 
     with text_progress_bar("comparing", results_follow=True) as told:
         found = compare_runs(

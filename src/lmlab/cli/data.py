@@ -10,10 +10,7 @@ from lmlab.cli.options import CorpusArgument, ErrorsOption, JsonOption
 from lmlab.cli.output import print, print_json, print_table
 
 if TYPE_CHECKING:
-    from lmlab.data.corpus_summary import (
-        CorpusSummary,
-        SplitSummary,
-    )
+    from lmlab.data.corpus_summary import CorpusSummary, SplitSummary
 
 FILE_FORMS = {
     "contiguous:PATH": "A file or folder read as one stream that goes on over its lines.",
@@ -29,8 +26,8 @@ MAX_BAR_WIDTH = 30
 
 def list_corpora(as_json: JsonOption = False) -> None:
     """List the built-in corpora and the protocols for data of your own."""
-    from lmlab.data.builtin_corpora import builtin_descriptions
     from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
+    from lmlab.data.load_corpus import builtin_descriptions
 
     entries = [(name, "built-in", text) for name, text in builtin_descriptions().items()]
     entries += [(f"{name}:PATH", "protocol", p.description) for name, p in CORPUS_PROTOCOLS.items()]
@@ -49,8 +46,7 @@ def describe(
     corpus: CorpusArgument,
     as_json: JsonOption = False,
     tokenizer: Annotated[
-        str | None,
-        typer.Option(help="word, char, bpe or wordpiece; the corpus's own."),
+        str | None, typer.Option(help="word, char, bpe or wordpiece; the corpus's own.")
     ] = None,
     errors: ErrorsOption = "strict",
 ) -> None:

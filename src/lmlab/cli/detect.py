@@ -40,8 +40,7 @@ def detect(
     text: TextOption = None,
     file: FileOption = None,
     threshold: Annotated[
-        float,
-        typer.Option(min=0.0, max=1.0, help="Mark tokens of at least this probability."),
+        float, typer.Option(min=0.0, max=1.0, help="Mark tokens of at least this probability.")
     ] = 0.5,
     as_json: JsonOption = False,
     raw: RawOption = False,

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmlab.cli.arguments import split_models_and_corpus
-from lmlab.cli.options import JsonOption, NoVerify, RunsErrorsOption
-from lmlab.cli.output import print, print_json, print_table, text_progress_bar, warn
-from lmlab.cli.translation_options import (
+from lmlab.cli.options import (
     BeamThresholdOption,
     BeamWidthOption,
+    JsonOption,
     LengthPenaltyOption,
     MaxLengthOption,
     MethodOption,
+    NoVerify,
+    RunsErrorsOption,
     SamplesOption,
     SeedOption,
     TemperatureOption,
@@ -25,6 +26,7 @@ from lmlab.cli.translation_options import (
     TopPOption,
     UtilityOption,
 )
+from lmlab.cli.output import print, print_json, print_table, text_progress_bar, warn
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -57,10 +57,7 @@ def fill(
     ] = False,
     among: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="T",
-            help="Score only this candidate; repeatable: a cloze.",
-        ),
+        typer.Option(metavar="T", help="Score only this candidate; repeatable: a cloze."),
     ] = None,
     sample: Annotated[
         bool,

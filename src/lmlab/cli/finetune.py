@@ -21,20 +21,61 @@ from lmlab.cli.output import (
     warn,
     with_progress,
 )
-from lmlab.cli.predict import (
-    NumberedRow,
-    TaskRow,
-    read_input_rows,
-)
-from lmlab.cli.text_inputs import (
-    FileOption,
-    file_or_texts,
-)
+from lmlab.cli.text_inputs import FileOption, file_or_texts, read_texts
 from lmlab.cli.train import parse_settings
 from lmlab.core.errors import UserError
+from lmlab.core.untrusted_input import parse_json
+from lmlab.data.readers import Example
 
 if TYPE_CHECKING:
     from lmlab.tasks.finetuned_model import FinetunedModel, TaskAnswer
+    from lmlab.tasks.task import Task
+
+
+TaskRow = dict[str, Any]
+NumberedRow = tuple[int, TaskRow | None]
+"""A line number and its row; None for a line without text."""
+
+
+def read_input_rows(
+    task: Task, file: str | None, texts: list[str], errors: str
+) -> list[NumberedRow]:
+    """The rows of a file, of `--text`, or of standard input (the default).
+
+    A file holds JSON objects if its first non-empty line begins with `{`, else texts.
+    """
+    if file is None and not texts:
+        file = "-"
+    found = read_texts(file, texts, errors, instead="--text", plain=True)
+    lines = list(found.lines)
+    first = next((line.text for line in lines if line.text), "")
+    if not texts and first.startswith("{"):
+        return [(line.line or 0, _json_row(line, found.name)) for line in lines]
+    if task.text_field is None:
+        raise UserError(
+            f"a row of {task.name} has several texts; give JSON objects, one per line, in a file."
+        )
+    return [
+        (line.line or 0, task.row_from_text(line.text) if line.text else None) for line in lines
+    ]
+
+
+def _json_row(line: Example, name: str) -> TaskRow | None:
+    if not line.text:
+        return None
+    try:
+        row = parse_json(line.text)
+    except ValueError as error:
+        reason = getattr(error, "msg", error)
+        raise UserError(
+            f"{name}, line {line.line}: expected a JSON object, but {reason}."
+        ) from error
+    if not isinstance(row, dict):
+        raise UserError(
+            f"{name}, line {line.line}: expected a JSON object, got {type(row).__name__}."
+        )
+    return row
+
 
 CHUNK_ROWS = 256
 """Rows predicted per batch, so that results stream while a long file is read."""
@@ -283,10 +324,7 @@ def prompt(
     from lmlab.api import load
     from lmlab.tasks.few_shot import predict_few_shot
     from lmlab.tasks.task_registry import find_task
-    from lmlab.tasks.task_rows import (
-        read_splits,
-        split_seed,
-    )
+    from lmlab.tasks.task_rows import read_splits, split_seed
 
     if rows < 1:
         raise UserError(f"--rows must be at least 1, got {rows}.")

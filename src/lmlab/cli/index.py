@@ -13,19 +13,11 @@ import typer
 
 from lmlab.cli.options import ErrorsOption, JsonOption, NoVerify, RawOption
 from lmlab.cli.output import console, print, print_json, print_table
-from lmlab.cli.text_inputs import (
-    FileOption,
-    TextOption,
-    read_text_arguments,
-    require_single_text,
-)
+from lmlab.cli.text_inputs import FileOption, TextOption, read_text_arguments, require_single_text
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
-    from lmlab.retrieval.stored_index import (
-        DocumentHit,
-        IndexDescription,
-    )
+    from lmlab.retrieval.stored_index import DocumentHit, IndexDescription
 
 MAX_SHOWN_CHARACTERS = 120
 """Most characters of a document printed."""
@@ -48,18 +40,14 @@ def build(
         str,
         typer.Option(
             help="What makes vectors of them: a run, a folder in the Hub's format, or bm25 for an "
-            "index by words.",
+            "index by words."
         ),
     ],
     out: Annotated[str, typer.Option(help="Output folder.")],
     kind: Annotated[
-        str,
-        typer.Option(help="flat searches every vector; ivf and hnsw some, faster."),
+        str, typer.Option(help="flat searches every vector; ivf and hnsw some, faster.")
     ] = "flat",
-    recall: Annotated[
-        float,
-        typer.Option(help="Target recall of ivf and hnsw."),
-    ] = 0.95,
+    recall: Annotated[float, typer.Option(help="Target recall of ivf and hnsw.")] = 0.95,
     batch: Annotated[int, typer.Option(help="Batch size of the encoder.")] = 64,
     seed: Annotated[int, typer.Option(help="Random seed of ivf and hnsw.")] = 0,
     errors: ErrorsOption = "strict",

@@ -17,8 +17,8 @@ from typer.core import TyperGroup
 import lmlab
 from lmlab.cli import (
     ablate,
-    arpa,
     ask,
+    catalogue,
     cloze,
     compare,
     data,
@@ -27,20 +27,16 @@ from lmlab.cli import (
     doctor,
     encode,
     evaluate,
-    export_hf,
     fill,
-    find,
     finetune,
-    import_hf,
+    import_export,
     index,
     inspect,
     link,
     pairs,
     sample,
     score,
-    settings,
     show_objective,
-    systems,
     train,
     translate,
     words,
@@ -48,8 +44,7 @@ from lmlab.cli import (
 from lmlab.cli.arguments import repeat_options
 from lmlab.cli.output import keep_raw, print
 from lmlab.cli.usage_errors import usage_error_sentence
-from lmlab.core.control_characters import escape_control_characters
-from lmlab.core.errors import LmlabWarning, UserError, unknown_name
+from lmlab.core.errors import LmlabWarning, UserError, escape_control_characters, unknown_name
 from lmlab.core.limits import set_limits
 from lmlab.core.manifest import set_verification
 
@@ -82,9 +77,9 @@ index_app.command("build")(index.build)
 index_app.command("search")(index.search)
 index_app.command("info")(index.info)
 
-app.command("systems")(systems.systems)
-app.command("find")(find.find)
-app.command("settings")(settings.settings)
+app.command("systems")(catalogue.systems)
+app.command("find")(catalogue.find)
+app.command("settings")(catalogue.settings)
 app.add_typer(data_app, name="data")
 app.command("train")(train.train)
 app.command("score")(score.score)
@@ -106,10 +101,10 @@ app.command("ablate")(ablate.ablate)
 app.command("finetune")(finetune.finetune)
 app.command("predict")(finetune.predict)
 app.command("prompt")(finetune.prompt)
-app.command("export-arpa")(arpa.export_arpa)
-app.command("import-arpa")(arpa.import_arpa)
-app.command("export-hf")(export_hf.export_hf)
-app.command("import-hf")(import_hf.import_hf)
+app.command("export-arpa")(import_export.export_arpa)
+app.command("import-arpa")(import_export.import_arpa)
+app.command("export-hf")(import_export.export_hf)
+app.command("import-hf")(import_export.import_hf)
 app.add_typer(index_app, name="index")
 app.command("words")(words.words)
 app.command("demo")(demo.demo)

@@ -15,10 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from lmlab.core.control_characters import (
-    escape_control_characters,
-    escape_control_characters_in_json,
-)
+from lmlab.core.errors import escape_control_characters, escape_control_characters_in_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,14 +16,11 @@ from lmlab.cli.arguments import parse_positions
 from lmlab.cli.options import JsonOption, NoVerify, RawOption, RunArgument
 from lmlab.cli.output import console, print, print_json
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.untrusted_input import parse_integer
 
 if TYPE_CHECKING:
     from lmlab.api import LanguageModel
-    from lmlab.sampling.mcmc.diagnostics import (
-        ConvergenceDiagnostics,
-        McmcResult,
-    )
+    from lmlab.sampling.mcmc.diagnostics import ConvergenceDiagnostics, McmcResult
 
 
 INTERRUPTED = 130
@@ -42,10 +39,7 @@ def sample_by_mcmc(model: LanguageModel, as_json: bool, **options: Any) -> int:
     """Run MCMC with a progress bar, print diagnostics on standard error, then the texts."""
     picture: Path | None = options.pop("draw", None)
     if picture is not None:
-        from lmlab.inspection.mcmc_traces import (
-            check_form,
-            write_mcmc_traces,
-        )
+        from lmlab.inspection.mcmc_traces import check_form, write_mcmc_traces
 
         check_form(picture)
     with mcmc_progress_bar(str(options["method"])) as told:
@@ -132,8 +126,7 @@ def sample(
         str, typer.Option(help="ancestral, greedy or beam; gibbs or metropolis for MCMC.")
     ] = "ancestral",
     temperature: Annotated[
-        float | None,
-        typer.Option(help="Softmax temperature; for ancestral and MCMC."),
+        float | None, typer.Option(help="Softmax temperature; for ancestral and MCMC.")
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(help="Sample from the K most probable tokens; for ancestral.")
@@ -157,8 +150,7 @@ def sample(
         ),
     ] = None,
     text: Annotated[
-        str | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, metavar="T", help="Initial text."),
+        str | None, typer.Option(rich_help_panel=MCMC_PANEL, metavar="T", help="Initial text.")
     ] = None,
     positions: Annotated[
         str | None,
@@ -208,8 +200,7 @@ def sample(
         ),
     ] = None,
     burn_in: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=MCMC_PANEL, help="Burn-in steps; half of --steps."),
+        int | None, typer.Option(rich_help_panel=MCMC_PANEL, help="Burn-in steps; half of --steps.")
     ] = None,
     thin: Annotated[
         int | None,

@@ -125,10 +125,7 @@ def score(
         )
 
     from lmlab.api import load
-    from lmlab.cli.text_inputs import (
-        file_or_texts,
-        read_texts,
-    )
+    from lmlab.cli.text_inputs import file_or_texts, read_texts
 
     file, given_texts = file_or_texts(arguments, text, named_file)
     options: dict[str, Any] = {
@@ -191,10 +188,7 @@ def _record(score: Score, per_word: bool) -> dict[str, Any]:
 def print_scores(scores: Iterator[Score], *, per_token: bool, per_word: bool) -> None:
     """Print a line per text, its tokens or words below it, and the total last."""
     from lmlab.core.score import summarise
-    from lmlab.scoring.formatting import (
-        describe_summary,
-        format_count,
-    )
+    from lmlab.scoring.formatting import describe_summary, format_count
 
     def printed() -> Iterator[Score]:
         for score in scores:
@@ -333,11 +327,7 @@ def print_continuations(
             {"line": line, **score.as_dict(), "mean": score.mean} for line, score in scores
         )
         return
-    from lmlab.scoring.formatting import (
-        KIND_DESCRIPTIONS,
-        describe_convention,
-        format_count,
-    )
+    from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention, format_count
 
     told: set[str] = set()
     for _, score in scores:

@@ -17,10 +17,7 @@ import typer
 
 from lmlab.cli.arguments import is_file
 from lmlab.cli.output import print, warn
-from lmlab.cli.stdin_lines import (
-    MAX_CHUNK_LINES,
-    read_stdin_lines,
-)
+from lmlab.cli.stdin_lines import MAX_CHUNK_LINES, read_stdin_lines
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport, check_errors, is_gzip, numbered_lines
 from lmlab.data.readers import Example, ExampleReader, Fasta, PlainText, TabSeparated

@@ -77,8 +77,7 @@ def train(
         ),
     ] = None,
     epochs: Annotated[
-        int | None,
-        typer.Option(help="Budget: epochs; the first budget reached ends the training."),
+        int | None, typer.Option(help="Budget: epochs; the first budget reached ends the training.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: optimiser steps.")] = None,
     minutes: Annotated[
@@ -125,7 +124,7 @@ def train(
     if result.reason == "interrupted":
         sys.exit(130)  # the training loop has already printed how to resume
     if os.environ.get("RANK", "0") == "0":
-        from lmlab.reports.run_figures import write_run_figures
+        from lmlab.reports.report_sections import write_run_figures
 
         write_run_figures(
             result.path, unit=result.unit, loss_is_comparable=result.loss_is_comparable

@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmlab.cli.options import ErrorsOption, JsonLinesOption, NoVerify, RawOption, RunArgument
-from lmlab.cli.output import one_line, print, print_json_lines, text_progress_bar, warn
-from lmlab.cli.text_inputs import (
-    FileOption,
-    TextInput,
-    TextOption,
-    file_or_texts,
-    read_texts,
-)
-from lmlab.cli.translation_options import (
+from lmlab.cli.options import (
     BeamThresholdOption,
     BeamWidthOption,
+    ErrorsOption,
+    JsonLinesOption,
     LengthPenaltyOption,
     MaxLengthOption,
     MethodOption,
+    NoVerify,
+    RawOption,
+    RunArgument,
     SamplesOption,
     SeedOption,
     TemperatureOption,
@@ -32,6 +28,8 @@ from lmlab.cli.translation_options import (
     TopPOption,
     UtilityOption,
 )
+from lmlab.cli.output import one_line, print, print_json_lines, text_progress_bar, warn
+from lmlab.cli.text_inputs import FileOption, TextInput, TextOption, file_or_texts, read_texts
 from lmlab.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -142,10 +140,7 @@ def _sources(texts: TextInput, lines: deque[Example]) -> Iterator[list[str]]:
 
 
 def _with_lines(
-    found: Iterator[Translation],
-    lines: deque[Example],
-    unit: str,
-    done: Callable[[int], None],
+    found: Iterator[Translation], lines: deque[Example], unit: str, done: Callable[[int], None]
 ) -> Iterator[tuple[int | None, Translation]]:
     """Translations with their line numbers, which warnings name."""
     for each in found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmlab.core.errors import LmlabWarning
 from lmlab.core.protocols import JointDistribution
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 
 SEARCH_NOT_PROVEN = (
     "The search for the most probable fillings stopped before it could prove the optimum; the "

@@ -17,14 +17,9 @@ from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from lmlab.core.atomic_files import (
-    inner_folder,
-    remove_leftovers,
-    write_bytes,
-    write_json,
-)
+from lmlab.core.atomic_files import inner_folder, remove_leftovers, write_bytes, write_json
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import read_json_object
+from lmlab.core.untrusted_input import read_json_object
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -20,7 +20,7 @@ from lmlab.core.distribution import Categorical
 from lmlab.core.entity_mentions import MentionLink
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.vocabulary import Vocabulary
 
@@ -77,11 +77,7 @@ class LogProb(Protocol):
     """Log-probability of given sequences."""
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs: ...
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from typing import Literal, get_args
 
 from lmlab.core.errors import UserError
-from lmlab.core.score_kind import (
-    NORMALISED_KINDS,
-    ScoreKind,
-)
+
+ScoreKind = Literal["exact", "bound", "estimate", "pseudo", "reconstruction", "unnormalised"]
+"""
+- exact: the distribution's own log-probability
+- bound: never above it (an ELBO)
+- estimate: random, right on average or in the limit
+- pseudo: a sum of conditionals that need not come from one joint distribution
+- reconstruction: log-probability of the input given its own encoding
+- unnormalised: right up to an unknown constant (an energy)
+"""
+
+SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
+NORMALISED_KINDS: frozenset[ScoreKind] = frozenset({"exact", "bound", "estimate"})
+"""Kinds with a perplexity."""
+
 
 LEFT_TO_RIGHT = "left to right"
 """The order of prediction by the chain rule: each token given all before it."""

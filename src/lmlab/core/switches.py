@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.untrusted_input import parse_integer
 
 
 def parse_switches(

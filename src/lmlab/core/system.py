@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from copy import deepcopy
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,14 +28,27 @@ from lmlab.core.parts import (
 )
 from lmlab.core.prefix_sharing import build_prefix_index
 from lmlab.core.protocols import LogProbs, TokenizerProtocol
-from lmlab.core.sampled_loss import (
-    SampledLoss,
-    SampledLossNetwork,
-)
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.sampled_loss import SampledLoss, SampledLossNetwork
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
+
+
+class FrozenSystem(nn.Module):
+    """A copy of a system without gradients, always in evaluation mode.
+
+    It is saved and moved with its owner, whose training does not change it.
+    """
+
+    def __init__(self, system: System) -> None:
+        super().__init__()
+        self.system = deepcopy(system).requires_grad_(False)
+        self.train(False)
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(False)
+
 
 NATS_PER_TOKEN = "nats per token"
 """The unit of losses that are log-probabilities of texts."""
@@ -143,11 +157,7 @@ class System(nn.Module):
         return self.window
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         """The training loss, and the state to carry on if text continues."""
         raise TypeError(f"{type(self).__name__} is not trained by gradient")
@@ -335,11 +345,7 @@ class Assembly(System):
         return captures
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         contrast = self.sampled_loss
         network = self if contrast is None else SampledLossNetwork(self, contrast, generator)
@@ -354,11 +360,7 @@ class Assembly(System):
         return self.objective.loss(self, batch, state=state, generator=generator)
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         """The objective's own log-probability of each sequence; see its `kind`."""
         return self.objective.log_prob(self, batch, state=state, generator=generator)

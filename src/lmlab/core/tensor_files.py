@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import parse_json
+from lmlab.core.untrusted_input import parse_json
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import (
-    AttentionMask,
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import AttentionMask, CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.entity_mentions import MentionSpans
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import parse_integer
 from lmlab.core.limits import limit, limit_exceeded_error
+from lmlab.core.untrusted_input import parse_integer
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 from lmlab.data.readers import Example, file_hash
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import read_json_object
+from lmlab.core.untrusted_input import read_json_object
 from lmlab.data.lines import ReadingReport
 
 STORE_FORMAT = 2

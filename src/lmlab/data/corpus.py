@@ -7,12 +7,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport, is_gzip
 from lmlab.data.readers import Example, ExampleReader, GeneratedExamples
-from lmlab.data.truth import Truth
+
+
+@runtime_checkable
+class Truth(Protocol):
+    """The true distribution over texts, the reference for a model's regret."""
+
+    @property
+    def entropy(self) -> float:
+        """Exact entropy of the distribution over whole texts, in nats per text."""
+        ...
+
+    def log_prob(self, text: str) -> float:
+        """True log-probability of the whole text with its end, in nats; -inf if impossible."""
+        ...
+
+
+@runtime_checkable
+class TruthWithLength(Truth, Protocol):
+    """A true distribution with a known expected length, so that entropy per token is defined."""
+
+    @property
+    def expected_tokens(self) -> float:
+        """Expected number of predicted tokens per text (words or characters, and the end)."""
+        ...
+
 
 SPLITS = ("train", "validation", "test")
 

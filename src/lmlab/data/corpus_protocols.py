@@ -15,10 +15,7 @@ from lmlab.data.babi import Babi
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.lines import Errors
 from lmlab.data.readers import Fasta, ParallelFiles, PlainText
-from lmlab.data.splitting import (
-    ShuffledExamples,
-    split_every_fifth,
-)
+from lmlab.data.splitting import ShuffledExamples, split_every_fifth
 
 NO_VALIDATION = "The protocol has no validation split: the test split is used for validation."
 
@@ -162,9 +159,7 @@ def _multi30k_pairs(source: ProtocolFiles, description: str) -> Corpus:
     files = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
     readers = {
         part: ParallelFiles(
-            source=source.file(f"{stem}.de"),
-            target=source.file(f"{stem}.en"),
-            errors=source.errors,
+            source=source.file(f"{stem}.de"), target=source.file(f"{stem}.en"), errors=source.errors
         )
         for part, stem in files.items()
     }

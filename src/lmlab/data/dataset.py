@@ -12,18 +12,9 @@ from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.column_store import (
-    Columns,
-    ColumnWriter,
-    cache_key,
-    default_cache,
-    open_columns,
-)
+from lmlab.data.column_store import Columns, ColumnWriter, cache_key, default_cache, open_columns
 from lmlab.data.corpus import Layout, Split
-from lmlab.data.corpus_encoding import (
-    EntityNumbering,
-    encoded_chunks,
-)
+from lmlab.data.corpus_encoding import EntityNumbering, encoded_chunks
 from lmlab.data.lines import ReadingReport
 from lmlab.data.tokenizers import Tokenizer
 

@@ -113,12 +113,7 @@ class NgramSet:
     """
 
     def __init__(
-        self,
-        tokens: NDArray[np.generic],
-        offsets: NDArray[np.int64],
-        size: int,
-        *,
-        bits: int = 32,
+        self, tokens: NDArray[np.generic], offsets: NDArray[np.int64], size: int, *, bits: int = 32
     ) -> None:
         self.size = size
         parts = [sorted_unique(part) for part in ngram_hashes(tokens, offsets, size)]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import parse_json
 from lmlab.core.limits import limit, limit_exceeded_error
+from lmlab.core.untrusted_input import parse_json
 from lmlab.data.lines import Errors, ReadingReport, numbered_lines
 
 

@@ -22,12 +22,43 @@ import tokenizers as hf
 
 from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import parse_json
-from lmlab.core.text_checks import check_text
+from lmlab.core.untrusted_input import check_text, parse_json
 from lmlab.core.vocabulary import END, MASK, PAD, START, UNKNOWN, Vocabulary
 from lmlab.data.corpus import Corpus
-from lmlab.data.token_ids import check_tokenizer_json
 from lmlab.data.tokenizer_training import RESERVED_TOKENS, TRAINERS, train_kind, without_vocabulary
+
+SPARE = 10_000
+"""Ids that a vocabulary may skip, in addition to as many as it has tokens."""
+
+
+def check_tokenizer_json(document: Any) -> None:
+    """Raise a ValueError if the ids of a tokenizer.json are implausible for its tokens."""
+    if not isinstance(document, dict):
+        raise ValueError(f"expected an object, got {type(document).__name__}")
+    check_ids([*_ids_of_model(document.get("model")), *_added(document.get("added_tokens"))])
+
+
+def check_ids(ids: Iterable[Any]) -> None:
+    """Raise a ValueError if an id is not an integer or far beyond the number of tokens."""
+    listed = list(ids)
+    most = 2 * len(listed) + SPARE
+    for each in listed:
+        if type(each) is not int or not 0 <= each < most:
+            raise ValueError(f"{str(each)[:40]} can't be the id of one of {len(listed):,} tokens")
+
+
+def _ids_of_model(model: Any) -> Iterator[Any]:
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict):
+        yield from vocabulary.values()
+    elif isinstance(vocabulary, list):  # unigram model: the id is the index
+        yield from range(len(vocabulary))
+
+
+def _added(tokens: Any) -> Iterator[Any]:
+    if isinstance(tokens, list):
+        yield from (each["id"] for each in tokens if isinstance(each, dict) and "id" in each)
+
 
 CJK_CHARACTER = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 

@@ -11,22 +11,9 @@ from pathlib import Path
 
 from lmlab.data.corpus import Corpus
 from lmlab.diagnosis import checks as room
-from lmlab.diagnosis.findings import (
-    Baseline,
-    Examination,
-    Finding,
-    SkippedCheck,
-)
-from lmlab.diagnosis.key_figures import (
-    compute_key_figures,
-    describe_outcome,
-    summarise_checks,
-)
-from lmlab.diagnosis.run_evidence import (
-    MissingEvidence,
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.findings import Baseline, Examination, Finding, SkippedCheck
+from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
+from lmlab.diagnosis.text_report import compute_key_figures, describe_outcome, summarise_checks
 from lmlab.diagnosis.training_history import TrainingHistory
 
 Check = Callable[[RunEvidence], Finding | None]

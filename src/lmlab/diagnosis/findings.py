@@ -79,7 +79,7 @@ class Examination:
     system: str
     corpus: str
     kind: str
-    """Kind of its scores: see `lmlab.core.score_kind`."""
+    """Kind of its scores: see `lmlab.core.score`."""
     unit: str
     """Unit of the losses."""
     losses_comparable: bool

@@ -8,24 +8,15 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmlab.core.atomic_files import (
-    telling_disk_errors,
-    write_bytes,
-    write_text,
-)
-from lmlab.diagnosis.findings import (
-    Examination,
-    ReferenceBand,
-)
-from lmlab.plotting.canvas import (
+from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
+from lmlab.diagnosis.findings import Examination, ReferenceBand
+from lmlab.plotting.figure import (
     FOREGROUND_COLOUR,
+    FigureSpec,
     abbreviate_count,
     add_legend,
     colour,
     printable_name,
-)
-from lmlab.plotting.figure import (
-    FigureSpec,
     render_figure,
 )
 

@@ -9,18 +9,11 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import LogProb
 from lmlab.core.system import System
 from lmlab.data.dataset import TokenDataset
-from lmlab.diagnosis.baselines import (
-    BIGRAM,
-    TRIGRAM,
-    kneser_ney_loss,
-)
+from lmlab.diagnosis.baselines import BIGRAM, TRIGRAM, kneser_ney_loss
 from lmlab.diagnosis.run_evidence import RunEvidence
 
 

@@ -7,9 +7,11 @@ reason.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.registry import find_system
-from lmlab.core.score_kind import NORMALISED_KINDS
+from lmlab.core.score import NORMALISED_KINDS
 from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches, StreamBatches
@@ -29,15 +31,8 @@ from lmlab.data.corpus import Corpus, Layout, open_corpus
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.diagnosis.baselines import compute_baselines
-from lmlab.diagnosis.findings import (
-    Baseline,
-    ReferenceBand,
-)
-from lmlab.diagnosis.reference_bands import find_reference_band
-from lmlab.diagnosis.training_history import (
-    TrainingHistory,
-    parse_training_history,
-)
+from lmlab.diagnosis.findings import Baseline, ReferenceBand
+from lmlab.diagnosis.training_history import TrainingHistory, parse_training_history
 from lmlab.inspection.gradient_flow import (
     GradientByDistance,
     ParameterGradient,
@@ -45,11 +40,43 @@ from lmlab.inspection.gradient_flow import (
     measure_parameter_gradients,
 )
 from lmlab.training.reporting import read_metrics
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
+
+ANY_FAMILY = "any"
+"""The band of all families, for a family without its own."""
+REFERENCE_FILE = "reference_bands.json"
+
+
+def find_reference_band(config: Mapping[str, Any], family: str) -> ReferenceBand | None:
+    """The reference band for a run with this config.json; None if there is none.
+
+    The corpus must be built in and tokenised as in the reference runs.
+    """
+    corpus = read_reference_bands().get(str(config["corpus"]["spec"]))
+    if corpus is None or corpus["tokenizer"] != config["tokenizer"]:
+        return None
+    if corpus["vocabulary"] != config["vocabulary"]["size"]:
+        return None
+    chosen = family if family in corpus["families"] else ANY_FAMILY
+    entry = corpus["families"].get(chosen)
+    if entry is None:
+        return None
+    return ReferenceBand(
+        corpus=str(config["corpus"]["spec"]),
+        family=chosen,
+        systems=tuple(entry["systems"]),
+        points=tuple((float(t), float(low), float(high)) for t, low, high in entry["points"]),
+    )
+
+
+@cache
+def read_reference_bands() -> dict[str, Any]:
+    """The bands by corpus."""
+    file = resources.files("lmlab.data") / REFERENCE_FILE
+    if not file.is_file():
+        return {}
+    return dict(json.loads(file.read_text(encoding="utf-8"))["corpora"])
+
 
 SAMPLE_TOKENS = 3000
 """Held-out tokens to run the model on: a second or two for a small one."""

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.output_embedding import never_predicted_mask
+from lmlab.emissions.emission_interfaces import never_predicted_mask
 
 
 def part_products(hidden: Tensor, tokens: Tensor) -> Tensor:

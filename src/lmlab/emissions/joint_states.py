@@ -10,10 +10,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.emission_interfaces import JointEmission
 from lmlab.emissions.softmax import Softmax
 from lmlab.inference.state_joint import StateJoint, log_product
-from lmlab.layers.pairwise_potentials import (
-    PairwisePotentials,
-    ParentSelection,
-)
+from lmlab.layers.pairwise_potentials import PairwisePotentials, ParentSelection
 
 INITIAL_SELF_AFFINITY = 8.0
 """Initial log-potential of a state with itself relative to others, in nats."""

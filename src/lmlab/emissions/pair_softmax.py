@@ -4,14 +4,57 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.pair_normalisers import (
-    pair_log_normalisers,
-    pairs_within,
-)
+
+_ROWS_AT_ONCE = 1024
+"""Rows of logits held at once, which bounds the memory of scoring."""
+
+
+def pairs_within(reach: int | None, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(P,), (P,) all ordered pairs of `count` positions less than `reach` apart, row-major."""
+    place = torch.arange(count, device=device)
+    apart = (place[:, None] - place).abs()
+    first, second = (apart < (count if reach is None else reach)).nonzero(as_tuple=True)
+    return first, second
+
+
+def pair_log_normalisers_clear(
+    first: Tensor, second: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """(B, S, S) log Σ_k exp(e_k · (x_a + y_b) + b_k) of x (B, S, W) and y (B, S, W): S² V W."""
+    sums = first[:, :, None] + second[:, None, :]
+    return torch.logsumexp(F.linear(sums, weight, bias), dim=-1)
+
+
+def pair_log_normalisers(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same as an inner product over the vocabulary, of cost 2 S V W + S² V.
+
+    Σ_k exp(e_k·x_a + b_k) exp(e_k·y_b), each factor divided by its largest. If the probable tokens
+    of x_a and those of y_b are some 85 nats apart, the product underflows in single precision and
+    is clamped to the smallest positive number, so nothing is infinite.
+    """
+    rows = max(1, _ROWS_AT_ONCE // max(1, first.shape[1]))
+    blocks = zip(first.split(rows), second.split(rows), strict=True)
+    return torch.cat([_block(x, y, weight, bias) for x, y in blocks])
+
+
+def _block(first: Tensor, second: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    left, highest_left = _powers(F.linear(first, weight, bias))
+    right, highest_right = _powers(F.linear(second, weight))
+    product = left @ right.transpose(1, 2)
+    smallest = torch.finfo(product.dtype).tiny
+    return product.clamp(min=smallest).log() + highest_left + highest_right.transpose(1, 2)
+
+
+def _powers(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(logits - max) in the logits' own memory, and the maximum of each row."""
+    highest = logits.detach().amax(-1, keepdim=True)
+    return logits.sub_(highest).exp_(), highest
 
 
 class PairSoftmax(Softmax):

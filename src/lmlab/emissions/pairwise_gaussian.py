@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.emission_interfaces import JointEmission
-from lmlab.emissions.output_embedding import never_predicted_mask
+from lmlab.emissions.emission_interfaces import JointEmission, never_predicted_mask
 from lmlab.inference.potts_joint import PottsJoint
 
 MIN_VARIANCE = 0.02

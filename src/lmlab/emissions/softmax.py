@@ -8,10 +8,7 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.output_embedding import (
-    never_predicted_mask,
-    output_embedding,
-)
+from lmlab.emissions.emission_interfaces import never_predicted_mask, output_embedding
 from lmlab.layers.softmax_log_prob import linear_log_prob
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.output_embedding import never_predicted_mask
+from lmlab.emissions.emission_interfaces import never_predicted_mask
 
 
 class UnigramMixture(Emission):

@@ -18,10 +18,7 @@ from lmlab.core.switches import describe_switches, parse_switch_sets, parse_swit
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.training.config import TrainingConfig
 from lmlab.training.train import DEFAULT_SIZE
-from lmlab.training.training_plan import (
-    TrainingPlan,
-    make_training_plan,
-)
+from lmlab.training.training_plan import TrainingPlan, make_training_plan
 
 DisabledTerms = tuple[int, ...]
 RECORD_FORMAT = 1

@@ -12,19 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lmlab.core.atomic_files import (
-    no_follow,
-    telling_disk_errors,
-    write_json,
-)
-from lmlab.core.child_processes import (
-    GRACE_SECONDS,
-    start_child,
-)
-from lmlab.core.dataclass_parsing import parse_dataclass
+from lmlab.core.atomic_files import no_follow, telling_disk_errors, write_json
+from lmlab.core.child_processes import GRACE_SECONDS, start_child
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import read_json_object
 from lmlab.core.switches import describe_switches
+from lmlab.core.untrusted_input import parse_dataclass, read_json_object
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.experiments.ablation import (
     RECORD_FORMAT,
@@ -37,10 +29,7 @@ from lmlab.experiments.ablation import (
 from lmlab.training.distributed import lock_output
 from lmlab.training.progress import StopSignals
 from lmlab.training.reporting import NOT_FINITE, format_exact_duration, read_metrics
-from lmlab.training.run_folder import (
-    RunFolder,
-    build_system,
-)
+from lmlab.training.run_folder import RunFolder, build_system
 from lmlab.training.train import train
 
 RECORD_FILE = "ablation.json"

@@ -9,24 +9,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure as Canvas
 
-from lmlab.core.atomic_files import (
-    write_bytes,
-    write_text,
-)
-from lmlab.experiments.ablation import (
-    Ablation,
-    AblationRow,
-    SeedMean,
-)
-from lmlab.plotting.canvas import (
-    FOREGROUND_COLOUR,
-    add_legend,
-    colour,
-)
-from lmlab.plotting.figure import (
-    FigureSpec,
-    render_figure,
-)
+from lmlab.core.atomic_files import write_bytes, write_text
+from lmlab.experiments.ablation import Ablation, AblationRow, SeedMean
+from lmlab.plotting.figure import FOREGROUND_COLOUR, FigureSpec, add_legend, colour, render_figure
 from lmlab.scoring.comparison_tables import (
     latex_escape,
     markdown_escape,

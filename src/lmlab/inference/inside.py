@@ -24,6 +24,76 @@ from lmlab.inference.semirings import (
 )
 
 
+@dataclass(frozen=True)
+class ParseTree:
+    """A labelled span of words and its children."""
+
+    label: int
+    """Its symbol: nonterminals first, then preterminals."""
+    first: int
+    """Index of its first word."""
+    last: int
+    """Index after its last word."""
+    children: tuple[ParseTree, ...] = ()
+    """Two for an inner node, none for a leaf."""
+
+    def brackets(self, words: list[str]) -> str:
+        """Bracket notation: (0 (3 the) (5 dog))."""
+        if not self.children:
+            return f"({self.label} {words[self.first]})"
+        inner = " ".join(child.brackets(words) for child in self.children)
+        return f"({self.label} {inner})"
+
+
+def tree_from_indicators(of_words: Tensor, of_spans: Tensor, length: int) -> ParseTree:
+    """The tree of `length` words given by indicators (T, P) and (T, T, N)."""
+    count = of_spans.shape[-1]
+    labels = {
+        (first, first + width + 1): symbol for first, width, symbol in of_spans.nonzero().tolist()
+    }
+
+    def read(first: int, last: int) -> ParseTree:
+        if last - first == 1:
+            return ParseTree(count + int(of_words[first].argmax()), first, last)
+        # Exactly one split of a span has both parts in the tree.
+        middle = next(
+            k
+            for k in range(first + 1, last)
+            if (k - first == 1 or (first, k) in labels) and (last - k == 1 or (k, last) in labels)
+        )
+        return ParseTree(
+            labels[first, last], first, last, (read(first, middle), read(middle, last))
+        )
+
+    return read(0, length)
+
+
+def prefix_probabilities(chart: Chart, rules: Rules) -> Chart:
+    """From the inside chart of normalised rules to log P(symbol yields the span, and maybe more).
+
+        prefix(A, i…j) = Σ_{A→B C} prefix(B, i…j) + Σ_{A→B C, k} inside(B, i…k) prefix(C, k…j)
+
+    The first sum is recursive in left children; its closure (I - L)⁻¹, with L[A, B] = Σ_C P(A → B
+    C), covers all depths. Cost: as the inside algorithm's.
+    """
+    n = rules.nonterminal_count
+    left_child = rules.binary.exp().sum(-1)
+    identity = torch.eye(n, dtype=left_child.dtype, device=left_child.device)
+    closure = torch.linalg.inv(identity - left_child[:, :n])
+    found = Chart(chart.words, {1: _log_product(chart.words, closure @ left_child[:, n:])})
+    for width in range(2, chart.words.shape[-2] + 1):
+        grown = grow_scaled(list(pairings(width, chart, found)), rules)
+        found.nonterminals[width] = _log_product(grown, closure)
+    return found
+
+
+def _log_product(logs: Tensor, matrix: Tensor) -> Tensor:
+    """log(M exp(x)) for the vectors x in the last dimension."""
+    top = logs.detach().amax(-1, keepdim=True)
+    product = (logs - top).exp() @ matrix.t()
+    return product.clamp_min(torch.finfo(product.dtype).tiny).log() + top
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rules:
     """Log-potentials of a grammar; normalised log-probabilities for a PCFG."""

@@ -17,8 +17,7 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.inference.backoff import BackoffTables
-from lmlab.inference.key_index import KeyIndex
+from lmlab.inference.backoff import BackoffTables, KeyIndex
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 """D(1), D(2) and D(3 or more) of `lmplz --discount_fallback`."""

@@ -77,10 +77,7 @@ class _DrawnSum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        context: Any,
-        elements: Tensor,
-        dim: int,
-        generator: torch.Generator | None,
+        context: Any, elements: Tensor, dim: int, generator: torch.Generator | None
     ) -> Tensor:
         last = elements.movedim(dim, -1)
         total = torch.logsumexp(last, -1)

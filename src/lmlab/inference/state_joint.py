@@ -19,10 +19,7 @@ from torch import Tensor
 
 from lmlab.core.distribution import Categorical
 from lmlab.core.joint_distribution import RankedFilling
-from lmlab.inference import (
-    linear_chain,
-    state_joint,
-)
+from lmlab.inference import linear_chain, state_joint
 from lmlab.inference.best_first import BestFirstSearch
 from lmlab.inference.semirings import LOG, SampleSemiring, Semiring, structure_marginals
 

@@ -10,20 +10,15 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.inspection.inspected_models import (
     InspectedModel,
-    TokenizedSentence,
-    collate_sentences,
-)
-from lmlab.inspection.token_names import (
     NamesSpecialTokens,
+    TokenizedSentence,
     TokenNames,
+    collate_sentences,
 )
 from lmlab.objectives.objective_interfaces import MaskedLMObjective, ReplacedTokenDetectionObjective
 

@@ -18,17 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lmlab.core.capture import NON_NEGATIVE, UNIT_INTERVAL
-from lmlab.inspection.activations import (
-    LayerActivations,
-    SentenceActivations,
-    record_activations,
-)
+from lmlab.inspection.activations import LayerActivations, SentenceActivations, record_activations
 from lmlab.inspection.capture_figures import safe_file_name
 from lmlab.inspection.inspected_models import InspectedModel
-from lmlab.plotting.canvas import (
-    add_legend,
-    colour,
-)
 from lmlab.plotting.charts import (
     BORDER_COLOUR,
     SMALL_CELL_INCHES,
@@ -41,10 +33,7 @@ from lmlab.plotting.charts import (
     heat_maps_size,
     shorten_label,
 )
-from lmlab.plotting.figure import (
-    FigureSpec,
-    join_remarks,
-)
+from lmlab.plotting.figure import FigureSpec, add_legend, colour, join_remarks
 
 MAX_WORDS = 24
 """Most positions shown."""

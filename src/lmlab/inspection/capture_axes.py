@@ -16,10 +16,7 @@ from lmlab.inspection.seriation import (
     order_by_transitions,
     stationary_states,
 )
-from lmlab.plotting.charts import (
-    Values,
-    shorten_label,
-)
+from lmlab.plotting.charts import Values, shorten_label
 
 WORD_AXES = ("time", "source")
 STATE_AXES = ("state", "next state")

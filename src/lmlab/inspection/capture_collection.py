@@ -11,20 +11,13 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.parts import Backbone, Emission
 from lmlab.core.protocols import Retrieve
 from lmlab.core.system import Assembly, System
 from lmlab.core.view import View
 from lmlab.inspection.activations import captures_without_layers
-from lmlab.inspection.capture_axes import (
-    WORD_AXES,
-    AxisLabels,
-    state_names,
-)
+from lmlab.inspection.capture_axes import WORD_AXES, AxisLabels, state_names
 from lmlab.inspection.capture_figures import capture_figures
 from lmlab.inspection.inspected_models import (
     InspectedModel,
@@ -38,10 +31,7 @@ from lmlab.objectives.objective_interfaces import (
     ReplacedTokenDetectionObjective,
     TwoStreamObjective,
 )
-from lmlab.plotting.figure import (
-    FigureSpec,
-    numbered_name,
-)
+from lmlab.plotting.figure import FigureSpec, numbered_name
 from lmlab.training.run_folder import TrainedModel
 
 MAX_TABLE_ENTRIES = 20_000_000

@@ -25,10 +25,7 @@ from lmlab.inspection.capture_axes import (
     reorder_matrix,
     states_by_usage,
 )
-from lmlab.inspection.seriation import (
-    Indices,
-    order_by_size,
-)
+from lmlab.inspection.seriation import Indices, order_by_size
 from lmlab.plotting.charts import (
     MAX_HORIZONTAL_LABEL_LENGTH,
     MAX_LABEL_LENGTH,
@@ -44,10 +41,7 @@ from lmlab.plotting.charts import (
     heat_maps_size,
     shorten_label,
 )
-from lmlab.plotting.figure import (
-    FigureSpec,
-    join_remarks,
-)
+from lmlab.plotting.figure import FigureSpec, join_remarks
 
 MAX_STATE_LABEL_LENGTH = 22
 """Characters of a state's number and tokens."""

@@ -9,21 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lmlab.core.atomic_files import (
-    telling_disk_errors,
-    write_bytes,
-    write_text,
-)
+from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.errors import UserError
-from lmlab.plotting.canvas import (
-    COLOURS,
-    FOREGROUND_COLOUR,
-    printable_name,
-)
 from lmlab.plotting.charts import shorten_label
 from lmlab.plotting.figure import (
+    COLOURS,
+    FOREGROUND_COLOUR,
     FigureSpec,
     numbered_name,
+    printable_name,
     render_figure,
     standalone_svg,
 )

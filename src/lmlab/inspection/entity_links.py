@@ -13,21 +13,9 @@ from matplotlib.textpath import text_to_path
 
 from lmlab.core.atomic_files import write_text
 from lmlab.data.readers import Example
-from lmlab.plotting.canvas import (
-    FOREGROUND_COLOUR,
-    as_svg,
-    canvas,
-    colour,
-    printable_name,
-)
-from lmlab.plotting.fonts import (
-    BASE_FONT,
-    missing_glyphs,
-)
-from lmlab.scoring.entity_linking import (
-    LinkedMention,
-    LinkedText,
-)
+from lmlab.plotting.figure import FOREGROUND_COLOUR, as_svg, canvas, colour, printable_name
+from lmlab.plotting.fonts import BASE_FONT, missing_glyphs
+from lmlab.scoring.entity_linking import LinkedMention, LinkedText
 from lmlab.training.distributed import lock_output
 
 TEXT_FONT_SIZE, NAME_FONT_SIZE = 11, 8

@@ -12,10 +12,7 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import LogProb, require
 from lmlab.core.system import System
 

@@ -17,15 +17,9 @@ import torch
 from lmlab.backbones.transformer import TransformerStack
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.system import System
-from lmlab.inspection.inspected_models import (
-    InspectedModel,
-    batches_by_length,
-)
+from lmlab.inspection.inspected_models import InspectedModel, batches_by_length
 from lmlab.layers.transformer_block import TransformerBlock
 from lmlab.plotting.charts import (
     BarChart,
@@ -36,14 +30,8 @@ from lmlab.plotting.charts import (
     draw_heat_maps,
     heat_maps_size,
 )
-from lmlab.plotting.figure import (
-    FigureSpec,
-    FigureTable,
-)
-from lmlab.plotting.html import (
-    TableCell,
-    number_cell,
-)
+from lmlab.plotting.figure import FigureSpec, FigureTable
+from lmlab.plotting.html import TableCell, number_cell
 
 MAX_PASSES = 1500
 """Budget of texts times ablated parts; limits the number of texts."""

@@ -9,10 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lmlab.core.atomic_files import (
-    check_inside,
-    check_writable,
-)
+from lmlab.core.atomic_files import check_inside, check_writable
 from lmlab.core.errors import UserError
 from lmlab.inspection.attention_maps import attention_figures
 from lmlab.inspection.capture_collection import collected_capture_figures
@@ -21,41 +18,19 @@ from lmlab.inspection.feed_forward_memories import feed_forward_memory_figures
 from lmlab.inspection.figure_files import (
     PAGE,
     SavedFigure,
+    render_inspection_page,
     saved_figure,
     write_figure_files,
 )
 from lmlab.inspection.head_importance import head_importance_figures
-from lmlab.inspection.inspected_models import (
-    InspectedModel,
-    make_inspected_models,
-)
-from lmlab.inspection.inspection_page import render_inspection_page
-from lmlab.inspection.latent_space import (
-    interpolation_figures,
-    latent_noise_figures,
-)
-from lmlab.inspection.nearest_neighbours import (
-    check_known_words,
-    nearest_neighbour_figures,
-)
+from lmlab.inspection.inspected_models import InspectedModel, make_inspected_models
+from lmlab.inspection.latent_space import interpolation_figures, latent_noise_figures
+from lmlab.inspection.nearest_neighbours import check_known_words, nearest_neighbour_figures
 from lmlab.inspection.parse_trees import parse_tree_figures
-from lmlab.inspection.retrieval_curves import retrieval_figures
-from lmlab.inspection.surprisal import (
-    input_dependence_figures,
-    surprisal_figures,
-)
-from lmlab.inspection.training_dynamics import (
-    gradient_figures,
-    norm_figures,
-)
-from lmlab.plotting.figure import (
-    FigureSpec,
-    render_figure,
-)
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-)
+from lmlab.inspection.surprisal import input_dependence_figures, surprisal_figures
+from lmlab.inspection.training_dynamics import gradient_figures, norm_figures, retrieval_figures
+from lmlab.plotting.figure import FigureSpec, render_figure
+from lmlab.training.run_folder import RunFolder, TrainedModel
 
 SHARED_FIGURES: tuple[Callable[[Sequence[InspectedModel]], list[FigureSpec]], ...] = (
     norm_figures,

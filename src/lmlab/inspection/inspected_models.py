@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -15,15 +15,53 @@ from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import LogProb, Sample, Step
 from lmlab.core.system import System
+from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, open_corpus
 from lmlab.data.corpus_encoding import encode_with_special_tokens, special_tokens_around
 from lmlab.data.readers import Example
 from lmlab.sampling.decoding import sample_sequences
 from lmlab.training.reporting import read_metrics
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-)
+from lmlab.training.run_folder import RunFolder, TrainedModel
+
+
+@runtime_checkable
+class NamesSpecialTokens(Protocol):
+    """An objective that names its own special tokens beyond the tokeniser's."""
+
+    symbols: Mapping[int, str]
+
+
+@runtime_checkable
+class NamesOutcomes(Protocol):
+    """An emission that names its outcomes, which are not tokens."""
+
+    outcomes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenNames:
+    """Names of token ids."""
+
+    token: Callable[[int], str]
+    """The text of a tokeniser id."""
+    vocabulary: Vocabulary
+    """The tokeniser's; ids beyond it are special tokens of the system."""
+    symbols: Mapping[int, str]
+    """Names of those special tokens, if the objective has them; others are numbered."""
+    outcomes: tuple[str, ...] = ()
+    """Names of targets that are not tokens."""
+
+    def target(self, id: int) -> str:
+        """Name of a target."""
+        return self.outcomes[id] if self.outcomes else self.name(id)
+
+    def name(self, id: int) -> str:
+        """Name of any id."""
+        if id in self.symbols:
+            return self.symbols[id]
+        beyond = id - self.vocabulary.size
+        return self.token(id) if beyond < 0 else f"⟨{beyond + 1}⟩"
+
 
 DEFAULT_SENTENCES = 3
 """Sentences shown by default."""

@@ -11,29 +11,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import LogProbs
-from lmlab.inspection.inspected_models import (
-    InspectedModel,
-    batches_by_length,
-    collate_sentences,
-)
-from lmlab.plotting.canvas import (
-    add_legend,
-    line_style,
-    printable_name,
-)
-from lmlab.plotting.charts import (
-    TextTable,
-    draw_text_table,
-)
-from lmlab.plotting.figure import (
-    FigureSpec,
-    FigureTable,
-)
+from lmlab.inspection.inspected_models import InspectedModel, batches_by_length, collate_sentences
+from lmlab.plotting.charts import TextTable, draw_text_table
+from lmlab.plotting.figure import FigureSpec, FigureTable, add_legend, line_style, printable_name
 from lmlab.plotting.html import TableCell
 
 LATENT_NOISES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -123,11 +105,7 @@ def reconstruction_loss_by_noise(
             generator = torch.Generator(device=device).manual_seed(0)
             total, count = 0.0, 0
             for batch in batches:
-                found = system.reconstruct(
-                    batch.to(device),
-                    generator=generator,
-                    **{noise: amount},
-                )
+                found = system.reconstruct(batch.to(device), generator=generator, **{noise: amount})
                 total -= float(found.per_token.double().sum())
                 count += batch.count
             line.append((amount, total / max(count, 1)))

@@ -9,21 +9,15 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lmlab.core.atomic_files import (
-    telling_disk_errors,
-    write_bytes,
-    write_text,
-)
+from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.errors import UserError
-from lmlab.plotting.canvas import (
+from lmlab.plotting.figure import (
     FOREGROUND_COLOUR,
+    FigureSpec,
     abbreviate_count,
     add_legend,
     colour,
     line_style,
-)
-from lmlab.plotting.figure import (
-    FigureSpec,
     render_figure,
     standalone_svg,
 )

@@ -11,24 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lmlab.core.batch import Batch
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
-from lmlab.inference.parse_trees import ParseTree
-from lmlab.inspection.inspected_models import (
-    InspectedModel,
-    collate_sentences,
-)
-from lmlab.plotting.canvas import (
-    COLOURS,
-    FOREGROUND_COLOUR,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
+from lmlab.inference.inside import ParseTree
+from lmlab.inspection.inspected_models import InspectedModel, collate_sentences
 from lmlab.plotting.charts import shorten_label
-from lmlab.plotting.figure import (
-    FigureSpec,
-    numbered_name,
-)
+from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, FigureSpec, numbered_name
 
 WORD_INCHES = 0.4
 """Inches per word."""

@@ -10,31 +10,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmlab.core.atomic_files import (
-    telling_disk_errors,
-    write_text,
-)
+from lmlab.core.atomic_files import telling_disk_errors, write_text
 from lmlab.core.batch import Batch
 from lmlab.core.capture import UNIT_INTERVAL, Capture
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.locks import FolderLock
 from lmlab.inspection.inspected_models import encode_with_special_tokens
-from lmlab.plotting.charts import (
-    HeatMap,
-    HeatMapAxis,
-    Values,
-    draw_heat_maps,
-    heat_maps_size,
-)
-from lmlab.plotting.figure import (
-    FigureSpec,
-    render_figure,
-    standalone_svg,
-)
+from lmlab.plotting.charts import HeatMap, HeatMapAxis, Values, draw_heat_maps, heat_maps_size
+from lmlab.plotting.figure import FigureSpec, render_figure, standalone_svg
 from lmlab.sampling.translation import Translation
 from lmlab.training.distributed import lock_output
 from lmlab.training.run_folder import TrainedModel

@@ -14,7 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import LogProb
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET
 from lmlab.inspection.activations import token_names
@@ -24,18 +24,7 @@ from lmlab.inspection.input_dependence import (
     InputDependence,
     measure_input_dependence,
 )
-from lmlab.inspection.inspected_models import (
-    InspectedModel,
-    TokenizedSentence,
-    collate_sentences,
-)
-from lmlab.plotting.canvas import (
-    COLOURS,
-    FOREGROUND_COLOUR,
-    add_legend,
-    line_style,
-    printable_name,
-)
+from lmlab.inspection.inspected_models import InspectedModel, TokenizedSentence, collate_sentences
 from lmlab.plotting.charts import (
     BORDER_COLOUR,
     CELL_INCHES,
@@ -45,9 +34,14 @@ from lmlab.plotting.charts import (
     label_rows,
 )
 from lmlab.plotting.figure import (
+    COLOURS,
+    FOREGROUND_COLOUR,
     FigureSpec,
+    add_legend,
     join_remarks,
+    line_style,
     numbered_name,
+    printable_name,
 )
 from lmlab.scoring.formatting import KIND_DESCRIPTIONS
 

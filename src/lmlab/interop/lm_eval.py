@@ -18,16 +18,10 @@ from typing import Any
 import torch
 
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import Step, require
-from lmlab.core.score_kind import (
-    NORMALISED_KINDS,
-    ScoreKind,
-)
-from lmlab.data.collation import group_by_length
+from lmlab.core.score import NORMALISED_KINDS, ScoreKind
+from lmlab.data.batches import group_by_length
 from lmlab.inference.decoding import next_distribution
 from lmlab.interop.load_model import load_model
 from lmlab.sampling.decoding import greedy_search, sample_sequences

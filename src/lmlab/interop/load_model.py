@@ -8,14 +8,9 @@ from pathlib import Path
 from lmlab.core.errors import UserError
 from lmlab.interop.hf.checkpoint_files import read_config
 from lmlab.interop.hf.checkpoint_import import read_checkpoint
-from lmlab.interop.hf.family_registry import families
+from lmlab.interop.hf.family import families
 from lmlab.interop.hf.transformers_wrapper import wrap_checkpoint
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-    is_hub_config,
-    load_run,
-)
+from lmlab.training.run_folder import RunFolder, TrainedModel, is_hub_config, load_run
 
 CACHED_MODELS = 2
 """Number of checkpoints cached in memory."""

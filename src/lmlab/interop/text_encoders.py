@@ -13,30 +13,15 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import Encode, EncodeQueries, WithDocuments, require
 from lmlab.interop.hf.checkpoint_files import HUB_FILE_PATTERNS
-from lmlab.interop.hf.sentence_encoders import (
-    SentenceEncoder,
-    load_sentence_encoder,
-)
+from lmlab.interop.hf.sentence_encoders import SentenceEncoder, load_sentence_encoder
 from lmlab.interop.load_model import is_hub_checkpoint
 from lmlab.retrieval.exact_search import Floats
-from lmlab.retrieval.retrieval_encoder import (
-    EncoderDescription,
-    RetrievalEncoder,
-)
-from lmlab.retrieval.stored_index import (
-    IndexDescription,
-    StoredIndex,
-)
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.retrieval.retrieval_encoder import EncoderDescription, RetrievalEncoder
+from lmlab.retrieval.stored_index import IndexDescription, StoredIndex
+from lmlab.training.run_folder import TrainedModel, load_run
 
 READ_CHUNK_BYTES = 2**20
 MIN_TOKENS = 2
@@ -135,9 +120,7 @@ class CheckpointEncoder:
         self.window = checkpoint.window
         self.truncated = 0
         self.description = EncoderDescription(
-            name=checkpoint.name,
-            path=str(folder.resolve()),
-            fingerprint=folder_fingerprint(folder),
+            name=checkpoint.name, path=str(folder.resolve()), fingerprint=folder_fingerprint(folder)
         )
         self.width = self._encode(["a"], "").shape[1]
 

@@ -32,11 +32,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmlab.core.atomic_files import (
-    TEMPORARY,
-    new_file,
-    telling_disk_errors,
-)
+from lmlab.core.atomic_files import TEMPORARY, new_file, telling_disk_errors
 from lmlab.core.errors import UserError
 from lmlab.scoring.text_embeddings import TextEmbedding
 

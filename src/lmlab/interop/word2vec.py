@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lmlab.core.atomic_files import new_file
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.untrusted_input import parse_integer
 from lmlab.scoring.word_vectors import WordVectors
 
 BINARY_SUFFIX = ".bin"

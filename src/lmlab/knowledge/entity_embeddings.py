@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.protocols import TokenizerProtocol
-from lmlab.knowledge.batch_encoding import batch_encode
-from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.knowledge_base import KnowledgeBase, batch_encode
 
 EntityVectorSource = Literal["graph", "glosses", "both"]
 NEIGHBOUR_WEIGHTS = (0.5, 1.0, 1.0, 1.0)

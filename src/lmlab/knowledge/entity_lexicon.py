@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.entity_mentions import (
-    NO_ENTITY,
-    MentionSpans,
-    annotated_spans,
-)
+from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, annotated_spans
 from lmlab.core.protocols import TokenizerProtocol
-from lmlab.knowledge.batch_encoding import batch_encode
-from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.knowledge_base import KnowledgeBase, batch_encode
 
 
 class WordStartFinder(Protocol):

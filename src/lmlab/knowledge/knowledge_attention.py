@@ -23,22 +23,40 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from lmlab.core.entity_mentions import (
-    NO_ENTITY,
-    MentionSpans,
-)
-from lmlab.core.hidden_memory import (
-    HiddenMemory,
-    MemoryOutput,
-)
+from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans
+from lmlab.core.hidden_memory import HiddenMemory, MemoryOutput
 from lmlab.core.view import View
 from lmlab.knowledge.entity_embeddings import EntityEmbeddings
 from lmlab.layers.attention import MultiHeadAttention
 from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.span_pooling import SpanPooling
 from lmlab.layers.transformer_block import PostNorm, PreNorm, TransformerBlock
 from lmlab.layers.weight_init import init_transformer_weights
+
+
+class SpanPooling(nn.Module):
+    """Span pooling s = Σ_t a_t x_t over the positions of a span, a = softmax(w · x_t).
+
+    Learns to weight the span's head word (Lee et al. 2017). Cost O(M · L · W) for M spans of at
+    most L positions.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(width, 1, bias=False)
+
+    def forward(self, values: Tensor, rows: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        """(M, W) of the spans from `first` to `last` (M,) in `rows` (M,) of values (B, T, W)."""
+        if not len(rows):
+            return values.new_zeros(0, values.shape[-1])
+        longest = int((last - first).max()) + 1
+        places = first[:, None] + torch.arange(longest, device=first.device)
+        inside = places <= last[:, None]
+        vectors = values[rows[:, None], places.minimum(last[:, None])]
+        scores = self.score(vectors).squeeze(-1).masked_fill(~inside, -torch.inf)
+        pooled: Tensor = (torch.softmax(scores, -1)[..., None] * vectors).sum(1)
+        return pooled
+
 
 SCORING_UNITS = 100
 """Hidden units of the MLP that scores candidates (Peters et al. 2019)."""

@@ -9,11 +9,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lmlab.core.errors import UserError, nearest_names
-from lmlab.core.gzip_data import unpack_gzip
-from lmlab.core.json_text import parse_json
+from lmlab.core.protocols import TokenizerProtocol
+from lmlab.core.untrusted_input import parse_json, unpack_gzip
+
+
+@runtime_checkable
+class BatchTokenizer(Protocol):
+    """A tokeniser with a fast method for many texts."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+
+def batch_encode(pieces: TokenizerProtocol, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text."""
+    if isinstance(pieces, BatchTokenizer):
+        return pieces.encode_batch(texts)
+    return [pieces.encode(text) for text in texts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,22 +2,218 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lmlab.core.errors import UserError, unknown_name_or_path
-from lmlab.data.lines import ReadingReport, check_errors
-from lmlab.knowledge.capital_facts import (
-    capitals_knowledge,
-    stated_capitals_knowledge,
-)
-from lmlab.knowledge.knowledge_base import KnowledgeBase
-from lmlab.knowledge.knowledge_files import read_knowledge_folder
-from lmlab.knowledge.wordnet_knowledge import (
-    all_synsets,
-    common_synsets,
-    letter_synsets,
-)
+from lmlab.core.untrusted_input import parse_json
+from lmlab.data.countries import Country, country_table
+from lmlab.data.languages.capitals_told import countries_with_capital_unstated
+from lmlab.data.lines import Errors, ReadingReport, check_errors, held_lines
+from lmlab.knowledge.knowledge_base import Alias, Entity, Fact, KnowledgeBase
+from lmlab.knowledge.wordnet_knowledge import all_synsets, common_synsets, letter_synsets
+
+CAPITAL_RELATIONS = ("capital", "capital of", "city", "city of", "in Chinese", "in English")
+"""Relations; each is followed by its inverse."""
+
+
+@cache
+def capitals_knowledge() -> KnowledgeBase:
+    """Countries, their capitals and other cities, which belongs to which, and their Chinese names.
+
+    A Chinese name is an entity of its own, so that naming is a relation too.
+    """
+    names: dict[str, None] = {}
+    for each in country_table():
+        names.update(dict.fromkeys((each.country_en, each.capital_en)))
+    names.update(dict.fromkeys(each.city_en for each in country_table() if each.city_en))
+    for each in country_table():
+        names.update(dict.fromkeys((each.country_zh, each.capital_zh)))
+    numbers = {name: number for number, name in enumerate(names)}
+    return KnowledgeBase(
+        entities=tuple(Entity(name=name, title=name) for name in names),
+        relations=CAPITAL_RELATIONS,
+        aliases=tuple(Alias(name, number, 1.0) for name, number in numbers.items()),
+        facts=tuple(
+            dict.fromkeys(fact for each in country_table() for fact in _facts(each, numbers))
+        ),
+    )
+
+
+@cache
+def stated_capitals_knowledge() -> KnowledgeBase:
+    """The same without the capitals that the corpus `capitals-told` does not state."""
+    whole = capitals_knowledge()
+    left_out = {whole.number(each.country_en) for each in countries_with_capital_unstated()}
+    return replace(whole, facts=tuple(each for each in whole.facts if not _is_of(each, left_out)))
+
+
+def _facts(country: Country, numbers: dict[str, int]) -> list[Fact]:
+    """Facts of a country, in both directions."""
+    told = (
+        (country.country_en, "capital", country.capital_en),
+        (country.country_en, "city", country.city_en),
+        (country.country_en, "in Chinese", country.country_zh),
+        (country.capital_en, "in Chinese", country.capital_zh),
+    )
+    found = []
+    for subject, name, object in told:
+        if object:
+            relation, pair = CAPITAL_RELATIONS.index(name), (numbers[subject], numbers[object])
+            found.append(Fact(pair[0], relation, pair[1]))
+            found.append(Fact(pair[1], relation + 1, pair[0]))
+    return found
+
+
+def _is_of(fact: Fact, countries: Collection[int]) -> bool:
+    """Whether a fact states the capital of one of some countries, in either direction."""
+    if fact.relation == CAPITAL_RELATIONS.index("capital"):
+        return fact.subject in countries
+    return fact.relation == CAPITAL_RELATIONS.index("capital of") and fact.object in countries
+
+
+EXTENSIONS = (".tsv", ".jsonl", ".tsv.gz", ".jsonl.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowledgeTable:
+    """One of the files: its columns, of which the first `needed` are required."""
+
+    name: str
+    columns: tuple[str, ...]
+    needed: int
+
+    def find(self, folder: Path) -> Path | None:
+        """The file in the folder, or None."""
+        found = [p for end in EXTENSIONS if (p := folder / f"{self.name}{end}").exists()]
+        if len(found) > 1:
+            raise UserError(f"{found[0]} and {found[1]} are the same table; remove one of them.")
+        return found[0] if found else None
+
+    def cells(self, line: str, *, as_json: bool) -> list[Any]:
+        """The columns of a line; raises a ValueError that says what is wrong."""
+        if not as_json:
+            cells: list[Any] = [cell.strip() for cell in line.split("\t")]
+            given = len(cells)
+        else:
+            row = parse_json(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"expected an object, got {type(row).__name__}")
+            given = next((n for n, key in enumerate(self.columns) if key not in row), len(row))
+            cells = [row.get(key, "") for key in self.columns]
+        if not self.needed <= given <= len(self.columns) or "" in cells[: self.needed]:
+            least, most = self.needed, len(self.columns)
+            count = f"{least} to {most}" if least < most else str(most)
+            raise ValueError(f"expected {count} columns ({', '.join(self.columns)})")
+        cells += [""] * (len(self.columns) - len(cells))
+        texts = cells if self.columns[-1] != "count" else cells[:-1]
+        if not all(isinstance(cell, str) for cell in texts):
+            raise ValueError("expected strings")
+        return cells
+
+
+ENTITIES = KnowledgeTable(name="entities", columns=("name", "title", "description"), needed=1)
+ALIASES = KnowledgeTable(name="aliases", columns=("words", "entity", "count"), needed=2)
+FACTS = KnowledgeTable(name="facts", columns=("subject", "relation", "object"), needed=3)
+
+
+def read_knowledge_folder(
+    folder: Path, *, errors: Errors = "strict", report: ReadingReport | None = None
+) -> KnowledgeBase:
+    """Load the knowledge base in a folder. A bad row is an error with its file and line; with
+    `errors="replace"` it is dropped and counted in `report.bad_rows`."""
+    reading = _Reading(errors, ReadingReport() if report is None else report)
+    where = ENTITIES.find(folder)
+    if where is None:
+        raise UserError(
+            f"expected entities.tsv (name, title, description) or entities.jsonl in {folder}, "
+            "found neither."
+        )
+    reading.take(ENTITIES, where, reading.entity)
+    for table, take in ((ALIASES, reading.alias), (FACTS, reading.fact)):
+        path = table.find(folder)
+        if path is not None:
+            reading.take(table, path, take)
+    entities = tuple(reading.entities.values())
+    if not reading.aliases and ALIASES.find(folder) is None:
+        reading.aliases = [Alias(e.title or e.name, n, 1.0) for n, e in enumerate(entities)]
+    return KnowledgeBase(
+        entities=entities,
+        relations=tuple(reading.relations),
+        aliases=tuple(reading.aliases),
+        facts=tuple(dict.fromkeys(reading.facts)),
+    )
+
+
+class _Reading:
+    """Rows parsed so far."""
+
+    def __init__(self, errors: Errors, report: ReadingReport) -> None:
+        self.errors: Errors = errors
+        self.report = report
+        self.entities: dict[str, Entity] = {}
+        self.numbers: dict[str, int] = {}
+        self.relations: dict[str, int] = {}
+        self.aliases: list[Alias] = []
+        self.facts: list[Fact] = []
+
+    def take(self, table: KnowledgeTable, path: Path, keep: Callable[[list[Any]], None]) -> None:
+        """Pass every row of a file to `keep`, which raises a ValueError for an invalid one."""
+        kept = 0
+        for number, line in self._lines(path):
+            try:
+                keep(table.cells(line, as_json=".jsonl" in path.suffixes))
+                kept += 1
+            except ValueError as error:
+                if self.errors == "strict":
+                    raise UserError(f"{path}, line {number}: {error}.") from None
+                self.report.bad_rows += 1
+        if not kept:
+            raise UserError(
+                f"{path} has no row of {', '.join(table.columns)}; add one"
+                + ("." if table is ENTITIES else ", or remove the file.")
+            )
+
+    def _lines(self, path: Path) -> Iterator[tuple[int, str]]:
+        return ((n, line) for n, line in held_lines(path, self.report, self.errors) if line)
+
+    def entity(self, cells: list[Any]) -> None:
+        name, title, description = cells
+        if name in self.numbers:
+            raise ValueError(f"there is already an entity named {name!r}")
+        self.numbers[name] = len(self.numbers)
+        self.entities[name] = Entity(name=name, title=title, description=description)
+
+    def alias(self, cells: list[Any]) -> None:
+        words, entity, told = cells
+        self.aliases.append(Alias(words, self._number(entity), _count(told)))
+
+    def fact(self, cells: list[Any]) -> None:
+        subject, relation, object = cells
+        ends = self._number(subject), self._number(object)
+        kind = self.relations.setdefault(relation, len(self.relations))
+        self.facts.append(Fact(ends[0], kind, ends[1]))
+
+    def _number(self, entity: str) -> int:
+        if entity not in self.numbers:
+            raise ValueError(f"there is no entity named {entity!r} in the entity table")
+        return self.numbers[entity]
+
+
+def _count(told: Any) -> float:
+    if told == "":
+        return 1.0
+    try:
+        count = float(told)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected a number as count, got {told!r}") from None
+    if not (math.isfinite(count) and count > 0):
+        raise ValueError(f"expected a count above 0, got {told!r}")
+    return count
 
 
 def load_knowledge(

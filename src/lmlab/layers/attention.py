@@ -9,10 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.layers.attention_context import AttentionContext
-from lmlab.layers.kv_cache import (
-    CrossAttentionCache,
-    KVCache,
-)
+from lmlab.layers.kv_cache import CrossAttentionCache, KVCache
 from lmlab.layers.relative_positions import RelativePositionEncoding
 
 PLAIN_PRODUCT_ROWS = 32

@@ -8,11 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import (
-    AttentionMask,
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import AttentionMask, CausalMask, FullMask
 from lmlab.core.capture import REAL, Bounds, Capture
 from lmlab.core.prefix_sharing import PrefixIndex
 

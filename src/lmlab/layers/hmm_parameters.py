@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.residual_mlp import ResidualMLP
+from lmlab.layers.feed_forward import ResidualMLP
 
 ZIPF_SHIFT = 2.7
 """Mandelbrot's shift in p(rank) ∝ 1 / (rank + shift)."""

@@ -53,9 +53,7 @@ def best_spans(
         reach = end.masked_fill(~allowed, float("-inf"))[place : place + longest + 1]
         found.append(
             PointedSpan(
-                first=place,
-                last=place + int(reach.argmax()),
-                probability=float(start[place].exp()),
+                first=place, last=place + int(reach.argmax()), probability=float(start[place].exp())
             )
         )
     return found

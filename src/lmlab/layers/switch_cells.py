@@ -14,10 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmlab.core.errors import UserError
-from lmlab.layers.recurrent_cells import (
-    CellState,
-    RecurrentCell,
-)
+from lmlab.layers.recurrent_cells import CellState, RecurrentCell
 
 MINIMAL_GRU_SWITCHES = (
     "gate-input",

@@ -9,11 +9,7 @@ from torch import Tensor, nn
 from lmlab.layers.attention import MultiHeadAttention
 from lmlab.layers.attention_context import AttentionContext
 from lmlab.layers.feed_forward import FeedForward
-from lmlab.layers.kv_cache import (
-    CrossAttentionCache,
-    KVCache,
-    SourceAssignment,
-)
+from lmlab.layers.kv_cache import CrossAttentionCache, KVCache, SourceAssignment
 
 
 class ResidualConnection(nn.Module):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lmlab.backbones.latent_choice import LatentChoiceBackbone, concatenate_predictions, split_view
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
+from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
+from lmlab.core.parts import Predictions, prediction_mask
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import View, causal_view
+from lmlab.emissions.ngram_table import NgramTable
+from lmlab.emissions.unigram_mixture import UnigramMixture
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,3 +83,66 @@ class CausalLM(AutoregressiveLM):
         """(B, T, W) hidden states; each encodes the tokens up to and including its own."""
         view = View(inputs=batch.tokens, lengths=batch.lengths, attention_mask=CausalMask())
         return self.hidden(view).values
+
+
+MAX_LENGTH = 128
+"""Positions per forward pass: memory is quadratic in it."""
+
+
+class LatentChoiceLM(AutoregressiveLM):
+    """Autoregressive model with a latent choice at each position, described by its backbone.
+
+    Long texts are processed in segments without changing any result: the state carries all context.
+    """
+
+    backbone: LatentChoiceBackbone
+
+    def target_log_probs(self, view: View, state: State | None = None) -> Predictions:
+        if view.inputs.shape[1] <= MAX_LENGTH:
+            return super().target_log_probs(view, state)
+        parts = []
+        for stretch in split_view(view, MAX_LENGTH):
+            parts.append(super().target_log_probs(stretch, state))
+            state = parts[-1].state
+        return concatenate_predictions(parts)
+
+    def capture_internals(self, batch: Batch) -> dict[str, Capture]:
+        captures = super().capture_internals(batch)
+        posterior = captures.pop("posterior", None)
+        return (
+            captures
+            if posterior is None
+            else {**captures, **self.backbone.explain(posterior.values)}
+        )
+
+
+class UnigramMixtureLM(AutoregressiveLM):
+    """Mixture of unigrams, fitted by EM."""
+
+    emission: UnigramMixture
+
+    def expect(self, batch: Batch) -> dict[str, Tensor]:
+        view = self.objective.view(batch)
+        assert view.targets is not None
+        return {"counts": self.emission.expected_counts(view.targets[prediction_mask(view)])}
+
+    def maximise(self, counts: dict[str, Tensor]) -> None:
+        self.emission.set_from_counts(counts["counts"])
+
+
+class NgramModel(AutoregressiveLM):
+    """N-gram model, fitted in one pass of counting."""
+
+    emission: NgramTable
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of probabilities and backoff weights in its tables."""
+        return self.emission.table_log_probs.numel() + self.emission.table_log_backoffs.numel()
+
+    def fit_counts(self, tokens: np.ndarray, offsets: np.ndarray) -> str | None:
+        orders = self.emission.fit(tokens, offsets).fallback_orders
+        if not orders:
+            return None
+        which = ", ".join(map(str, orders))
+        return f"too little text to estimate the discounts of order {which}; using 0.5, 1 and 1.5."

@@ -84,11 +84,7 @@ class CogLTX(System):
         self.reasoner = TaskHeadModel(base, task, width=width, frozen=frozen)
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         reasoned, _ = self.reasoner.loss(replace(batch, condition=None))
         if batch.condition is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,18 +15,163 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
-from lmlab.core.joint_distribution import (
-    RankedFilling,
-    most_probable_fillings,
-)
+from lmlab.core.joint_distribution import RankedFilling, most_probable_fillings
 from lmlab.core.protocols import TokenizerProtocol
-from lmlab.models.pointer_generator import PointerGenerator
-from lmlab.models.seq2seq import EncoderDecoderLM
-from lmlab.models.template_constrained_decoding import TemplateConstrainedDecoder
-from lmlab.objectives.denoising_base import (
-    DenoisingObjective,
-)
+from lmlab.core.state import State
+from lmlab.core.vocabulary import Vocabulary
+from lmlab.models.causal_lm import DecodingState
+from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator
+from lmlab.objectives.denoising_base import DenoisingObjective, text_bodies
 from lmlab.objectives.masked_span import MASSObjective
+
+TEMPLATE_BLANK = -1
+"""Stands in a template for any number of tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateState:
+    """A partial text and the template elements that it may have reached.
+
+    A template has P elements, each a token or a blank, and the end token last.
+    """
+
+    inner: DecodingState
+    template: Tensor
+    """(B, P) tokens, `TEMPLATE_BLANK` at blanks, the end token last and as padding."""
+    active_elements: Tensor
+    """(B, P) bool: the next token may match this element. A text may match a template in several
+    ways, so several may be active (an NFA)."""
+
+    def select(self, rows: Tensor) -> TemplateState:
+        return TemplateState(
+            self.inner.select(rows), self.template[rows], self.active_elements[rows]
+        )
+
+    def detach(self) -> TemplateState:
+        return replace(self, inner=self.inner.detach())
+
+
+class TemplateConstrainedDecoder:
+    """Generates whole texts that match a template: p(s_t | s_<t, blanked text).
+
+    A token is allowed if the text up to it still matches the template: the fixed tokens in order,
+    and anything in the blanks. Other tokens get probability zero without renormalisation, so that a
+    text's log-probability is the model's own.
+    """
+
+    def __init__(self, system: EncoderDecoderLM, batch: Batch, *, mask: int) -> None:
+        vocabulary = system.vocabulary
+        assert vocabulary.end is not None, "a text that is written whole ends by a symbol"
+        self.system = system
+        self.batch = batch
+        self.vocabulary: Vocabulary = vocabulary
+        self.patterns = [
+            np.where(body == mask, TEMPLATE_BLANK, body) for body in text_bodies(batch, vocabulary)
+        ]
+        never = [*vocabulary.unpredictable, vocabulary.end]
+        self.answer_tokens = torch.ones(
+            vocabulary.size, dtype=torch.bool, device=batch.tokens.device
+        )
+        self.answer_tokens[never] = False
+        self._check(never)
+
+    def _check(self, never: list[int]) -> None:
+        if any(np.isin(pattern, never).any() for pattern in self.patterns):
+            raise UserError(
+                "a text with blanks must consist of words and mask tokens, got another special "
+                "token (<s>, </s> or <pad>) inside it; remove it."
+            )
+
+    def start(self, rows: int, *, condition: Batch | None = None) -> TemplateState:
+        assert rows == len(self.batch), "each row has its own blanks"
+        end = [int(self.vocabulary.end or 0)]
+        table = Batch.collate([[*each, *end] for each in self.patterns], end[0])
+        pattern = table.tokens.to(self.batch.tokens.device)
+        reached = torch.zeros_like(pattern, dtype=torch.bool)
+        reached[:, 0] = True
+        inner = self.system.start(rows, condition=self.batch)
+        return TemplateState(inner, pattern, skip_empty_blanks(pattern, reached))
+
+    def peek(self, state: State) -> Categorical:
+        """(rows, V) the model's log-probabilities, -inf at tokens that do not match."""
+        assert isinstance(state, TemplateState)
+        asked = state.template.clamp(min=0)
+        fixed = state.active_elements & (state.template != TEMPLATE_BLANK)
+        in_blank = (state.active_elements & (state.template == TEMPLATE_BLANK)).any(1, keepdim=True)
+        forced = torch.zeros(len(asked), self.vocabulary.size, device=asked.device)
+        forced = forced.scatter_add(1, asked, fixed.float()) > 0
+        possible = forced | (in_blank & self.answer_tokens)
+        log_probs = self.system.peek(state.inner).log_probs
+        return Categorical(log_probs.masked_fill(~possible, float("-inf")))
+
+    def advance(self, state: State, tokens: Tensor) -> TemplateState:
+        assert isinstance(state, TemplateState)
+        pattern, reached = state.template, state.active_elements
+        stays = reached & (pattern == TEMPLATE_BLANK) & self.answer_tokens[tokens][:, None]
+        moves = reached & (pattern == tokens[:, None])
+        after = stays.clone()
+        after[:, 1:] |= moves[:, :-1]
+        inner = self.system.advance(state.inner, tokens)
+        return TemplateState(inner, pattern, skip_empty_blanks(pattern, after))
+
+    def answers(self, row: int, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+        """The content of each blank of text `row`, given the generated text without end."""
+        return align_template(self.patterns[row].tolist(), list(tokens))
+
+    def linearise_fillings(self, row: int, answers: Sequence[Sequence[int]]) -> list[int]:
+        """Text `row` with these answers in its blanks, without end."""
+        given = iter(answers)
+        parts = [
+            next(given) if one == TEMPLATE_BLANK else (one,) for one in self.patterns[row].tolist()
+        ]
+        return [token for part in parts for token in part]
+
+
+def skip_empty_blanks(pattern: Tensor, reached: Tensor) -> Tensor:
+    """The active elements, closed under leaving a blank empty (epsilon moves)."""
+    reached = reached.clone()
+    for place in (pattern[:, :-1] == TEMPLATE_BLANK).any(0).nonzero().flatten().tolist():
+        reached[:, place + 1] |= reached[:, place] & (pattern[:, place] == TEMPLATE_BLANK)
+    return reached
+
+
+def align_template(pattern: Sequence[int], tokens: Sequence[int]) -> list[tuple[int, ...]]:
+    """The tokens in each blank of a template; if ambiguous, earlier blanks are shortest.
+
+    If the text was truncated, later blanks are empty. Cost O(P · T).
+    """
+    fits = template_matches(pattern, tokens, cut=False)
+    if not fits[0, 0]:
+        fits = template_matches(pattern, tokens, cut=True)
+    assert fits[0, 0], "the text was not written under this pattern"
+    contents, place = [], 0
+    for element, wanted in enumerate(pattern):
+        if wanted == TEMPLATE_BLANK:
+            stop = place + int(fits[element + 1, place:].argmax())
+            contents.append(tuple(tokens[place:stop]))
+            place = stop
+        else:
+            place = min(place + 1, len(tokens))
+    return contents
+
+
+def template_matches(pattern: Sequence[int], tokens: Sequence[int], *, cut: bool) -> np.ndarray:
+    """(P + 1, T + 1) bool: whether the template from element p on matches the text from t on.
+
+    `cut`: the text may stop before the template does.
+    """
+    text = np.asarray(tokens, dtype=np.int64)
+    fits = np.zeros((len(pattern) + 1, len(text) + 1), dtype=bool)
+    fits[-1, -1] = True
+    for element in range(len(pattern) - 1, -1, -1):
+        after = fits[element + 1]
+        if pattern[element] == TEMPLATE_BLANK:
+            fits[element] = np.logical_or.accumulate(after[::-1])[::-1]
+        else:
+            fits[element, :-1] = (text == pattern[element]) & after[1:]
+            fits[element, -1] = cut
+    return fits
+
 
 SPAN_BEAM = 64
 """Minimum beam size of a search for the most probable spans."""

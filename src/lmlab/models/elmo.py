@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,29 @@ from lmlab.core.batch import Batch
 from lmlab.core.view import View
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.bidirectional_lm import BidirectionalLM
+
+
+class ScalarMix(nn.Module):
+    """ELMo's γ Σ_j softmax(w)_j h_j over the layers j = 0 … L (Peters et al. 2018, equation 1).
+
+    Layers (…, W) each, the mix (…, W). Initialised to equal weights and γ = 1.
+    """
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        shares = torch.softmax(self.weights, 0)
+        return self.scale * sum(share * layer for share, layer in zip(shares, layers, strict=True))
+
+
+class LastLayer(nn.Module):
+    """The last layer unchanged; no parameters."""
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        return layers[-1]
 
 
 class ELMo(AutoregressiveLM):

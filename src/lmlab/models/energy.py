@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.attention_mask import (
-    ExplicitMask,
-)
+from lmlab.core.attention_mask import ExplicitMask
 from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.errors import UserError
@@ -107,11 +105,7 @@ class EnergyBasedModel(EnergyModelBase):
         return self.position_energies(batch, blanks).sum(1) + self.constant
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         """-E by position: a token's share is not a log-probability, but localises errors.
 

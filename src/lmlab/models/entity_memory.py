@@ -33,8 +33,8 @@ from lmlab.core.hidden_memory import (
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.view import View
 from lmlab.core.vocabulary import MASK
-from lmlab.knowledge.fact_memory_layer import FactMemory
 from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.memory_layers import FactMemory
 from lmlab.models.masked_lm import MaskedLM
 
 MASK_RUN = re.compile(rf"{re.escape(MASK)}|\[MASK\]")

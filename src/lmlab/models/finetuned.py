@@ -80,11 +80,7 @@ class TaskHeadModel(System):
         return scored
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         assert batch.labels is not None, "a task needs labels"
         truncated = batch.labels == ANSWER_TRUNCATED_LABEL
@@ -168,11 +164,7 @@ class FinetunedGenerator(System):
         return self.base.load_state_dict(*args, **options)
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         """-log p(target | source), over the tokens of the target and its end."""
         if self.conditional:

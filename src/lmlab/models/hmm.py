@@ -2,28 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from lmlab.backbones.hmm_forward import HMMForward
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
+from lmlab.core.errors import UserError
 from lmlab.core.parts import Predictions
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.hmm_emission import HMMEmission
-from lmlab.layers.hmm_parameters import (
-    HMMParameters,
-    TabularHMMParameters,
-)
-from lmlab.layers.hmm_posterior import (
-    expected_counts,
-    fill_masked_tokens,
-    state_posterior,
-)
+from lmlab.inference.forward_algorithm import forward_filter
+from lmlab.inference.semirings import structure_marginals
+from lmlab.layers.hmm_parameters import HMMParameters, HMMTables, TabularHMMParameters
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
+
+
+def state_posterior(tables: HMMTables, batch: Batch, masked: Tensor | None = None) -> Tensor:
+    """(B, T - 1, K) p(z | all unmasked tokens) for the positions 1 to T - 1.
+
+    Zero beyond a row's length. Cost T · K² per row: a masked token may come from any block.
+    """
+    known = batch.targets_mask() if masked is None else batch.targets_mask() & ~masked
+    potentials = _spread(tables, batch.tokens[:, 1:], known[:, 1:])
+    (posterior,) = structure_marginals(lambda p: _log_likelihood(tables, p), potentials)
+    # A gradient of sums may round below zero, where a probability has no logarithm.
+    return posterior.clamp(min=0) * batch.targets_mask()[:, 1:, None]
+
+
+def fill_masked_tokens(tables: HMMTables, batch: Batch, masked: Tensor) -> Categorical:
+    """p(token | all unmasked tokens), in row-major order over the masked positions (B, T)."""
+    if (masked & ~batch.targets_mask()).any():
+        raise UserError(
+            "only positions after the first token and before the padding can be masked; remove "
+            "the other masks."
+        )
+    states = state_posterior(tables, batch, masked)[masked[:, 1:]]
+    mixed = states.double() @ tables.dense_emission().double().exp().t()
+    return Categorical(mixed.log().to(states.dtype))
+
+
+def expected_counts(
+    markov: HMMParameters, log_likelihood: Callable[[], Tensor]
+) -> dict[str, Tensor]:
+    """E-step: expected counts of each start, transition and emission.
+
+    They are the gradient of the log-likelihood with respect to the log tables.
+    """
+    tables = markov.tables()
+    names = ("start", "transition", "emission")
+    with torch.enable_grad():
+        leaves = {name: getattr(tables, name).detach().requires_grad_() for name in names}
+        with markov.shared(replace(tables, **leaves)):
+            total = log_likelihood().sum()
+        counts = torch.autograd.grad(total, list(leaves.values()))
+    return dict(zip(names, counts, strict=True))
+
+
+def _spread(tables: HMMTables, tokens: Tensor, known: Tensor) -> Tensor:
+    """(B, T, K) log P(token | state), -inf outside of its block; 0 where it is unknown."""
+    shape = (*tokens.shape, len(tables.start) // tables.states_per_block, tables.states_per_block)
+    spread = tables.emission.new_full(shape, -torch.inf)
+    index = tables.block[tokens][..., None, None].expand(*tokens.shape, 1, tables.states_per_block)
+    spread = spread.scatter(2, index, F.embedding(tokens, tables.emission)[:, :, None])
+    return torch.where(known[..., None], spread.flatten(2), 0.0)
+
+
+def _log_likelihood(tables: HMMTables, potentials: Tensor) -> Tensor:
+    """(B, T) terms whose sum over t is log Σ_z P(z) Π_t exp(potential of z_t)."""
+    first = tables.start.expand(len(potentials), 1, -1)
+    one_block = potentials.new_zeros(potentials.shape[:2], dtype=torch.long)
+    later = forward_filter(
+        first[:, 0], potentials[:, :-1], one_block[:, :-1], tables.transition
+    ).view(len(potentials), -1, first.shape[-1])
+    return torch.logsumexp(torch.cat([first, later], dim=1) + potentials, dim=-1)
+
 
 HMM_RECIPES = {
     # Chiu and Rush's (2020) model, scaled to about an hour on one core.

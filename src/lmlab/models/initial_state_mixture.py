@@ -23,10 +23,7 @@ from lmlab.core.parts import Backbone, CandidateLogits, HiddenStates, Prediction
 from lmlab.core.sampled_loss import SampledLoss
 from lmlab.core.state import State, TensorState
 from lmlab.core.view import View
-from lmlab.models.causal_lm import (
-    AutoregressiveLM,
-    DecodingState,
-)
+from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
 
 LOG_WEIGHTS = "log_weights"
 """The key of the posterior over initial states in a state, (rows, W)."""

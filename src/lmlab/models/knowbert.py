@@ -10,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.batch import Batch
-from lmlab.core.entity_mentions import (
-    MentionLink,
-)
+from lmlab.core.entity_mentions import MentionLink
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.state import State
@@ -66,11 +64,7 @@ class KnowBERT(BERT):
         self.objective.linking_only = alone
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         found, state = super().loss(batch, state=state, generator=generator)
         if torch.is_grad_enabled() and not found.total.requires_grad:

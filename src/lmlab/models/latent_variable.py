@@ -23,10 +23,7 @@ from lmlab.core.state import State, TensorState
 from lmlab.core.system import Assembly
 from lmlab.core.view import autoencoding_view, causal_view
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.causal_lm import (
-    AutoregressiveLM,
-    DecodingState,
-)
+from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
 from lmlab.objectives.objective_interfaces import AutoencoderObjective, LatentObjective
 
 
@@ -52,21 +49,13 @@ class LatentDecoderModel(Assembly):
         return [ids[:-1] if ids and ids[-1] == end else ids for ids in written]
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         self.check_length(int(batch.lengths.max()))
         return super().loss(batch, state=state, generator=generator)
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         self.check_length(int(batch.lengths.max()))
         return super().log_prob(batch, state=state, generator=generator)
@@ -234,11 +223,7 @@ class LatentConditionalLM(AutoregressiveLM):
         return self._step(self._state(rows), tokens)
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         before = self._state(len(batch)) if state is None else state
         found = self.target_log_probs(causal_view(batch), before)

@@ -15,18 +15,12 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs, RetrievedDocuments
-from lmlab.core.special_tokens import (
-    add_special_tokens,
-    content_lengths,
-)
+from lmlab.core.special_tokens import add_special_tokens, content_lengths
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.retrieval_base import RetrieverModel
-from lmlab.retrieval.document_concat import (
-    KnowledgeAugmentedEncoder,
-    concatenate_documents,
-)
+from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder, concatenate_documents
 from lmlab.retrieval.document_memory import evaluation_mode
 from lmlab.retrieval.retriever import Retriever
 
@@ -96,11 +90,7 @@ class OpenQAModel(RetrieverModel):
         return math.log(max(1, len(self.retriever.memory.tokens)) * self.spans.max_span_length)
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         """Span loss plus early retrieval loss, per question.
 
@@ -118,11 +108,7 @@ class OpenQAModel(RetrieverModel):
         return Loss(total, parts["spans"].count, parts), None
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         """log p(y | x) of the whole answer; -inf if no retrieved document contains it."""
         found = self._log_prob(batch, self._questions(batch))

@@ -2,26 +2,320 @@
 
 from __future__ import annotations
 
-from torch import Generator
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.capture import Capture
+from lmlab.core.capture import NON_NEGATIVE, UNIT_INTERVAL, Capture
+from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.protocols import LogProbs
 from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.inference.parse_trees import ParseTree
-from lmlab.layers import neural_pcfg as parsing
-from lmlab.layers.neural_pcfg import (
-    NeuralPCFG,
-    PCFGTables,
-    SentenceBatch,
+from lmlab.inference.inside import (
+    ParseTree,
+    Rules,
+    at_root,
+    entropy,
+    grow_scaled,
+    inside,
+    prefix_probabilities,
+    span_marginals,
+    tree_from_indicators,
+    viterbi_tree,
 )
-from lmlab.layers.pcfg_posterior import (
-    posterior_captures,
-    viterbi_trees,
-)
+from lmlab.layers.feed_forward import ResidualMLP
+from lmlab.models import pcfg as parsing
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PCFGTables:
+    """Normalised log-probabilities of a grammar with N nonterminals and P preterminals."""
+
+    rules: Rules
+    """Root and binary rules; the root's may sum to less than one, for the empty sentence."""
+    empty: Tensor
+    """() log-probability of the empty sentence."""
+    words: Tensor
+    """(V, P) of each word given each preterminal; -inf at special tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SentenceBatch:
+    """The words of a batch, without start and end token."""
+
+    tokens: Tensor
+    """(B, T) ids, 0 ≤ T."""
+    counts: Tensor
+    """(B,) number of words of each sentence."""
+    complete: Tensor
+    """(B,) bool: whether the sentence has its end; else it is truncated."""
+
+
+class NeuralPCFG(nn.Module):
+    """Rules from an embedding per symbol (Kim et al. 2019, without their sentence vector).
+
+        P(root → A) = softmax(u_A · f(w_root))     A any symbol, or nothing (an empty sentence)
+        P(A → B C) = softmax(u_BC · w_A)           A nonterminal; B, C any symbol
+        P(A → s) = softmax(u_s · g(w_A))           A preterminal
+
+    In Kim et al. the root has nonterminal children only, so that a sentence has at least two words;
+    with preterminals and the empty sentence every sentence has a probability.
+    """
+
+    special_token_mask: Tensor
+
+    def __init__(self, trees: int, leaves: int, width: int, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        symbols = trees + leaves
+        self.nonterminals, self.preterminals = trees, leaves
+        self.root_vector = nn.Parameter(torch.randn(width))
+        self.tree_vectors = nn.Parameter(torch.randn(trees, width))
+        self.leaf_vectors = nn.Parameter(torch.randn(leaves, width))
+        self.root_network, self.leaf_network = ResidualMLP(width), ResidualMLP(width)
+        self.root_scores = nn.Linear(width, symbols + 1)
+        self.rule_scores = nn.Linear(width, symbols**2)
+        self.word_scores = nn.Linear(width, vocabulary.size)
+        ids = [i for i in (*vocabulary.unpredictable, vocabulary.end) if i is not None]
+        special_token_mask = torch.zeros(vocabulary.size, dtype=torch.bool)
+        special_token_mask[ids] = True
+        self.register_buffer("special_token_mask", special_token_mask, persistent=False)
+
+    def grammar(self) -> PCFGTables:
+        """The current rules: N S² + P V numbers."""
+        symbols = self.nonterminals + self.preterminals
+        root = torch.log_softmax(self.root_scores(self.root_network(self.root_vector)), -1)
+        binary = torch.log_softmax(self.rule_scores(self.tree_vectors), -1)
+        scores = self.word_scores(self.leaf_network(self.leaf_vectors))
+        words = torch.log_softmax(scores.masked_fill(self.special_token_mask, -torch.inf), -1)
+        rules = Rules(root=root[:-1], binary=binary.view(-1, symbols, symbols))
+        return PCFGTables(rules=rules, empty=root[-1], words=words.t())
+
+
+def extract_sentences(batch: Batch, end: int | None, longest: int) -> SentenceBatch:
+    """The words of a batch; raises a UserError if they are no sentences to parse."""
+    last = batch.tokens.gather(1, (batch.lengths - 1).clamp(min=0)[:, None]).squeeze(1)
+    complete = (last == -1 if end is None else last == end) & (batch.lengths > 1)
+    counts = (batch.lengths - 1 - complete.long()).clamp(min=0)
+    most = int(counts.max()) if len(batch) else 0
+    if most > longest:
+        raise UserError(
+            f"a sentence must have at most {longest} words, got {most} (parsing cost is cubic in "
+            f"the length); cut the text, or build the grammar with longest={most}."
+        )
+    tokens = batch.tokens[:, 1 : 1 + most]
+    inside_words = torch.arange(most, device=tokens.device) < counts[:, None]
+    if end is not None and ((tokens == end) & inside_words).any():
+        raise UserError(
+            "a grammar models single sentences, but a text contains an end of sentence; use a "
+            "corpus of sentences instead of contiguous text."
+        )
+    return SentenceBatch(tokens=tokens, counts=counts, complete=complete)
+
+
+def word_potentials(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
+    """(B, T, P) log P(word | preterminal); 0 at padding."""
+    places = torch.arange(given.tokens.shape[1], device=given.tokens.device)
+    behind = places >= given.counts[:, None]
+    return F.embedding(given.tokens, grammar.words).masked_fill(behind[..., None], 0.0)
+
+
+def token_log_probs(grammar: PCFGTables, given: SentenceBatch, places: int) -> Tensor:
+    """(B, places) log p(word | words before), then of the end if it is known; 0 at padding.
+
+    A word's is the ratio of two prefix probabilities, the end's that of the sentence probability
+    and its words' prefix probability; so they sum to `sentence_log_probs`.
+    """
+    zeros = grammar.empty.expand(len(given.tokens), 1) * 0
+    begun, whole = zeros, grammar.empty.expand(len(given.tokens), 1)
+    if given.tokens.shape[1]:
+        chart = inside(word_potentials(grammar, given), grammar.rules, grow_scaled)
+        begun = torch.cat(
+            [zeros, at_root(prefix_probabilities(chart, grammar.rules), grammar.rules)], 1
+        )
+        whole = torch.cat([whole, at_root(chart, grammar.rules)], 1)
+    ends = (whole - begun).gather(1, given.counts[:, None])
+    ratios = F.pad(begun.diff(dim=1), (0, places - begun.shape[1] + 1))
+    place = torch.arange(places, device=ratios.device)
+    at_end = (place == given.counts[:, None]) & given.complete[:, None]
+    found = torch.where(at_end, ends, torch.where(place < given.counts[:, None], ratios, 0.0))
+    return found
+
+
+def sentence_log_probs(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
+    """(B,) log-probability of each sentence, or of its prefix if it is truncated."""
+    if not given.tokens.shape[1]:
+        return torch.where(given.complete, grammar.empty, grammar.empty * 0)
+    chart = inside(word_potentials(grammar, given), grammar.rules, grow_scaled)
+    whole = at_root(chart, grammar.rules)
+    whole = torch.cat([grammar.empty.expand(len(whole), 1), whole], 1)
+    found = whole.gather(1, given.counts[:, None]).squeeze(1)
+    if given.complete.all():
+        return found
+    begun = at_root(prefix_probabilities(chart, grammar.rules), grammar.rules)
+    begun = F.pad(begun, (1, 0)).gather(1, given.counts[:, None]).squeeze(1)
+    return torch.where(given.complete, found, begun)
+
+
+@torch.no_grad()
+def sample_sentences(
+    grammar: PCFGTables, rows: int, most: int, generator: torch.Generator | None
+) -> list[tuple[list[int], bool]]:
+    """Leftmost derivations of all rows in parallel: each one's words, and whether it ended.
+
+    A derivation is cut off at `most` words.
+    """
+    trees = grammar.rules.nonterminal_count
+    root = torch.cat([grammar.rules.root, grammar.empty[None]]).exp()
+    pairs, words = grammar.rules.binary.flatten(1).exp(), grammar.words.t().exp()
+
+    def draw(weights: Tensor) -> list[int]:
+        drawn: list[int] = torch.multinomial(weights, 1, generator=generator).squeeze(1).tolist()
+        return drawn
+
+    empty = len(root) - 1
+    stacks = [[] if symbol == empty else [symbol] for symbol in draw(root.expand(rows, -1))]
+    written: list[list[int]] = [[] for _ in range(rows)]
+    while going := [r for r in range(rows) if stacks[r] and len(written[r]) < most]:
+        tops = {row: stacks[row].pop() for row in going}
+        inner = [row for row in going if tops[row] < trees]
+        leaves = [row for row in going if tops[row] >= trees]
+        if inner:
+            for row, pair in zip(inner, draw(pairs[[tops[r] for r in inner]]), strict=True):
+                stacks[row] += [pair % empty, pair // empty]  # the left child is rewritten first
+        if leaves:
+            chosen = draw(words[[tops[r] - trees for r in leaves]])
+            for row, word in zip(leaves, chosen, strict=True):
+                written[row].append(word)
+    return [(written[row], not stacks[row]) for row in range(rows)]
+
+
+def viterbi_trees(grammar: PCFGTables, given: SentenceBatch) -> list[ParseTree | None]:
+    """The most probable tree of each sentence; None if it has no words."""
+    found: list[ParseTree | None] = []
+    # One by one: a batch would hold the sums over rules of all sentences at once.
+    for row, count in enumerate(given.counts.tolist()):
+        if not count:
+            found.append(None)
+            continue
+        words = word_potentials(grammar, _row(given, row, count))
+        of_words, of_spans = viterbi_tree(words, grammar.rules)
+        found.append(tree_from_indicators(of_words[0], of_spans[0], count))
+    return found
+
+
+def tree_entropy(grammar: PCFGTables, given: SentenceBatch) -> Tensor:
+    """(B,) entropy in nats of the posterior over a sentence's trees; 0 if it has no words."""
+    entropies = grammar.empty.new_zeros(len(given.counts))
+    with torch.no_grad():
+        for row, count in enumerate(given.counts.tolist()):
+            if count:
+                words = word_potentials(grammar, _row(given, row, count))
+                entropies[row] = entropy(words, grammar.rules)[0]
+    return entropies
+
+
+def posterior_captures(grammar: PCFGTables, given: SentenceBatch) -> dict[str, Capture]:
+    """Rules, posterior spans, symbol usage, and the entropy of the trees."""
+    rules = _rule_captures(grammar)
+    if not given.tokens.shape[1]:
+        return rules
+    of_words, of_spans = span_marginals(
+        word_potentials(grammar, given), grammar.rules, lengths=given.counts.clamp(min=1)
+    )
+    some = (given.counts > 0)[:, None, None]
+    use = torch.cat([of_spans.flatten(0, 2).sum(0), (of_words * some).flatten(0, 1).sum(0)])
+    return {
+        **rules,
+        "spans": Capture(
+            values=_by_ends(of_spans.sum(-1)),
+            axes=("batch", "time", "source"),
+            caption="Posterior probability that a phrase begins and ends at these words; single "
+            "words are not counted.",
+            bounds=UNIT_INTERVAL,
+            titles={"time": "last word", "source": "first word"},
+        ),
+        "symbol use": Capture(
+            values=use / use.sum(),
+            axes=("state",),
+            caption=f"Share of the trees' nodes that each symbol labels; {_numbers(grammar)}.",
+            sums_to_one="state",
+            titles={"state": "symbol"},
+        ),
+        "tree entropy": Capture(
+            values=tree_entropy(grammar, given),
+            axes=("batch",),
+            caption="Entropy of the posterior over each sentence's parse trees; 0 is certain.",
+            bounds=NON_NEGATIVE,
+            unit="nats",
+        ),
+    }
+
+
+def _rule_captures(grammar: PCFGTables) -> dict[str, Capture]:
+    """The children of each nonterminal, the other child summed out, and the preterminals' words."""
+    binary = grammar.rules.binary.detach().exp()
+    return {
+        "left children": _children(binary.sum(2), "left child B", "right child C"),
+        "right children": _children(binary.sum(1), "right child C", "left child B"),
+        "words of the preterminals": Capture(
+            values=_words_of_symbols(grammar),
+            axes=("token", "state"),
+            caption=f"The most probable words of each preterminal; {_numbers(grammar)}.",
+            bounds=UNIT_INTERVAL,
+            titles={"state": "symbol"},
+        ),
+    }
+
+
+def _children(values: Tensor, child: str, other: str) -> Capture:
+    """(N, N + P) probabilities of one child of each nonterminal."""
+    return Capture(
+        values=values,
+        axes=("state", "next state"),
+        caption=f"Probability of the {child} given the nonterminal A: P(A → B C) summed over the "
+        f"{other}.",
+        sums_to_one="next state",
+        titles={"state": "nonterminal A", "next state": child},
+    )
+
+
+def _words_of_symbols(grammar: PCFGTables) -> Tensor:
+    """(V, N + P) P(word | symbol); nan for nonterminals, which have no words."""
+    words = grammar.words.detach().exp()
+    none = words.new_full((len(words), len(grammar.rules.binary)), torch.nan)
+    return torch.cat([none, words], dim=1)
+
+
+def _numbers(grammar: PCFGTables) -> str:
+    """Which symbols have which numbers."""
+    first = len(grammar.rules.binary)
+    last = first + grammar.words.shape[1] - 1
+    return f"symbols 0 to {first - 1} are nonterminals, {first} to {last} preterminals"
+
+
+def _by_ends(spans: Tensor) -> Tensor:
+    """(B, last word, first word) from (B, first word, width less one)."""
+    time = spans.shape[1]
+    found = torch.zeros_like(spans)
+    for width in range(time):
+        firsts = torch.arange(time - width, device=spans.device)
+        found[:, firsts + width, firsts] = spans[:, : time - width, width]
+    return found
+
+
+def _row(given: SentenceBatch, row: int, count: int) -> SentenceBatch:
+    rows = slice(row, row + 1)
+    return replace(
+        given,
+        tokens=given.tokens[rows, :count],
+        counts=given.counts[rows],
+        complete=given.complete[rows],
+    )
 
 
 class PCFG(System):

@@ -31,11 +31,7 @@ from lmlab.objectives.document_marginalisation import DocumentMarginal
 from lmlab.retrieval.bi_encoders import BiEncoder
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.document_concat import concatenate_rows
-from lmlab.retrieval.document_memory import (
-    NO_DOCUMENT,
-    DocumentMemory,
-    evaluation_mode,
-)
+from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory, evaluation_mode
 from lmlab.retrieval.documents import Document
 
 ANSWER_TOKEN_LIMIT = 50
@@ -183,11 +179,7 @@ class RAG(DocumentStoreModel):
     # ----- the distribution
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         questions = self.questions(batch.condition, len(batch))
         found = self.retrieve(questions)
@@ -204,11 +196,7 @@ class RAG(DocumentStoreModel):
         return self.generator.log_prob(texts).per_token.unflatten(0, numbers.shape)
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         """Minus log p(y | x): trains the generator and the question encoder jointly."""
         lost = -self.log_prob(batch).per_token.sum()

@@ -25,10 +25,7 @@ from lmlab.models.retrieval_base import RetrieverModel
 from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.token_masking import require_mask_token
 from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder
-from lmlab.retrieval.document_memory import (
-    NO_DOCUMENT,
-    evaluation_mode,
-)
+from lmlab.retrieval.document_memory import NO_DOCUMENT, evaluation_mode
 from lmlab.retrieval.retriever import Retriever
 
 QUESTION_BLANK_PATTERN = re.compile(r"_{2,}|<mask>")

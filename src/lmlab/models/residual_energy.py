@@ -97,11 +97,7 @@ class ResidualEnergyModel(EnergyModelBase):
         return self.residual(batch) - self.base.system.log_prob(batch).totals
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         """log p_LM(x) - E(x) - log Z: the base's tokens, and the rest as the text's own term.
 

@@ -15,10 +15,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import RetrievedDocuments, TokenizerProtocol
 from lmlab.core.system import System
 from lmlab.retrieval.dense_index import DenseIndex
-from lmlab.retrieval.document_memory import (
-    NO_DOCUMENT,
-    DocumentMemory,
-)
+from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.retriever import Retriever
 

@@ -59,21 +59,13 @@ class ReplacedTokenDetector(Assembly):
         return generating.fill(batch, masked, generator=generator)
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         self._check_generator()
         return super().log_prob(batch, state=state, generator=generator)
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         self._check_discriminator()
         self._check_generator()

@@ -12,10 +12,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.distribution import Categorical
 from lmlab.core.special_tokens import segment_ids
 from lmlab.core.state import State
-from lmlab.models.causal_lm import (
-    AutoregressiveLM,
-    DecodingState,
-)
+from lmlab.models.causal_lm import AutoregressiveLM, DecodingState
 from lmlab.objectives.objective_interfaces import TwoStreamObjective
 
 

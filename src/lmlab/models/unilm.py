@@ -15,10 +15,7 @@ from lmlab.core.parts import HiddenStates
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.models.masked_lm import MaskedLM
-from lmlab.objectives.unified_lm import (
-    UniLMObjective,
-    generation_segments,
-)
+from lmlab.objectives.unified_lm import UniLMObjective, generation_segments
 
 
 @dataclass(frozen=True, eq=False)

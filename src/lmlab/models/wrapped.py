@@ -10,10 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
 from lmlab.core.distribution import Categorical
@@ -32,12 +29,9 @@ from lmlab.core.state import State, TensorState
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.output_embedding import never_predicted_mask
+from lmlab.emissions.emission_interfaces import never_predicted_mask
 from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.token_masking import (
-    IndependentMasking,
-    MaskReplacement,
-)
+from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 from lmlab.objectives.next_token import NextToken
 from lmlab.objectives.objective_interfaces import MaskedLMObjective
 

@@ -10,12 +10,8 @@ from torch import Tensor
 
 from lmlab.core.attention_mask import AttentionMask, LayerMask
 from lmlab.core.view import NO_TARGET, View
-from lmlab.inspection.token_names import TokenNames
-from lmlab.objective_figures.figure_contents import (
-    AttentionMaskGrid,
-    TokenCell,
-    ViewAnnotations,
-)
+from lmlab.inspection.inspected_models import TokenNames
+from lmlab.objective_figures.figure_contents import AttentionMaskGrid, TokenCell, ViewAnnotations
 
 InputCells = Mapping[int, tuple[TokenCell, ...]]
 """Input cells at each position, by the view's `id`."""

@@ -19,12 +19,7 @@ from lmlab.objective_figures.figure_contents import (
     ObjectiveContents,
     TokenCell,
 )
-from lmlab.plotting.canvas import (
-    COLOURS,
-    FOREGROUND_COLOUR,
-    printable_name,
-)
-from lmlab.plotting.figure import FigureSpec
+from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, FigureSpec, printable_name
 
 EM_INCHES = 10 / 72
 """Height of a cell's text in inches."""

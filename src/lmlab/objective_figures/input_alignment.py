@@ -95,11 +95,7 @@ def inputs_from_other_text(
 
 
 def _straight(
-    inputs: Sequence[int],
-    clean: Sequence[int],
-    shift: int,
-    asked: set[int],
-    vocabulary: Vocabulary,
+    inputs: Sequence[int], clean: Sequence[int], shift: int, asked: set[int], vocabulary: Vocabulary
 ) -> tuple[int, ...] | None:
     """Identity alignment: each input is the token at its position, or replaces a target.
 

@@ -13,57 +13,35 @@ from typing import Any
 import torch
 from tokenizers.models import WordPiece
 
-from lmlab.core.atomic_files import (
-    telling_disk_errors,
-    write_bytes,
-    write_text,
-)
+from lmlab.core.atomic_files import telling_disk_errors, write_bytes, write_text
 from lmlab.core.batch import Batch
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError, looks_like_path
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.registry import catalogue, find_system, system_module
 from lmlab.core.system import Assembly, System
-from lmlab.core.text_checks import check_text
+from lmlab.core.untrusted_input import check_text
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import SPECIAL_TOKENS, UNKNOWN, Vocabulary
 from lmlab.data.readers import Example
 from lmlab.data.tokenizer_training import TRAINERS
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 from lmlab.inspection.inspected_models import (
+    NamesOutcomes,
+    NamesSpecialTokens,
+    TokenNames,
     encode_with_special_tokens,
     fits_window,
     tokenize_sentence,
     training_corpus,
 )
-from lmlab.inspection.token_names import (
-    NamesOutcomes,
-    NamesSpecialTokens,
-    TokenNames,
-)
-from lmlab.objective_figures.figure_contents import (
-    ObjectiveContents,
-    annotate_view,
-)
+from lmlab.objective_figures.figure_contents import ObjectiveContents, annotate_view
 from lmlab.objective_figures.figure_layout import objective_figure_spec
 from lmlab.objective_figures.view_contents import view_contents
-from lmlab.plotting.figure import (
-    FigureSpec,
-    RenderedFigure,
-    render_figure,
-    standalone_svg,
-)
+from lmlab.plotting.figure import FigureSpec, RenderedFigure, render_figure, standalone_svg
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import tiny_external_memory
-from lmlab.training.run_folder import (
-    TrainedModel,
-    build_system,
-    build_tiny,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, build_system, build_tiny, load_run
 
 CONTINUATION_PREFIX = "##"
 """Prefix of a word-internal piece (WordPiece)."""

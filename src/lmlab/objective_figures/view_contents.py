@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
-from lmlab.inspection.token_names import TokenNames
+from lmlab.inspection.inspected_models import TokenNames
 from lmlab.objective_figures.attention_masks import attention_mask_grids
 from lmlab.objective_figures.figure_contents import (
     CellPanel,

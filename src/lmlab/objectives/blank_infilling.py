@@ -19,14 +19,11 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.block_masks import (
-    TokenBlock,
-    join_blocks,
-)
+from lmlab.objectives.block_masks import TokenBlock, join_blocks
 from lmlab.objectives.masking.token_masking import maskable_positions
 
 Span = tuple[int, int]

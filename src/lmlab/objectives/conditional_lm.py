@@ -6,19 +6,21 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, prediction_mask
-from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.protocols import LogProbs, TokenizerProtocol
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
+from lmlab.core.untrusted_input import parse_integer
 from lmlab.core.view import View, causal_view
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.objective_interfaces import Seq2SeqObjective
+from lmlab.objectives.objective_interfaces import ImageTextObjective, Seq2SeqObjective
 
 
 class ConditionalLM(Seq2SeqObjective):
@@ -91,3 +93,72 @@ class ConditionalLM(Seq2SeqObjective):
     ) -> LogProbs:
         predictions = network.target_log_probs(self.view(batch, generator=generator))
         return LogProbs(per_token=predictions.to_dense(), kind=self.kind)
+
+
+BACKGROUND_INTENSITY = -1.0
+"""Intensity of pixel value 0; that of the highest value is 1."""
+
+
+class ImageConditionalLM(ConditionalLM, ImageTextObjective):
+    """Image to text: log p(s | x) = Σ_t log p(s_t | s_<t, x), x an image cut into patches.
+
+    An image arrives as the condition of a batch: side² numbers row by row, from 0 to the highest of
+    the vocabulary, mapped to intensities from -1 to 1. The view shows patches as vectors, (B, P,
+    patch²) with P = (side / patch)² (Dosovitskiy et al. 2021). A text without a condition gets an
+    empty image, all 0.
+    """
+
+    intensity: Tensor
+
+    def __init__(self, vocabulary: Vocabulary, *, side: int, patch: int) -> None:
+        super().__init__(vocabulary)
+        self.image_size = side
+        self.patch = patch
+        # Saved with the weights: only the tokeniser knows which id is which number.
+        self.register_buffer("intensity", torch.zeros(vocabulary.size))
+
+    def setup_tokenizer(self, pieces: TokenizerProtocol) -> None:
+        """Record which ids are numbers; all others map to intensity 0."""
+        words = {id: pieces.token(id) for id in range(self.vocabulary.size)}
+        spelled = {id: parse_integer(word) for id, word in words.items()}
+        numbers = {id: number for id, number in spelled.items() if number is not None}
+        highest = max(numbers.values(), default=1) or 1
+        self.intensity.zero_()
+        for id, number in numbers.items():
+            self.intensity[id] = 2 * number / highest - 1
+
+    def source_view(self, condition: Batch | None, rows: int, device: torch.device) -> View:
+        shape = (rows, self.image_size, self.image_size)
+        if condition is None:
+            pixels = torch.full(shape, BACKGROUND_INTENSITY, device=device)
+        else:
+            pixels = self.intensity[self._pixel_tokens(condition)].view(shape)
+        patches = patchify(pixels, self.patch)
+        lengths = torch.full((rows,), patches.shape[1], device=device)
+        return View(inputs=patches, lengths=lengths, attention_mask=FullMask())
+
+    def decoder_prefix(self) -> tuple[int, ...]:
+        # The class token, <s>, is encoded among the patches.
+        return ()
+
+    def _pixel_tokens(self, image: Batch) -> Tensor:
+        """(B, side²) tokens between the start and the end token."""
+        size, vocabulary = self.image_size**2, self.vocabulary
+        first = int(vocabulary.start is not None)
+        around = first + int(vocabulary.end is not None)
+        wrong = image.lengths[image.lengths != size + around]
+        if len(wrong):
+            raise UserError(
+                f"an image must have {self.image_size} × {self.image_size} = {size} pixels, got "
+                f"{int(wrong[0]) - around}; give images of that size, or train with another "
+                "--set image_size=…."
+            )
+        return image.tokens[:, first : first + size]
+
+
+def patchify(pixels: Tensor, patch: int) -> Tensor:
+    """(B, side, side) as (B, (side / patch)², patch²), patches and their pixels row by row."""
+    rows, side, _ = pixels.shape
+    count = side // patch
+    tiles = pixels.view(rows, count, patch, count, patch).transpose(2, 3)
+    return tiles.reshape(rows, count * count, patch * patch)

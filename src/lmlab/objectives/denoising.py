@@ -19,8 +19,8 @@ from lmlab.objectives.denoising_base import (
     CorruptedSource,
     DenoisingObjective,
     DenoisingSpecialTokens,
+    SentenceSplitter,
 )
-from lmlab.objectives.sentence_splitting import SentenceSplitter
 
 MASKED_POSITION = -1
 """Marks a mask token among the positions of a source."""

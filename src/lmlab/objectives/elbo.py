@@ -15,22 +15,17 @@ from lmlab.core.capture import NON_NEGATIVE, Capture
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View, causal_view
 from lmlab.inference.latent_distributions import (
     LatentFamily,
     LatentPosterior,
-)
-from lmlab.inference.quasi_monte_carlo import (
     seed_of,
     sobol_points,
 )
 from lmlab.layers.noise import TokenNoise, add_gaussian_noise, sample_uniform
-from lmlab.objectives.objective_interfaces import (
-    LatentNetwork,
-    LatentObjective,
-)
+from lmlab.objectives.objective_interfaces import LatentNetwork, LatentObjective
 
 BoundName = Literal["elbo", "importance"]
 POSITIONS_PER_CHUNK = 16384

@@ -10,11 +10,7 @@ from torch import Tensor
 
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture
-from lmlab.core.entity_mentions import (
-    NO_ENTITY,
-    MentionSpans,
-    mention_capture,
-)
+from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, mention_capture
 from lmlab.core.loss import Loss
 from lmlab.core.parts import HiddenStates, Network, weighted_cross_entropy
 from lmlab.core.protocols import TokenizerProtocol

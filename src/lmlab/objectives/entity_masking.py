@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.entity_mentions import (
-    NO_ENTITY,
-    MentionSpans,
-    annotated_spans,
-    bio_tags,
-)
+from lmlab.core.entity_mentions import NO_ENTITY, MentionSpans, annotated_spans, bio_tags
 from lmlab.core.hidden_memory import (
     ANSWER_LOG_PROBS,
     ENTITY_LOG_PROBS,

@@ -18,8 +18,8 @@ from lmlab.objectives.denoising_base import (
     CorruptedSource,
     DenoisingObjective,
     DenoisingSpecialTokens,
+    SentenceSplitter,
 )
-from lmlab.objectives.sentence_splitting import SentenceSplitter
 
 
 class GapSelection(Protocol):

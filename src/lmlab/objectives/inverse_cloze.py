@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.batch import Batch
-from lmlab.core.special_tokens import (
-    add_special_tokens,
-    content_lengths,
-)
+from lmlab.core.special_tokens import add_special_tokens, content_lengths
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.per_example_rng import per_example_uniform
 

@@ -17,10 +17,6 @@ from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.mention_units import MentionUnits
-from lmlab.objectives.masking.sentence_packing import (
-    FullSentences,
-    RepackedBatch,
-)
 from lmlab.objectives.masking.token_masking import (
     MaskedBatch,
     MaskingStrategy,
@@ -31,7 +27,7 @@ from lmlab.objectives.masking.token_masking import (
 )
 from lmlab.objectives.masking.whole_word_masking import WordUnits
 from lmlab.objectives.objective_interfaces import MaskedLMObjective
-from lmlab.objectives.sentence_pairs import SentencePairTask
+from lmlab.objectives.sentence_pairs import FullSentences, RepackedBatch, SentencePairTask
 from lmlab.objectives.span_boundary import SpanBoundaryObjective, span_boundaries
 
 

@@ -8,17 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.view import NO_TARGET, View
 from lmlab.layers.noise import sample_uniform
-from lmlab.objectives.denoising_base import (
-    DenoisingObjective,
-    DenoisingSpecialTokens,
-)
+from lmlab.objectives.denoising_base import DenoisingObjective, DenoisingSpecialTokens
 from lmlab.objectives.masking.token_masking import MaskReplacement
 from lmlab.objectives.text_to_text import text_positions
 

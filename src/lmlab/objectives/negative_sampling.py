@@ -20,7 +20,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.system import Assembly
 from lmlab.core.view import NO_TARGET, View

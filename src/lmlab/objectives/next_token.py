@@ -9,7 +9,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.parts import Network, Objective
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View, causal_view
 

@@ -9,17 +9,11 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import (
-    AttentionMask,
-)
+from lmlab.core.attention_mask import AttentionMask
 from lmlab.core.batch import Batch
-from lmlab.core.parts import (
-    Network,
-    Objective,
-    Predictions,
-)
+from lmlab.core.parts import Network, Objective, Predictions
 from lmlab.core.protocols import LogProbs, TokenizerProtocol
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.state import State
 from lmlab.core.system import Assembly

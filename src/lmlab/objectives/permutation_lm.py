@@ -9,14 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import (
-    ExplicitMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import ExplicitMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary

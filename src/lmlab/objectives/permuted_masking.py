@@ -17,10 +17,7 @@ from lmlab.objectives.masking.token_masking import (
     require_mask_token,
 )
 from lmlab.objectives.objective_interfaces import MaskedLMObjective
-from lmlab.objectives.permutation_lm import (
-    order_ranks,
-    predicted_count,
-)
+from lmlab.objectives.permutation_lm import order_ranks, predicted_count
 
 
 class MaskedPermutedLM(MaskedLMObjective):

@@ -13,7 +13,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.loss import Loss
 from lmlab.core.parts import Network, Predictions
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import View, autoencoding_view
 from lmlab.core.vocabulary import Vocabulary

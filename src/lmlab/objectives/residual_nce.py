@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.core.frozen_system import FrozenSystem
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProb, Step, require
-from lmlab.core.score_kind import ScoreKind
-from lmlab.core.system import System
+from lmlab.core.score import ScoreKind
+from lmlab.core.system import FrozenSystem, System
 from lmlab.core.view import NO_TARGET, View
 from lmlab.inference.decoding import TokenChoice, ancestral_choice, decode
-from lmlab.objectives.energy_pooling import AllPositionsPooling
+from lmlab.objectives.corruption_nce import AllPositionsPooling
 from lmlab.objectives.objective_interfaces import (
     DATA_LABEL,
     NOISE_LABEL,

@@ -12,15 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.state import State
 from lmlab.core.system import Assembly

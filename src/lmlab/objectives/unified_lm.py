@@ -19,17 +19,12 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.parts import Network
 from lmlab.core.protocols import LogProbs
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform
-from lmlab.objectives.block_masks import (
-    TokenBlock,
-    gather_positions,
-    join_blocks,
-    rank_mask,
-)
+from lmlab.objectives.block_masks import TokenBlock, gather_positions, join_blocks, rank_mask
 from lmlab.objectives.masking.token_masking import (
     IndependentMasking,
     MaskingStrategy,

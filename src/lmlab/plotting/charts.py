@@ -18,12 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lmlab.core.capture import REAL, Bounds
-from lmlab.plotting.canvas import (
-    COLOURS,
-    FOREGROUND_COLOUR,
-    printable_name,
-    set_plain_log_scale,
-)
+from lmlab.plotting.figure import COLOURS, FOREGROUND_COLOUR, printable_name, set_plain_log_scale
 
 Values = NDArray[np.float64]
 

@@ -2,22 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+import logging
+import re
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Literal
 
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from matplotlib.transforms import Bbox
 
-from lmlab.plotting.canvas import (
-    as_png,
-    as_svg,
-    canvas,
-    drawn_extent,
-)
-from lmlab.plotting.fonts import (
-    use_installed_fonts,
-    warn_missing_glyphs,
-)
+from lmlab.plotting.fonts import BASE_FONT, use_installed_fonts, warn_missing_glyphs
 from lmlab.plotting.html import TableCell
+
+COLOURS = ("#4e79d8", "#e07b39", "#3aa36b", "#c4539b", "#8a6fd1", "#b8941f", "#2aa5b8", "#c05a52")
+"""Palette of middle tones with contrast to white and to black."""
+DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+"""Line styles, for more runs than colours."""
+FONTS = (
+    "system-ui, 'Helvetica Neue', Arial, 'Noto Sans', 'PingFang SC', 'Microsoft YaHei', "
+    "'Noto Sans CJK SC', 'Source Han Sans SC', 'WenQuanYi Micro Hei', sans-serif"
+)
+FOREGROUND_COLOUR = "#010203"
+"""Placeholder for the page's own colour while matplotlib draws; replaced in the finished SVG."""
+PNG_DPI = 160
+
+
+def colour(look: int) -> str:
+    """The colour at an index of the palette, which repeats."""
+    return COLOURS[look % len(COLOURS)]
+
+
+def line_style(look: int) -> dict[str, Any]:
+    """Colour and dashes of a line, distinct for many lines."""
+    return {"color": colour(look), "linestyle": DASHES[look // len(COLOURS) % len(DASHES)]}
+
+
+@contextmanager
+def canvas(name: str, *, height: float, width: float = 7.0) -> Iterator[Figure]:
+    """A figure in the common style; `name` makes the ids of several figures on a page unique."""
+    look: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": f"lmlab-{name}",
+        "text.parse_math": False,
+        "font.size": 10,
+        "font.family": [BASE_FONT],
+        "axes.edgecolor": FOREGROUND_COLOUR,
+        "axes.labelcolor": FOREGROUND_COLOUR,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "text.color": FOREGROUND_COLOUR,
+        "xtick.color": FOREGROUND_COLOUR,
+        "ytick.color": FOREGROUND_COLOUR,
+    }
+    with matplotlib.rc_context(look), warnings.catch_warnings(), _quiet_fonts():
+        # The reader's browser has the glyphs that the fonts here lack; for a PNG `fonts` warns.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        yield Figure(figsize=(width, height))
+
+
+@contextmanager
+def _quiet_fonts() -> Iterator[None]:
+    """Suppress matplotlib's warning that a fallback font has no bold face."""
+    logger = logging.getLogger("matplotlib.font_manager")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def drawn_extent(figure: Figure) -> Bbox:
+    """Bounding box in inches, with labels beyond the figure's edge; costs a rendering."""
+    canvas_ = FigureCanvasAgg(figure)
+    figure.draw_without_rendering()
+    return figure.get_tightbbox(canvas_.get_renderer()).padded(0.1)
+
+
+def as_svg(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> str:
+    """Render as an <svg> element that scales with the page and references no other file."""
+    use_installed_fonts(figure)
+    written = io.StringIO()
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(written, format="svg", metadata=nothing, transparent=True, bbox_inches=box)
+    text = written.getvalue()
+    text = text[text.index("<svg") :].replace(FOREGROUND_COLOUR, "currentColor")
+    text = re.sub(r"font-family: [^;\"]*", f"font-family: {FONTS}", text)
+    text = re.sub(r" *<style.*?</style>\n", "", text, flags=re.DOTALL)
+    return re.sub(
+        r'(<svg[^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', r'\1 width="\2"', text, count=1
+    )
+
+
+def as_png(figure: Figure, box: Bbox | Literal["tight"] = "tight") -> bytes:
+    """Render as PNG on white, for where no SVG is accepted."""
+    written = io.BytesIO()
+    figure.savefig(
+        written,
+        format="png",
+        dpi=PNG_DPI,
+        facecolor="white",
+        bbox_inches=box,
+        metadata={"Software": None},
+    )
+    return written.getvalue()
+
+
+def set_plain_log_scale(axes: Axes) -> None:
+    """Log scale of the y axis with plain number labels, without mathtext."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def add_legend(axes: Axes, handles: Sequence[Any] | None = None, names: Sequence[str] = ()) -> None:
+    """Legend to the right of the axes; nothing where no line has a label."""
+    if handles is None:
+        handles, names = axes.get_legend_handles_labels()
+    if names:
+        axes.legend(
+            handles,
+            names,
+            frameon=False,
+            fontsize=9,
+            labelcolor=FOREGROUND_COLOUR,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
+        )
+
+
+def printable_name(name: str) -> str:
+    """A label that is valid XML: no control characters, spaces visible."""
+    spelled = _unspelled(name)
+    kept = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in spelled)
+    return kept if kept.strip() else "␣" * len(kept)
+
+
+PRINTABLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+"""Bytes that a byte-level vocabulary (GPT-2's) spells by their own character."""
+REMAPPED_BYTES = tuple(byte for byte in range(256) if byte not in PRINTABLE_BYTES)
+"""The others, spelled by the characters from 256 on: a space is Ġ."""
+BYTE_OF_CHARACTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
+    chr(256 + place): byte for place, byte in enumerate(REMAPPED_BYTES)
+}
+
+
+def _unspelled(name: str) -> str:
+    """Decode byte-level spelling: Ġgr Ã¼n becomes ▁gr ün; anything else stays as it is."""
+    if name.isascii() or not all(letter in BYTE_OF_CHARACTER for letter in name):
+        return name
+    try:
+        text = bytes(BYTE_OF_CHARACTER[letter] for letter in name).decode("utf-8")
+    except UnicodeDecodeError:
+        return name
+    return f"▁{text[1:]}" if text.startswith(" ") and text.strip() else text
+
+
+def abbreviate_count(value: float) -> str:
+    """Abbreviated axis numbers: 12k, 3.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
 
 
 @dataclass(frozen=True, kw_only=True)

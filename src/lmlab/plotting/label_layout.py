@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from lmlab.plotting.canvas import FOREGROUND_COLOUR
+from lmlab.plotting.figure import FOREGROUND_COLOUR
 
 LETTER_INCHES = 0.075
 """Width in inches of a Latin letter at 9 points; a Chinese one takes twice that."""

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from lmlab.core.score import TokenScore
-from lmlab.plotting.canvas import (
+from lmlab.plotting.figure import (
     COLOURS,
     FOREGROUND_COLOUR,
     abbreviate_count,

@@ -6,17 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lmlab.core.atomic_files import (
-    telling_disk_errors,
-    write_text,
-)
+from lmlab.core.atomic_files import telling_disk_errors, write_text
 from lmlab.core.errors import UserError
 from lmlab.scoring.comparison_records import Comparison
-from lmlab.scoring.comparison_tables import (
-    comparison_json,
-    latex,
-    markdown,
-)
+from lmlab.scoring.comparison_tables import comparison_json, latex, markdown
 from lmlab.training.run_folder import TrainedModel
 
 WriteComparison = Callable[[Comparison, Sequence[TrainedModel]], None]

@@ -8,43 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmlab import __version__
-from lmlab.core.atomic_files import (
-    telling_disk_errors,
-    write_text,
-)
-from lmlab.core.score import TokenScore
-from lmlab.core.score_kind import SCORE_KINDS
-from lmlab.inspection.inspection_page import figures_html
-from lmlab.plotting.canvas import colour
-from lmlab.plotting.html import (
-    Html,
-    TableCell,
-    html_page,
-    html_table,
-    join_html,
-    number_cell,
-    tag,
-)
-from lmlab.plotting.training_curves import (
-    LossBar,
-    draw_loss_bars,
-    draw_training_curves,
-)
-from lmlab.reports.report_sections import (
-    ReportSection,
-    SampledText,
-)
-from lmlab.scoring.comparison_records import (
-    ComparedSentence,
-    Comparison,
-    ComparisonRow,
-    Difference,
-)
+from lmlab.core.atomic_files import telling_disk_errors, write_text
+from lmlab.core.score import SCORE_KINDS, TokenScore
+from lmlab.inspection.figure_files import figures_html
+from lmlab.plotting.figure import colour
+from lmlab.plotting.html import Html, TableCell, html_page, html_table, join_html, number_cell, tag
+from lmlab.plotting.training_curves import LossBar, draw_loss_bars, draw_training_curves
+from lmlab.reports.report_sections import ReportSection, SampledText
+from lmlab.scoring.comparison_records import ComparedSentence, Comparison, ComparisonRow, Difference
 from lmlab.scoring.comparison_tables import caption
-from lmlab.scoring.formatting import (
-    KIND_DESCRIPTIONS,
-    describe_convention,
-)
+from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention
 from lmlab.training.reporting import format_exact_duration
 
 SURPRISAL_SCALE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -297,12 +270,7 @@ def _surprisal(chapter: ReportSection) -> Html:
     return join_html(
         [
             tag("h3", "Surprisal, token by token"),
-            tag(
-                "p",
-                words,
-                "for its figure; unknown ones are underlined.",
-                class_="faint",
-            ),
+            tag("p", words, "for its figure; unknown ones are underlined.", class_="faint"),
             *(_sentence(sentence, chapter) for sentence in chapter.comparison.sentences),
         ]
     )
@@ -419,9 +387,7 @@ def _kinds(chapters: Sequence[ReportSection]) -> Html:
     shown = [entry for kind, entry in zip(SCORE_KINDS, named, strict=True) if kind in present]
     others = [entry for kind, entry in zip(SCORE_KINDS, named, strict=True) if kind not in present]
     rest = tag(
-        "details",
-        tag("summary", "Kinds that do not occur here"),
-        tag("dl", *map(Html, others)),
+        "details", tag("summary", "Kinds that do not occur here"), tag("dl", *map(Html, others))
     )
     return tag(
         "section",

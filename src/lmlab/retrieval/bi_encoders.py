@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lmlab.core.batch import Batch
-from lmlab.core.frozen_system import FrozenSystem
 from lmlab.core.protocols import Encode, EncodeQueries, require
-from lmlab.core.system import System
+from lmlab.core.system import FrozenSystem, System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.retrieval.bm25 import BM25_K1, inverse_document_frequency, length_normalisation
 from lmlab.retrieval.document_memory import DocumentMemory

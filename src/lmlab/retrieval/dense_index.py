@@ -13,19 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lmlab.core.atomic_files import (
-    new_file,
-    telling_disk_errors,
-    write_json,
-)
+from lmlab.core.atomic_files import new_file, telling_disk_errors, write_json
 from lmlab.core.errors import LmlabWarning, UserError, unknown_name
-from lmlab.core.json_text import read_json_object
+from lmlab.core.untrusted_input import read_json_object
 from lmlab.retrieval import faiss_index
-from lmlab.retrieval.exact_search import (
-    Floats,
-    Numbers,
-    top_inner_products,
-)
+from lmlab.retrieval.exact_search import Floats, Numbers, top_inner_products
 from lmlab.retrieval.faiss_index import FaissIndex
 
 IndexKind = Literal["flat", "ivf", "hnsw"]

@@ -28,9 +28,7 @@ def concatenate_rows(first: Batch, second: Batch, pad: int) -> Batch:
     later = second.tokens.gather(1, (place - begins).clamp(0, second.tokens.shape[1] - 1))
     tokens = torch.where(place <= begins, earlier, later)
     return Batch(
-        tokens=tokens.masked_fill(place >= lengths[:, None], pad),
-        lengths=lengths,
-        rows=first.rows,
+        tokens=tokens.masked_fill(place >= lengths[:, None], pad), lengths=lengths, rows=first.rows
     )
 
 

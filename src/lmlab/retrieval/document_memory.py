@@ -17,11 +17,7 @@ from lmlab.core.protocols import TokenizerProtocol
 from lmlab.core.special_tokens import add_special_tokens
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.objectives.masking.whole_word_masking import WordUnits
-from lmlab.retrieval.dense_index import (
-    CachedIndex,
-    DenseIndex,
-    IndexKind,
-)
+from lmlab.retrieval.dense_index import CachedIndex, DenseIndex, IndexKind
 from lmlab.retrieval.documents import Document, Documents, document_text
 
 NO_DOCUMENT = -1

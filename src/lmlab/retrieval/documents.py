@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import overload
 
 from lmlab.core.errors import UserError, unknown_name_or_path
-from lmlab.core.json_text import parse_json
 from lmlab.core.manifest import verify_files
+from lmlab.core.untrusted_input import parse_json
 from lmlab.data.countries import country_table
 from lmlab.data.lines import Errors, ReadingReport, held_lines
 from lmlab.data.wordnet import load_wordnet

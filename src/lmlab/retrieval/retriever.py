@@ -11,15 +11,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lmlab.backbones.text_encoder import PooledTextEncoder
+from lmlab.backbones.sentence_encoders import PooledTextEncoder
 from lmlab.core.batch import Batch
 from lmlab.core.protocols import RetrievedDocuments
 from lmlab.core.special_tokens import content_lengths
-from lmlab.retrieval.document_memory import (
-    NO_DOCUMENT,
-    DocumentMemory,
-    evaluation_mode,
-)
+from lmlab.retrieval.document_memory import NO_DOCUMENT, DocumentMemory, evaluation_mode
 
 
 class BackgroundComputation:

@@ -12,10 +12,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.layers.per_example_rng import per_example_uniform
 from lmlab.objectives.masking.mention_units import MentionUnits
-from lmlab.objectives.masking.token_masking import (
-    ensure_one_masked,
-    run_starts,
-)
+from lmlab.objectives.masking.token_masking import ensure_one_masked, run_starts
 from lmlab.retrieval.documents import Documents
 
 TITLE_NAME_SEPARATOR = " , "

@@ -16,15 +16,11 @@ from typing import Any, get_args
 import numpy as np
 
 from lmlab import __version__
-from lmlab.core.atomic_files import (
-    new_folder,
-    write_json,
-)
-from lmlab.core.dataclass_parsing import parse_dataclass
+from lmlab.core.atomic_files import new_folder, write_json
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import read_json_object
 from lmlab.core.manifest import DamageError, check_files, verifies, write_manifest
-from lmlab.core.seeds import check_seed
+from lmlab.core.untrusted_input import check_seed, parse_dataclass, read_json_object
+from lmlab.retrieval.bm25 import LexicalIndex
 from lmlab.retrieval.dense_index import (
     DEFAULT_RECALL,
     DenseIndex,
@@ -40,15 +36,8 @@ from lmlab.retrieval.documents import (
     document_text,
     load_documents,
 )
-from lmlab.retrieval.exact_search import (
-    Floats,
-    Numbers,
-)
-from lmlab.retrieval.lexical_index import LexicalIndex
-from lmlab.retrieval.retrieval_encoder import (
-    EncoderDescription,
-    RetrievalEncoder,
-)
+from lmlab.retrieval.exact_search import Floats, Numbers
+from lmlab.retrieval.retrieval_encoder import EncoderDescription, RetrievalEncoder
 
 FORMAT = 3
 """Version of the folder format; larger ones come from a later lmlab."""
@@ -188,12 +177,7 @@ class StoredIndex:
     """The index of a folder. Vectors are memory-mapped."""
 
     def __init__(
-        self,
-        path: Path,
-        about: IndexDescription,
-        find_encoder: LoadEncoder,
-        *,
-        verify: bool = True,
+        self, path: Path, about: IndexDescription, find_encoder: LoadEncoder, *, verify: bool = True
     ) -> None:
         self.path = path
         self.about = about

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from lmlab.inference.decoding import check_log_probs
-from lmlab.sampling.lexical_constraints import (
-    LexicalConstraints,
-    Phrase,
-)
+from lmlab.sampling.lexical_constraints import LexicalConstraints, Phrase
 
 TOP_K_BLOCK = 100
 """Block size of `top_values`."""

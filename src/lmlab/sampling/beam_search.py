@@ -30,11 +30,7 @@ from lmlab.sampling.beam_expansion import (
     top_continuations,
 )
 from lmlab.sampling.decoding import EncodedSources, check_prefix, max_new_tokens, state_after_prefix
-from lmlab.sampling.lexical_constraints import (
-    LexicalConstraints,
-    Phrase,
-    allocate_beam,
-)
+from lmlab.sampling.lexical_constraints import LexicalConstraints, Phrase, allocate_beam
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.limits import check_limit
 from lmlab.inference.decoding import GeneratedSequence
 from lmlab.layers.per_example_rng import per_example_generator
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    Hypothesis,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, Hypothesis, beam_search
 from lmlab.sampling.decoding import EncodedSources, greedy_search, sample_sequences
 from lmlab.sampling.lexical_constraints import LexicalConstraints
 

@@ -17,8 +17,8 @@ from lmlab.core.joint_distribution import (
     RankableJointDistribution,
     RankedFilling,
 )
-from lmlab.core.score_kind import ScoreKind
-from lmlab.data.collation import pad_rows
+from lmlab.core.score import ScoreKind
+from lmlab.data.batches import pad_rows
 
 FillTokens = tuple[tuple[int, ...], float]
 """One token per mask, and their joint log-probability."""

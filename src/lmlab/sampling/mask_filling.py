@@ -20,17 +20,9 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.limits import check_limit
-from lmlab.core.protocols import (
-    Fill,
-    Infill,
-    InfillDecoder,
-    JointFill,
-    Step,
-    require,
-    systems_with,
-)
-from lmlab.core.score_kind import ScoreKind
-from lmlab.data.collation import pad_rows
+from lmlab.core.protocols import Fill, Infill, InfillDecoder, JointFill, Step, require, systems_with
+from lmlab.core.score import ScoreKind
+from lmlab.data.batches import pad_rows
 from lmlab.inference.decoding import GeneratedSequence, next_distribution
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.sampling.decoding import sample_sequences
@@ -45,11 +37,7 @@ from lmlab.sampling.joint_fill import (
     top_without_special_tokens,
     without_special_tokens,
 )
-from lmlab.sampling.masked_text import (
-    MaskedText,
-    mask_token_id,
-    parse_masked_text,
-)
+from lmlab.sampling.prompts import MaskedText, mask_token_id, parse_masked_text
 
 BEAM_FACTOR = 8
 """Factor by which infilling widens the beam: the text after a blank decides what fits in it."""
@@ -210,13 +198,7 @@ class MaskFiller:
                 partial(draw, generator=generator), symbols, self.top
             )
         return fill_by_chain_rule(
-            self._at_gaps,
-            row,
-            places,
-            kind=kind,
-            symbols=symbols,
-            beam=self.beam,
-            count=self.top,
+            self._at_gaps, row, places, kind=kind, symbols=symbols, beam=self.beam, count=self.top
         )
 
     def infill(

@@ -13,24 +13,16 @@ from torch import Tensor
 from lmlab.core.answers import Answer, Ask, Evidence
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.limits import check_limit
 from lmlab.core.protocols import WithDocuments, WithFacts, require
-from lmlab.data.collation import group_by_length
+from lmlab.data.batches import group_by_length
 from lmlab.knowledge.load_knowledge import load_knowledge
 from lmlab.retrieval.dense_index import DenseIndex
 from lmlab.retrieval.documents import Documents
 from lmlab.sampling.beam_search import BeamConfig, Hypothesis
 from lmlab.sampling.decoding import EncodedSources
-from lmlab.sampling.decoding_strategies import (
-    BeamSearch,
-    DecodingStrategy,
-    Greedy,
-    Sampling,
-)
+from lmlab.sampling.decoding_strategies import BeamSearch, DecodingStrategy, Greedy, Sampling
 from lmlab.sampling.rag_decoding import GeneratesFromDocuments, PerDocumentBeamSearch
 
 ANSWER_BEAM_WIDTH, DEFAULT_ANSWER_TOKENS = 5, 50

@@ -12,16 +12,9 @@ from torch import Tensor
 
 from lmlab.core.answers import Evidence
 from lmlab.core.batch import Batch
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.protocols import Retrieve, RetrievedDocuments
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    Hypothesis,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, Hypothesis, beam_search
 from lmlab.sampling.decoding import EncodedSources
 
 CANDIDATES_PER_BATCH = 64

@@ -12,18 +12,10 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import device_of
 from lmlab.core.protocols import Step, require
-from lmlab.data.collation import group_by_length
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    Hypothesis,
-)
+from lmlab.data.batches import group_by_length
+from lmlab.sampling.beam_search import BeamConfig, Hypothesis
 from lmlab.sampling.decoding import EncodedSources
-from lmlab.sampling.decoding_strategies import (
-    BeamSearch,
-    DecodingStrategy,
-    Greedy,
-    Sampling,
-)
+from lmlab.sampling.decoding_strategies import BeamSearch, DecodingStrategy, Greedy, Sampling
 from lmlab.sampling.lexical_constraints import (
     LexicalConstraints,
     WordBoundaries,

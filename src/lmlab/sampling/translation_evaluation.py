@@ -10,10 +10,7 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.sampling.translation import (
-    Translator,
-    make_translator,
-)
+from lmlab.sampling.translation import Translator, make_translator
 from lmlab.scoring.translation_metrics import (
     TranslationScore,
     check_metrics,

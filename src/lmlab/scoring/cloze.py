@@ -15,11 +15,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Fill, Infill, Step, require
-from lmlab.core.seeds import check_seed
-from lmlab.data.collation import (
-    group_by_length,
-    pad_rows,
-)
+from lmlab.core.untrusted_input import check_seed
+from lmlab.data.batches import group_by_length, pad_rows
 from lmlab.data.tokenizers import Tokenizer
 
 CLOZE_TOKENS_PER_BATCH = 4096

@@ -9,8 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lmlab.core.score import Convention, TokenScore
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import Convention, ScoreKind, TokenScore
 
 Unit = Literal["token", "character"]
 

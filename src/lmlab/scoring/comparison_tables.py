@@ -12,12 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmlab.core.control_characters import escape_control_characters
-from lmlab.scoring.comparison_records import (
-    Comparison,
-    ComparisonRow,
-    Difference,
-)
+from lmlab.core.errors import escape_control_characters
+from lmlab.scoring.comparison_records import Comparison, ComparisonRow, Difference
 from lmlab.training.reporting import format_exact_duration
 
 if TYPE_CHECKING:
@@ -55,8 +51,7 @@ def row_groups(comparison: Comparison) -> tuple[RowGroup, ...]:
         found.setdefault((row.kind, row.tokenization), []).append(row)
     return tuple(
         RowGroup(
-            title=f"{kind}; {rows[0].convention.tokenizer}",
-            rows=tuple(sorted(rows, key=_by_nats)),
+            title=f"{kind}; {rows[0].convention.tokenizer}", rows=tuple(sorted(rows, key=_by_nats))
         )
         for (kind, _), rows in found.items()
     )

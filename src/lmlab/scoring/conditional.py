@@ -11,8 +11,7 @@ from itertools import islice
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Energy, Fill, Step
-from lmlab.core.score import LEFT_TO_RIGHT, Convention, Score, TokenScore
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import LEFT_TO_RIGHT, Convention, Score, ScoreKind, TokenScore
 from lmlab.scoring.masked_text_scoring import score_masked_texts
 from lmlab.scoring.scorer import Scorer
 

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lmlab.core.entity_mentions import (
-    NO_ENTITY,
-    MentionLink,
-)
+from lmlab.core.entity_mentions import NO_ENTITY, MentionLink
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Link, require
-from lmlab.data.collation import pad_rows
+from lmlab.data.batches import pad_rows
 
 
 @dataclass(frozen=True, kw_only=True)

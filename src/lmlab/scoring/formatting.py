@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from lmlab.core.score import Convention, Summary
-from lmlab.core.score_kind import (
-    NORMALISED_KINDS,
-    ScoreKind,
-)
+from lmlab.core.score import NORMALISED_KINDS, Convention, ScoreKind, Summary
 
 KIND_DESCRIPTIONS: dict[ScoreKind, str] = {
     "exact": "the model's own log-probability",

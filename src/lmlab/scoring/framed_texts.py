@@ -8,7 +8,7 @@ from typing import Any
 
 from lmlab.core.batch import Batch
 from lmlab.core.evaluation_mode import device_of
-from lmlab.data.collation import group_by_length
+from lmlab.data.batches import group_by_length
 from lmlab.data.corpus import Layout
 
 MIN_TOKENS = 2

@@ -11,17 +11,14 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.score import Score
-from lmlab.data.collation import pad_rows
+from lmlab.data.batches import pad_rows
 from lmlab.scoring.score_accumulator import ScoreAccumulator
 
 POSITIONS_PER_BATCH = 131_072
 """Window positions batched together: small strides have many times a text's tokens."""
 
 if TYPE_CHECKING:
-    from lmlab.scoring.scorer import (
-        Scorer,
-        ScoringRow,
-    )
+    from lmlab.scoring.scorer import Scorer, ScoringRow
     from lmlab.scoring.scoring_methods import ScoringMethod
 
 

@@ -18,11 +18,9 @@ from typing import IO
 
 import numpy as np
 
-from lmlab.core.control_characters import escape_csv_cell
-from lmlab.core.errors import UserError
-from lmlab.core.json_text import parse_json
-from lmlab.core.score import Convention, Score
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.errors import UserError, escape_csv_cell
+from lmlab.core.score import Convention, Score, ScoreKind
+from lmlab.core.untrusted_input import parse_json
 from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.scoring.bootstrap import DifferenceInterval, interval, paired_bootstrap
 from lmlab.scoring.scorer import Scorer

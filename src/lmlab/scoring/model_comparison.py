@@ -11,15 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.errors import UserError
-from lmlab.core.score import Convention
-from lmlab.core.score_kind import (
-    NORMALISED_KINDS,
-    SCORE_KINDS,
-)
-from lmlab.core.seeds import check_seed
-from lmlab.data.corpus import Corpus
+from lmlab.core.score import NORMALISED_KINDS, SCORE_KINDS, Convention
+from lmlab.core.untrusted_input import check_seed
+from lmlab.data.corpus import Corpus, TruthWithLength
 from lmlab.data.readers import Example
-from lmlab.data.truth import TruthWithLength
 from lmlab.scoring.bootstrap import interval, paired_bootstrap
 from lmlab.scoring.comparison_records import (
     ComparedSentence,

@@ -25,7 +25,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Fill, LMHead, Logits, require
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.masking.pseudo_likelihood import (
     MAX_TOKENS_AT_ONCE,

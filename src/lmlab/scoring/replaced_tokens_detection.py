@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Detect, require
-from lmlab.data.collation import preferred_tokens_per_batch
+from lmlab.data.batches import preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.scoring.framed_texts import FramedText, frame_text, framed_batches
 from lmlab.scoring.scorer import chunk_texts

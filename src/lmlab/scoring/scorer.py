@@ -15,24 +15,16 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import LogProb, LogProbs, require
 from lmlab.core.score import Convention, Score
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.collation import (
-    group_by_length,
-    pad_rows,
-    preferred_tokens_per_batch,
-)
+from lmlab.data.batches import group_by_length, pad_rows, preferred_tokens_per_batch
 from lmlab.data.corpus import Layout
 from lmlab.data.readers import Example
 from lmlab.scoring.masked_text_scoring import score_masked_texts
-from lmlab.scoring.score_accumulator import ScoreAccumulator
+from lmlab.scoring.score_accumulator import ScoreAccumulator, TokenChunk, token_chunks
 from lmlab.scoring.scoring_methods import (
     ScoringMethod,
     is_masked,
     make_scoring_method,
     own_convention,
-)
-from lmlab.scoring.token_chunks import (
-    TokenChunk,
-    token_chunks,
 )
 from lmlab.scoring.token_streams import (
     CarriedState,

@@ -23,8 +23,7 @@ from lmlab.core.protocols import (
     require,
 )
 from lmlab.core.registry import catalogue
-from lmlab.core.score import Convention
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import Convention, ScoreKind
 from lmlab.models.residual_energy import ResidualEnergyModel
 from lmlab.objectives.masking.pseudo_likelihood import scored_positions
 from lmlab.scoring.pseudo_log_likelihood import MASKED_METHODS as MASKED

@@ -17,11 +17,7 @@ from lmlab.data.corpus import Layout
 from lmlab.data.corpus_encoding import encode_with_special_tokens
 from lmlab.data.readers import Example
 from lmlab.scoring.score_accumulator import ScoreAccumulator
-from lmlab.scoring.scorer import (
-    Scorer,
-    ScoringRow,
-    chunk_texts,
-)
+from lmlab.scoring.scorer import Scorer, ScoringRow, chunk_texts
 
 
 class SourcePair(NamedTuple):

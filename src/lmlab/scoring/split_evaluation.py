@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmlab.core.card import Card
-from lmlab.core.score import Summary, TokenScore
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind, Summary, TokenScore
 from lmlab.data.corpus import Corpus, Layout
 from lmlab.data.readers import Example
 from lmlab.scoring.scorer import Scorer

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from lmlab.core.protocols import LogProb
-from lmlab.core.score_kind import ScoreKind
+from lmlab.core.score import ScoreKind
 from lmlab.core.state import State
-from lmlab.data.collation import pad_rows
+from lmlab.data.batches import pad_rows
 
 
 class ScoringWindow(NamedTuple):
@@ -92,12 +92,7 @@ class CarriedState:
     kind: ScoreKind = "exact"
 
     def __init__(
-        self,
-        system: LogProb,
-        first: int,
-        *,
-        block: int,
-        generator: torch.Generator | None = None,
+        self, system: LogProb, first: int, *, block: int, generator: torch.Generator | None = None
     ) -> None:
         self._system = system
         self._last = first

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TextIO
 
-from lmlab.core.control_characters import escape_csv_cell
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, escape_csv_cell
 from lmlab.core.score import Score, TokenScore
 from lmlab.core.vocabulary import END
 

@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lmlab.data.countries import (
-    Country,
-    country_table,
-)
+from lmlab.data.countries import Country, country_table
 from lmlab.data.wordnet import Synset, load_wordnet
 from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
 from lmlab.data.wordnet.synsets import PARTS_OF_SPEECH
@@ -153,9 +150,7 @@ BUILTIN_DATASETS: dict[str, tuple[str, Callable[[], dict[str, list[Row]]]]] = {
 """The task of each set, and its constructor."""
 
 
-def _by_synset(
-    make: Callable[[Synset, np.random.Generator], Row | None],
-) -> dict[str, list[Row]]:
+def _by_synset(make: Callable[[Synset, np.random.Generator], Row | None]) -> dict[str, list[Row]]:
     """Rows of synsets in a random order, each once, in the splits of WordNet's glosses.
 
     So the test rows are not in the training data of a run trained on `wordnet`.

@@ -11,7 +11,7 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Step, require
-from lmlab.core.seeds import check_seed
+from lmlab.core.untrusted_input import check_seed
 from lmlab.scoring.conditional import conditional_scores
 from lmlab.scoring.scorer import Scorer
 from lmlab.tasks.confidence_intervals import measure_answers

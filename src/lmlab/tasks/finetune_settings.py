@@ -10,11 +10,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.memrecall_config import MemRecallConfig
 from lmlab.core.system import System
 from lmlab.scoring.translation_metrics import make_metric
-from lmlab.tasks.input_pipeline import (
-    EncodedSplit,
-    InputPipeline,
-    LongTextConfig,
-)
+from lmlab.tasks.input_pipeline import EncodedSplit, InputPipeline, LongTextConfig
 from lmlab.tasks.metrics import bleu
 from lmlab.tasks.task import Task
 from lmlab.training.config import TrainingConfig

@@ -11,7 +11,7 @@ from lmlab.core.evaluation_mode import device_of
 from lmlab.core.registry import find_system
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.collation import group_by_length
+from lmlab.data.batches import group_by_length
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.models.finetuned import FinetunedGenerator
 from lmlab.sampling.decoding import greedy_search

@@ -16,10 +16,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.batches import LengthBatches
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.finetuned_model import TaskAnswer
-from lmlab.tasks.long_context.blocks import (
-    TextBlock,
-    text_as_block,
-)
+from lmlab.tasks.long_context.blocks import TextBlock, text_as_block
 from lmlab.tasks.sequence_task import SequenceTask
 from lmlab.tasks.task import AnswerTruncated, EncodedExample, Row, collate_examples
 from lmlab.training.config import TrainingConfig

@@ -15,7 +15,7 @@ from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.core.loss import IGNORE_LABEL, Loss
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.collation import group_by_length
+from lmlab.data.batches import group_by_length
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL, add_task_head
 from lmlab.tasks.long_context.blocks import BlockQuery, TextBlock

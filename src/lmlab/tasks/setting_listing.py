@@ -38,10 +38,7 @@ def task_settings(task: str) -> list[SettingRecord]:
     """The settings of a task and of its training, with the defaults of `lmlab finetune`."""
     # Imported late: the tasks need torch.
     from lmlab.tasks.finetune import FINETUNE_DEFAULTS
-    from lmlab.tasks.finetune_settings import (
-        CORPUS_SETTINGS,
-        PAIR_SETTINGS,
-    )
+    from lmlab.tasks.finetune_settings import CORPUS_SETTINGS, PAIR_SETTINGS
     from lmlab.tasks.task_registry import find_task
 
     kind = find_task(task)

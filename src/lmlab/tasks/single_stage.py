@@ -12,7 +12,7 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
-from lmlab.models.image_to_text import ImageToTextLM
+from lmlab.models.seq2seq import ImageToTextLM
 from lmlab.tasks.confidence_intervals import TaskMetrics, measure_answers
 from lmlab.tasks.finetune_job import (
     FinetuneJob,

@@ -15,13 +15,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.tasks.metrics import exact_match, token_f1
 from lmlab.tasks.single_stage import SingleStageTask
-from lmlab.tasks.task import (
-    NO_ANSWER_POSITION,
-    AnswerTruncated,
-    EncodedExample,
-    Row,
-    encode_texts,
-)
+from lmlab.tasks.task import NO_ANSWER_POSITION, AnswerTruncated, EncodedExample, Row, encode_texts
 
 MAX_ANSWER_TOKENS = 30
 """The maximum length of a span in tokens."""

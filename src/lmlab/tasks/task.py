@@ -205,9 +205,5 @@ def collate_examples(
     for row, each in enumerate(encoded):
         labels[row, : len(each.labels)] = torch.tensor(each.labels, dtype=torch.long)
     return Batch(
-        tokens=batch.tokens,
-        lengths=batch.lengths,
-        rows=batch.rows,
-        condition=given,
-        labels=labels,
+        tokens=batch.tokens, lengths=batch.lengths, rows=batch.rows, condition=given, labels=labels
     )

@@ -7,24 +7,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lmlab.core.errors import UserError, unknown_name_or_path
-from lmlab.core.json_text import parse_json
+from lmlab.core.untrusted_input import parse_json
 from lmlab.data.corpus import SPLITS, open_corpus
 from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
 from lmlab.data.lines import ReadingReport, check_errors, held_lines
 from lmlab.data.readers import read_fields
-from lmlab.data.splitting import (
-    SPLIT_BLOCK,
-    split_of_index,
-)
+from lmlab.data.splitting import SPLIT_BLOCK, split_of_index
 from lmlab.data.unknown_words import UnknownWords
-from lmlab.tasks.builtin_datasets import (
-    BUILTIN_DATASETS,
-    load_builtin_rows,
-)
-from lmlab.tasks.long_context.long_babi import (
-    BABI_LONG,
-    long_babi,
-)
+from lmlab.tasks.builtin_datasets import BUILTIN_DATASETS, load_builtin_rows
+from lmlab.tasks.long_context.long_babi import BABI_LONG, long_babi
 from lmlab.tasks.long_context.relevance_labels import check_relevant
 from lmlab.tasks.task import Row, Splits, Task
 

@@ -20,11 +20,7 @@ from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.training.run_folder import (
-    RunFolder,
-    build_from_config,
-    load_run,
-)
+from lmlab.training.run_folder import RunFolder, build_from_config, load_run
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,7 +10,9 @@ resumes from there. Checkpoints are always verified. Nothing is ever unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +21,42 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lmlab.core.atomic_files import (
-    advising_resume,
-    discard,
-    replaced_folder,
-    write_json,
-)
-from lmlab.core.json_text import read_json_object
+from lmlab.core.atomic_files import advising_resume, discard, replaced_folder, write_json
+from lmlab.core.errors import UserError
 from lmlab.core.manifest import check_files, write_manifest
 from lmlab.core.state import State, TensorState
 from lmlab.core.tensor_files import read_tensors, write_tensors
+from lmlab.core.untrusted_input import read_json_object
+
+
+@contextmanager
+def restoring(trainer: Path) -> Iterator[None]:
+    """A UserError where an intact checkpoint does not match the resumed training."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise UserError(
+            f"the checkpoint in {trainer} does not fit this training "
+            f"({' '.join(str(reason).split())[:200]}); remove that folder to start again."
+        ) from error
+
+
+def checked_numbers(state: Any, expected: Mapping[str, float]) -> dict[str, Any]:
+    """The numbers of a checkpoint; a ValueError unless they have these names and types.
+
+    An integer must be non-negative; a float may be infinite, not NaN.
+    """
+    if not isinstance(state, dict) or set(state) != set(expected):
+        raise ValueError(f"expected numbers named {', '.join(expected)}")
+    for name, value in state.items():
+        whole = isinstance(expected[name], int)
+        right = isinstance(value, int) if whole else isinstance(value, (int, float))
+        if not right or isinstance(value, bool) or math.isnan(value) or (whole and value < 0):
+            kind = "a whole number, 0 or more" if whole else "a number"
+            raise ValueError(f"{name} must be {kind}, got {str(value)[:40]!r}")
+    return dict(state)
+
 
 MAX_CHECKPOINTS = 2
 """Checkpoints kept: the newest, and the previous one in case the newest is damaged."""

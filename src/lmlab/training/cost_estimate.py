@@ -57,12 +57,7 @@ def format_bytes(size: float) -> str:
 
 
 def estimate_cost(
-    system: System,
-    source: BatchLoader,
-    config: TrainingConfig,
-    *,
-    tokens: int,
-    processes: int = 1,
+    system: System, source: BatchLoader, config: TrainingConfig, *, tokens: int, processes: int = 1
 ) -> CostEstimate:
     """Time a few steps on a copy of the system; neither its weights nor any random state change.
 

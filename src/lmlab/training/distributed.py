@@ -12,11 +12,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from lmlab.core.atomic_files import (
-    advising_resume,
-    remove_leftovers,
-    telling_disk_errors,
-)
+from lmlab.core.atomic_files import advising_resume, remove_leftovers, telling_disk_errors
 from lmlab.core.batch import Batch
 from lmlab.core.locks import FolderLock, lock_folder
 from lmlab.data.batches import shard_rows

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from lmlab.core.protocols import Countable, ExpectationMaximisation
-from lmlab.training.checkpoint_checks import restoring
-from lmlab.training.checkpoints import Checkpoint
+from lmlab.training.checkpoints import Checkpoint, restoring
 from lmlab.training.data_loaders import TrainingData
 from lmlab.training.distributed import shard_batch
 from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights

@@ -15,20 +15,16 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.state import State
 from lmlab.core.system import System
-from lmlab.training.checkpoint_checks import restoring
 from lmlab.training.checkpoints import (
     Checkpoint,
     optimizer_tensors,
     restore_optimizer,
+    restoring,
     state_from_tensors,
     state_to_tensors,
 )
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data_loaders import (
-    BatchLoader,
-    FitData,
-    gradient_accumulation_groups,
-)
+from lmlab.training.data_loaders import BatchLoader, FitData, gradient_accumulation_groups
 from lmlab.training.distributed import (
     all_reduce_gradients,
     all_reduce_sum,
@@ -37,16 +33,16 @@ from lmlab.training.distributed import (
     seed_step,
     shard_batch,
 )
-from lmlab.training.optimizers import build_optimizer
+from lmlab.training.optimizers import LearningRateSchedule, build_optimizer
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
-from lmlab.training.reporting import NOT_FINITE, Reporter
-from lmlab.training.retrieval_logging import (
+from lmlab.training.reporting import (
+    NOT_FINITE,
     RETRIEVED_EVENT,
+    Reporter,
     index_recall,
     retrieved_documents,
 )
 from lmlab.training.run_folder import RunFolder
-from lmlab.training.schedules import LearningRateSchedule
 from lmlab.training.validation import held_out_loss
 from lmlab.training.weight_statistics import UpdateMonitor
 

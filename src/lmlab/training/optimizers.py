@@ -1,12 +1,15 @@
-"""Optimisers by name."""
+"""Learning rate schedules, by step, spent fraction of the budget, and validation loss."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from lmlab.training.checkpoints import checked_numbers
 from lmlab.training.config import TrainingConfig
 
 
@@ -41,3 +44,73 @@ _CLASSES: dict[str, Any] = {
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
 }
+
+
+COSINE_FLOOR = 0.01
+"""Final fraction of the learning rate of cosine."""
+PLATEAU_FLOOR = 1e-4
+"""Final fraction of the learning rate of linear."""
+
+
+@dataclass
+class LearningRateSchedule:
+    """Learning rate schedule with warm-up, and its small state.
+
+    With peak rate r, warm-up of w steps, step n = 0, 1, …, spent fraction u of the budget:
+
+    - constant: r
+    - linear: r max(1 - u, 0.0001) (Mikolov et al. 2013)
+    - cosine: r (c + (1 - c)(1 + cos πu)/2), c = 0.01 (Loshchilov and Hutter 2017)
+    - inverse-square-root: r √(w / max(n + 1, w)) (Vaswani et al. 2017)
+    - plateau: r f^k after k plateaus of the validation loss
+
+    all of them times (n + 1)/w during the warm-up.
+    """
+
+    config: TrainingConfig
+    scale: float = 1.0
+    """f^k so far, of the plateau schedule."""
+    best: float = math.inf
+    stale_validations: int = 0
+    """Validations since the best one or the last reduction."""
+
+    def learning_rate_at(self, step: int, spent: float) -> float:
+        """The learning rate of a step, with `spent` the fraction of the budget used before it."""
+        decay = self._decay_factor(step, min(max(spent, 0.0), 1.0))
+        return self.config.learning_rate * self.warmup_factor(step) * decay
+
+    def warmup_factor(self, step: int) -> float:
+        """Linear warm-up: (step + 1) / warmup_steps, then 1."""
+        warmup = self.config.warmup_steps
+        return min(1.0, (step + 1) / warmup) if warmup else 1.0
+
+    def _decay_factor(self, step: int, spent: float) -> float:
+        if self.config.schedule == "linear":
+            return max(1 - spent, PLATEAU_FLOOR)
+        if self.config.schedule == "cosine":
+            return COSINE_FLOOR + (1 - COSINE_FLOOR) * (1 + math.cos(math.pi * spent)) / 2
+        if self.config.schedule == "inverse-square-root":
+            warmup = max(self.config.warmup_steps, 1)
+            return math.sqrt(warmup / max(step + 1, warmup))
+        return self.scale
+
+    def record_validation(self, loss: float) -> None:
+        """Record a validation loss; on a plateau, the plateau schedule reduces the rate."""
+        if loss < self.best:
+            self.best, self.stale_validations = loss, 0
+            return
+        self.stale_validations += 1
+        if (
+            self.config.schedule == "plateau"
+            and self.stale_validations >= self.config.plateau_patience
+        ):
+            self.scale, self.stale_validations = self.scale * self.config.plateau_factor, 0
+
+    def state(self) -> dict[str, float]:
+        """State for a checkpoint."""
+        return {"scale": self.scale, "best": self.best, "stale_validations": self.stale_validations}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Restore the state of a checkpoint; a ValueError where it is invalid."""
+        for name, value in checked_numbers(state, self.state()).items():
+            setattr(self, name, value)

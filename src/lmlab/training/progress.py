@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from lmlab.training.checkpoint_checks import checked_numbers
+from lmlab.training.checkpoints import checked_numbers
 from lmlab.training.config import TrainingConfig
 
 

@@ -8,12 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from lmlab.core.dataclass_parsing import (
-    check_type,
-    parse_dataclass,
-)
 from lmlab.core.errors import UserError
 from lmlab.core.memory_budget import memory_budget
+from lmlab.core.untrusted_input import check_type, parse_dataclass
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.training.config import TrainingConfig

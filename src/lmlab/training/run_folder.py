@@ -29,7 +29,6 @@ from lmlab.core.atomic_files import (
 )
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import read_json_object
 from lmlab.core.manifest import (
     DamageError,
     check_files,
@@ -42,14 +41,12 @@ from lmlab.core.memory_budget import memory_budget
 from lmlab.core.registry import find_system, full_card, system_module
 from lmlab.core.system import System
 from lmlab.core.tensor_files import check_finite, read_tensors, tensor_bytes
+from lmlab.core.untrusted_input import read_json_object
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.models.retrieval_base import DocumentStoreModel
-from lmlab.objectives.sampled_loss_config import (
-    SampledLossConfig,
-    apply_sampled_loss,
-)
+from lmlab.objectives.sampled_losses import SampledLossConfig, apply_sampled_loss
 from lmlab.training import checkpoints
 from lmlab.training.config import apply_settings
 from lmlab.training.external_memory import (

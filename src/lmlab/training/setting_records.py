@@ -5,13 +5,32 @@ Listing the training settings does not import torch; listing those of a system d
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lmlab.core.field_help import field_help
 from lmlab.training.config import TrainingConfig
+
+
+def field_help(config: type) -> dict[str, str]:
+    """The docstring under each field of a config, those it inherits included."""
+    helped: dict[str, str] = {}
+    for owner in reversed(config.__mro__[:-1]):
+        definition = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+        assert isinstance(definition, ast.ClassDef)
+        for definition_line, below in zip(definition.body, definition.body[1:], strict=False):
+            match definition_line, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    helped[name] = " ".join(text.split())
+    return helped
+
 
 Part = Literal["training", "system", "task"]
 DEFAULT_SIZE = "small"

@@ -17,37 +17,17 @@ from lmlab.core.system import NATS_PER_TOKEN, System
 from lmlab.data.corpus import Corpus
 from lmlab.data.corpus_encoding import EntityNumbering, corpus_entities
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.training.base_models import (
-    BaseModel,
-    resolve_base,
-)
+from lmlab.training.base_models import BaseModel, resolve_base
 from lmlab.training.config import TrainingConfig
-from lmlab.training.corpus_setup import (
-    RunTokenizers,
-    open_training_corpus,
-    prepare_tokenizers,
-)
+from lmlab.training.corpus_setup import RunTokenizers, open_training_corpus, prepare_tokenizers
 from lmlab.training.cost_estimate import estimate_cost
-from lmlab.training.data_loaders import (
-    TrainingData,
-    training_data,
-)
-from lmlab.training.distributed import (
-    exclusive_output,
-    main_process_first,
-    make_accelerator,
-)
-from lmlab.training.external_memory import (
-    ExternalMemory,
-    resolve_external_memory,
-)
+from lmlab.training.data_loaders import TrainingData, training_data
+from lmlab.training.distributed import exclusive_output, main_process_first, make_accelerator
+from lmlab.training.external_memory import ExternalMemory, resolve_external_memory
 from lmlab.training.fitters import FITTERS
 from lmlab.training.loop import FitJob, FitResult, ValidationMetric
 from lmlab.training.reporting import Reporter, format_exact_duration
-from lmlab.training.run_folder import (
-    RunFolder,
-    build_system,
-)
+from lmlab.training.run_folder import RunFolder, build_system
 from lmlab.training.training_plan import (
     TrainingPlan,
     check_required_inputs,

@@ -18,26 +18,16 @@ from lmlab.training.config import (
     BUDGETS,
     TrainingConfig,
     apply_settings,
+    recipe_settings,
     replace_budgets,
     split_settings,
     with_budget,
 )
-from lmlab.training.corpus_setup import (
-    OpenedCorpus,
-    RunTokenizers,
-)
-from lmlab.training.recipes import recipe_settings
+from lmlab.training.corpus_setup import OpenedCorpus, RunTokenizers
 from lmlab.training.run_folder import RunFolder
 
 CHANGEABLE_ON_RESUME = frozenset(
-    {
-        *BUDGETS,
-        "patience",
-        "log_every",
-        "checkpoint_minutes",
-        "checkpoint_steps",
-        "evaluate_every",
-    }
+    {*BUDGETS, "patience", "log_every", "checkpoint_minutes", "checkpoint_steps", "evaluate_every"}
 )
 """Training settings that may differ on resuming."""
 

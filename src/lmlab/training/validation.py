@@ -14,14 +14,8 @@ from lmlab.core.protocols import LogProb
 from lmlab.core.state import State
 from lmlab.core.system import System
 from lmlab.training.config import TrainingConfig
-from lmlab.training.data_loaders import (
-    HELD_OUT_BPTT,
-    BatchLoader,
-)
-from lmlab.training.distributed import (
-    all_reduce_sum,
-    shard_batch,
-)
+from lmlab.training.data_loaders import HELD_OUT_BPTT, BatchLoader
+from lmlab.training.distributed import all_reduce_sum, shard_batch
 
 
 @dataclass(frozen=True, kw_only=True)

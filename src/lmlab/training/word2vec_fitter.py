@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from lmlab.core.errors import UserError
 from lmlab.emissions.word2vec_emission import PooledContext
 from lmlab.models.word2vec import Word2Vec
-from lmlab.training.checkpoint_checks import restoring
-from lmlab.training.checkpoints import Checkpoint
+from lmlab.training.checkpoints import Checkpoint, restoring
 from lmlab.training.data_loaders import TrainingData
 from lmlab.training.loop import FitJob, FitResult, fit_by_gradient, save_weights
+from lmlab.training.optimizers import LearningRateSchedule
 from lmlab.training.progress import Budget, Progress, StopSignals, TrainingClock
-from lmlab.training.schedules import LearningRateSchedule
 from lmlab.training.validation import held_out_loss
 
 STEPS_AHEAD = 2
@@ -161,11 +160,7 @@ class _Course:
         """Train; running steps complete before weights are evaluated or saved."""
         progress, budget, saved_at = self.progress, self.budget, self.progress.seconds
         planned, landing, saving = replace(progress), False, False
-        with (
-            self.job.reporter,
-            StopSignals() as signals,
-            ThreadPoolExecutor(self.threads) as pool,
-        ):
+        with self.job.reporter, StopSignals() as signals, ThreadPoolExecutor(self.threads) as pool:
             while self.flight or not (budget.is_over(progress) or signals.stop_requested):
                 # Keep the threads busy until something is due.
                 while len(self.flight) < STEPS_AHEAD * self.threads and not landing:

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
-from lmlab.backbones.pointer_encoder_decoder import (
-    PointerEncoderDecoder,
-    TwoOutputEncoderDecoder,
-)
+from lmlab.backbones.pointer_encoder_decoder import PointerEncoderDecoder, TwoOutputEncoderDecoder
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.pointer import Pointer
 from lmlab.layers.weight_init import init_transformer_weights
@@ -18,8 +15,8 @@ from lmlab.models.denoising_seq2seq import DenoisingPointerGenerator, DenoisingS
 from lmlab.objectives.denoising_base import (
     DenoisingObjective,
     DenoisingSpecialTokens,
+    SentenceSplitter,
 )
-from lmlab.objectives.sentence_splitting import SentenceSplitter
 from lmlab.zoo._transformer import (
     DecoderConfig,
     make_encoder_decoder,

@@ -17,21 +17,17 @@ from lmlab.emissions.emission_interfaces import EnergyEmission
 from lmlab.emissions.energies import InnerProductEnergy, LinearEnergy, SquaredEnergy
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.objectives.corruption_nce import (
-    BuildMembership,
-    ngram_membership,
-)
-from lmlab.objectives.energy_pooling import (
     AllPositionsPooling,
     BlanksPooling,
+    BuildMembership,
     IsolatedTemplatePooling,
-)
-from lmlab.objectives.objective_interfaces import EnergyPooling
-from lmlab.objectives.token_corruption import (
     MaskedLMCorruption,
     TokenCorruption,
     UniformCorruption,
     UnigramCorruption,
+    ngram_membership,
 )
+from lmlab.objectives.objective_interfaces import EnergyPooling
 from lmlab.zoo._transformer import TransformerConfig, make_transformer
 
 EnergyName = Literal["inner-product", "linear", "squared"]

@@ -11,12 +11,8 @@ from lmlab.backbones.memory_transformer import MemoryTransformer
 from lmlab.core.errors import UserError
 from lmlab.core.hidden_memory import HiddenMemory
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.knowledge.entity_memory_layer import (
-    EntityMemory,
-    EntityPrediction,
-)
-from lmlab.knowledge.fact_memory_layer import FactMemory
 from lmlab.knowledge.knowledge_base import KnowledgeBase
+from lmlab.knowledge.memory_layers import EntityMemory, EntityPrediction, FactMemory
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.entity_memory import EntitiesAsExperts, FactsAsExperts
 from lmlab.objectives.entity_masking import EntityMaskingObjective

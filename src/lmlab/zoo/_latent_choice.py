@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.latent_choice import (
-    LatentChoiceBackbone,
-)
+from lmlab.backbones.latent_choice import LatentChoiceBackbone
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.models.latent_choice import LatentChoiceLM
+from lmlab.models.causal_lm import LatentChoiceLM
 from lmlab.objectives.next_token import NextToken
 
 
@@ -36,7 +34,7 @@ LATENT_CHOICE_RECIPES = {
         "tokens_per_batch": 1200,
         "weight_decay": 0.01,
         "epochs": 20,
-    },
+    }
 }
 
 

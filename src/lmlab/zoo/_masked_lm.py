@@ -10,7 +10,6 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masked_language_modelling import BERTObjective
 from lmlab.objectives.masking.mention_units import MentionUnits
-from lmlab.objectives.masking.sentence_packing import FullSentences
 from lmlab.objectives.masking.token_masking import (
     MaskingStrategy,
     MaskReplacement,
@@ -18,8 +17,9 @@ from lmlab.objectives.masking.token_masking import (
     require_mask_token,
 )
 from lmlab.objectives.masking.whole_word_masking import WordUnits
-from lmlab.objectives.sampled_loss_config import MaskedLossConfig
+from lmlab.objectives.sampled_losses import MaskedLossConfig
 from lmlab.objectives.sentence_pairs import (
+    FullSentences,
     NextSentencePrediction,
     SentenceOrderPrediction,
     SentencePairTask,

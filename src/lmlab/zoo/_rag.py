@@ -12,9 +12,8 @@ from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.pointer import Pointer
 from lmlab.layers.weight_init import init_transformer_weights
-from lmlab.models.pointer_generator import PointerGenerator
 from lmlab.models.rag import RAG
-from lmlab.models.seq2seq import EncoderDecoderLM
+from lmlab.models.seq2seq import EncoderDecoderLM, PointerGenerator
 from lmlab.objectives.conditional_lm import ConditionalLM
 from lmlab.objectives.document_marginalisation import DocumentMarginal
 from lmlab.retrieval.bi_encoders import BiEncoder, RandomProjectionBM25, TrainedBiEncoder

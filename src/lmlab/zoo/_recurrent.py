@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from lmlab.backbones.recurrent import Recurrent
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.parts import Emission
+from lmlab.core.switches import parse_switches
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.recurrent_cells import RecurrentCell
-from lmlab.layers.sphere_embedding import SphereEmbedding
+from lmlab.layers.input_embedding import SphereEmbedding
+from lmlab.layers.recurrent_cells import (
+    CoupledLSTMCell,
+    GRUCell,
+    InputResetGRUCell,
+    LinearCell,
+    LSTMCell,
+    PeepholeLSTMCell,
+    RecurrentCell,
+    TanhCell,
+)
+from lmlab.layers.switch_cells import MGRUCell, MinimalGRUCell, SwitchCell
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.models.initial_state_mixture import InitialStateMixtureLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 from lmlab.zoo._emissions import EmissionName, build_emission
+
+CellName = Literal[
+    "rnn",
+    "linear",
+    "lstm",
+    "lstm-peephole",
+    "lstm-coupled",
+    "gru",
+    "gru-notes",
+    "gru-minimal",
+    "mgru",
+]
+"""Names of cells for `build_cell`."""
+
+_CELLS: dict[str, Callable[[int, int], RecurrentCell]] = {
+    "rnn": TanhCell,
+    "linear": LinearCell,
+    "lstm": LSTMCell,
+    "lstm-peephole": PeepholeLSTMCell,
+    "lstm-coupled": CoupledLSTMCell,
+    "gru": GRUCell,
+    "gru-notes": InputResetGRUCell,
+}
+_SWITCH_CELLS: dict[str, type[SwitchCell]] = {"gru-minimal": MinimalGRUCell, "mgru": MGRUCell}
+assert set(get_args(CellName)) == {*_CELLS, *_SWITCH_CELLS}
+
+
+def build_cell(
+    name: str, input_width: int, width: int, off: Collection[int | str] | str = ()
+) -> RecurrentCell:
+    """Build the named cell; `off` lists the terms switched off, by number or name."""
+    if name in _SWITCH_CELLS:
+        cell = _SWITCH_CELLS[name]
+        return cell(input_width, width, off=parse_switches(off, cell.switches, of=name))
+    if name not in _CELLS:
+        raise unknown_name("cell", name, get_args(CellName))
+    if off:
+        raise UserError(
+            f"the cell {name} has no switches to turn off; use {' or '.join(_SWITCH_CELLS)}."
+        )
+    return _CELLS[name](input_width, width)
+
+
+def cell_switches(name: str) -> tuple[str, ...]:
+    """Names of the cell's switches, by number; empty if it has none."""
+    return _SWITCH_CELLS[name].switches if name in _SWITCH_CELLS else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +160,7 @@ RECURRENT_MIXTURE_RECIPES = {
         "warmup_steps": 100,
         "tokens_per_batch": 2400,
         "epochs": 20,
-    },
+    }
 }
 
 

@@ -9,21 +9,15 @@ from typing import Any, Literal
 from torch import nn
 
 from lmlab.backbones.rnn_decoders import RNNDecoder
-from lmlab.backbones.rnn_encoder import RNNEncoder
-from lmlab.backbones.rnn_encoder_decoder import RNNEncoderDecoder
+from lmlab.backbones.rnn_encoder_decoder import RNNEncoder, RNNEncoderDecoder
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.recurrent_cells import (
-    GRUCell,
-    LSTMCell,
-    RecurrentCell,
-    TanhCell,
-)
+from lmlab.layers.recurrent_cells import GRUCell, LSTMCell, RecurrentCell, TanhCell
 from lmlab.models.latent_start_seq2seq import LatentStartSeq2Seq
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.objectives.conditional_lm import ConditionalLM
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 
 Seq2SeqCellName = Literal["rnn", "lstm", "gru"]
 SEQ2SEQ_CELLS: dict[Seq2SeqCellName, type[RecurrentCell]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from lmlab.backbones.text_encoder import PooledTextEncoder, TextPooling
+from lmlab.backbones.sentence_encoders import PooledTextEncoder, TextPooling
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo._transformer import TransformerConfig, make_token_embedding, make_transformer
 
@@ -62,7 +62,7 @@ RETRIEVER_RECIPES = {
         "tokens_per_batch": 8192,
         "weight_decay": 0.01,
         "grad_clip": 1.0,
-    },
+    }
 }
 
 
@@ -78,10 +78,7 @@ def make_encoders(
     second = first if config.shared_encoders == "all" else make_transformer(config, other)
     questions, documents = (
         PooledTextEncoder(
-            backbone,
-            width=config.vector_width,
-            pooling=config.pooling,
-            length=config.vector_norm,
+            backbone, width=config.vector_width, pooling=config.pooling, length=config.vector_norm
         )
         for backbone in (first, second)
     )

@@ -7,19 +7,9 @@ from typing import Literal
 
 from torch import nn
 
-from lmlab.backbones.backbone_interfaces import (
-    LatentDecoder,
-    SentenceEncoder,
-)
-from lmlab.backbones.bottleneck import Bottleneck
-from lmlab.backbones.latent_decoders import (
-    FreeRunningDecoder,
-    TeacherForcedDecoder,
-)
-from lmlab.backbones.sentence_encoders import (
-    ProjectedEncoder,
-    ReverseRNNEncoder,
-)
+from lmlab.backbones.backbone_interfaces import LatentDecoder, SentenceEncoder
+from lmlab.backbones.latent_decoders import Bottleneck, FreeRunningDecoder, TeacherForcedDecoder
+from lmlab.backbones.sentence_encoders import ProjectedEncoder, ReverseRNNEncoder
 from lmlab.core.parts import Emission
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inference.latent_distributions import (
@@ -28,16 +18,13 @@ from lmlab.inference.latent_distributions import (
     FullGaussian,
     LatentFamily,
 )
+from lmlab.layers.input_embedding import SphereEmbedding
 from lmlab.layers.noise import TokenNoise
-from lmlab.layers.sphere_embedding import SphereEmbedding
-from lmlab.models.latent_variable import (
-    Autoencoder,
-    VariationalAutoencoder,
-)
+from lmlab.models.latent_variable import Autoencoder, VariationalAutoencoder
 from lmlab.objectives.elbo import ELBO, BoundName
 from lmlab.objectives.reconstruction import ReconstructionObjective
-from lmlab.zoo._cells import CellName, build_cell
 from lmlab.zoo._emissions import EmissionName, build_emission
+from lmlab.zoo._recurrent import CellName, build_cell
 
 LatentName = Literal["gaussian", "full-gaussian", "bernoulli"]
 

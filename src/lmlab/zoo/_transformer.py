@@ -11,7 +11,7 @@ from torch import nn
 from lmlab.backbones.encoder_decoder import TransformerEncoderDecoder
 from lmlab.backbones.transformer import Transformer, TransformerStack
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.untrusted_input import parse_integer
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.attention import CosineScores, DotProductScores, MultiHeadAttention
@@ -180,7 +180,7 @@ TRANSFORMER_RECIPES = {
         "tokens_per_batch": 4096,
         "weight_decay": 0.01,
         "grad_clip": 1.0,
-    },
+    }
 }
 
 
@@ -416,10 +416,7 @@ def make_softmax(
     transform: nn.Module | None = None
     if head:
         transform = MLMHead(
-            config.width,
-            width,
-            activation=config.activation,
-            norm=make_norm(config, width),
+            config.width, width, activation=config.activation, norm=make_norm(config, width)
         )
     elif width != config.width:
         transform = nn.Sequential(nn.Linear(config.width, width, bias=False))

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from lmlab.backbones.two_stream_transformer import (
-    QueryVector,
-    TwoStreamTransformer,
-)
+from lmlab.backbones.two_stream_transformer import QueryVector, TwoStreamTransformer
 from lmlab.core.errors import UserError
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.zoo._transformer import PositionName, TransformerConfig, make_embedding, make_stack

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lmlab.backbones.context_words import ContextWords
+from lmlab.backbones.window import ContextWords
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.word2vec_emission import (
-    ContextCombination,
-    Word2VecEmission,
-)
+from lmlab.emissions.word2vec_emission import ContextCombination, Word2VecEmission
 from lmlab.layers.unigram_distribution import UnigramDistribution
 from lmlab.models.word2vec import Word2Vec
 from lmlab.objectives.negative_sampling import NegativeSampling
@@ -63,10 +60,7 @@ def build_word2vec(
         backbone=ContextWords(2 * config.window),
         emission=Word2VecEmission(config.width, law, combination, negatives=config.negatives),
         objective=NegativeSampling(
-            law,
-            window=config.window,
-            negatives=config.negatives,
-            random_contexts=random_contexts,
+            law, window=config.window, negatives=config.negatives, random_contexts=random_contexts
         ),
         fitting=config.fitting,
     )

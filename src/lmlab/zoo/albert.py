@@ -14,16 +14,9 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.feed_forward import ActivationName
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.span_masking import (
-    SpanMasking,
-    harmonic_lengths,
-)
+from lmlab.objectives.masking.span_masking import SpanMasking, harmonic_lengths
 from lmlab.objectives.masking.whole_word_masking import WordUnits
-from lmlab.zoo._masked_lm import (
-    SentencePairConfig,
-    SentencePairName,
-    build_masked_lm,
-)
+from lmlab.zoo._masked_lm import SentencePairConfig, SentencePairName, build_masked_lm
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

@@ -21,15 +21,8 @@ from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.latent_variable import (
-    Autoencoder,
-    VariationalAutoencoder,
-)
-from lmlab.zoo._sentence_autoencoders import (
-    AUTOENCODER_MULTI30K,
-    ELBOConfig,
-    build_elbo,
-)
+from lmlab.models.latent_variable import Autoencoder, VariationalAutoencoder
+from lmlab.zoo._sentence_autoencoders import AUTOENCODER_MULTI30K, ELBOConfig, build_elbo
 
 CARD = Card(
     family="autoencoder",

@@ -14,14 +14,8 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.whole_word_masking import (
-    WholeWordMasking,
-    WordUnits,
-)
-from lmlab.zoo._masked_lm import (
-    SentencePairConfig,
-    build_masked_lm,
-)
+from lmlab.objectives.masking.whole_word_masking import WholeWordMasking, WordUnits
+from lmlab.zoo._masked_lm import SentencePairConfig, build_masked_lm
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

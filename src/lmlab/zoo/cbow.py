@@ -16,16 +16,9 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.word2vec_emission import (
-    PooledContext,
-    SigmoidProduct,
-)
+from lmlab.emissions.word2vec_emission import PooledContext, SigmoidProduct
 from lmlab.models.word2vec import Word2Vec
-from lmlab.zoo._word2vec import (
-    WORD2VEC_RECIPES,
-    Word2VecConfig,
-    build_word2vec,
-)
+from lmlab.zoo._word2vec import WORD2VEC_RECIPES, Word2VecConfig, build_word2vec
 
 CARD = Card(
     family="words",

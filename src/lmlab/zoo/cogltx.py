@@ -13,17 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from lmlab.core.card import Card
-from lmlab.core.memrecall_config import (
-    MemRecallConfig,
-    check_memrecall_config,
-)
+from lmlab.core.memrecall_config import MemRecallConfig, check_memrecall_config
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.token_masking import IndependentMasking
-from lmlab.zoo._masked_lm import (
-    SentencePairConfig,
-    build_masked_lm,
-)
+from lmlab.zoo._masked_lm import SentencePairConfig, build_masked_lm
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

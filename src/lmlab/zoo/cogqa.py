@@ -17,10 +17,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.token_masking import IndependentMasking
-from lmlab.zoo._masked_lm import (
-    SentencePairConfig,
-    build_masked_lm,
-)
+from lmlab.zoo._masked_lm import SentencePairConfig, build_masked_lm
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

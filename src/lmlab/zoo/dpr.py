@@ -18,16 +18,10 @@ from dataclasses import dataclass, field
 from lmlab.core.card import Card
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.dual_encoder import DualEncoder
-from lmlab.models.retriever_warm_start import initialise_encoders
+from lmlab.models.dual_encoder import DualEncoder, initialise_encoders
 from lmlab.objectives.inverse_cloze import InverseClozeTask
-from lmlab.retrieval.hard_negatives import BM25Negatives
-from lmlab.zoo._retrieval import (
-    RETRIEVER_RECIPES,
-    TINY,
-    RetrieverConfig,
-    make_encoders,
-)
+from lmlab.retrieval.bm25 import BM25Negatives
+from lmlab.zoo._retrieval import RETRIEVER_RECIPES, TINY, RetrieverConfig, make_encoders
 
 CARD = Card(
     family="retrieval",

@@ -21,10 +21,7 @@ from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.models.token_detection import ReplacedTokenDetector
 from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.token_masking import (
-    IndependentMasking,
-    MaskReplacement,
-)
+from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 from lmlab.objectives.replaced_token_detection import ELECTRAObjective
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,

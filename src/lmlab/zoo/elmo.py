@@ -19,15 +19,10 @@ from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
-from lmlab.layers.scalar_mix import (
-    LastLayer,
-    ScalarMix,
-)
-from lmlab.models.elmo import ELMo
+from lmlab.models.elmo import ELMo, LastLayer, ScalarMix
 from lmlab.objectives.bidirectional_lm import BidirectionalLM
-from lmlab.objectives.sampled_loss_config import BidirectionalLossConfig
-from lmlab.zoo._cells import build_cell
-from lmlab.zoo._recurrent import RECURRENT_RECIPES
+from lmlab.objectives.sampled_losses import BidirectionalLossConfig
+from lmlab.zoo._recurrent import RECURRENT_RECIPES, build_cell
 
 CARD = Card(
     family="recurrent",

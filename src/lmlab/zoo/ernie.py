@@ -18,16 +18,9 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.mention_units import MentionUnits
-from lmlab.objectives.masking.phrase_lexicons import read_lexicon
-from lmlab.objectives.masking.whole_word_masking import (
-    WholeWordMasking,
-    WordUnits,
-)
-from lmlab.zoo._masked_lm import (
-    MaskedLMConfig,
-    build_masked_lm,
-)
+from lmlab.objectives.masking.mention_units import MentionUnits, read_lexicon
+from lmlab.objectives.masking.whole_word_masking import WholeWordMasking, WordUnits
+from lmlab.zoo._masked_lm import MaskedLMConfig, build_masked_lm
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

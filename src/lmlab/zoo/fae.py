@@ -18,11 +18,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.knowledge_base import KnowledgeBase
 from lmlab.models.entity_memory import FactsAsExperts
-from lmlab.zoo._entity_memory import (
-    ENTITY_RECIPES,
-    EntityConfig,
-    build_fae,
-)
+from lmlab.zoo._entity_memory import ENTITY_RECIPES, EntityConfig, build_fae
 
 CARD = Card(
     family="memory",
@@ -50,13 +46,7 @@ class Config(EntityConfig):
 SIZES = {
     # Pre-norm, which trains at the test suite's learning rate.
     "tiny": Config(
-        width=12,
-        layers=2,
-        heads=2,
-        length=64,
-        pre_norm=True,
-        dropout=0.0,
-        attention_dropout=0.0,
+        width=12, layers=2, heads=2, length=64, pre_norm=True, dropout=0.0, attention_dropout=0.0
     ),
     "small": Config(width=128, layers=6),
     "base": Config(width=768, layers=12, heads=12, length=512, entity_width=256),

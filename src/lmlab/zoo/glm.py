@@ -15,10 +15,7 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.glm import (
-    GLM,
-    with_unpredictable_token,
-)
+from lmlab.models.glm import GLM, with_unpredictable_token
 from lmlab.objectives.blank_infilling import BlankInfilling, LongSpan, PoissonSpans, SpanMixture
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,

@@ -14,7 +14,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import CausalLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,

@@ -18,10 +18,10 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.switch_cells import MINIMAL_GRU_SWITCHES
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.zoo._cells import build_cell
 from lmlab.zoo._recurrent import (
     RECURRENT_MIXTURE_RECIPES,
     RecurrentMixtureConfig,
+    build_cell,
     build_recurrent,
 )
 

@@ -15,15 +15,8 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.hmm_parameters import (
-    NeuralHMMParameters,
-    TabularHMMParameters,
-)
-from lmlab.models.hmm import (
-    HMM_RECIPES,
-    HiddenMarkovModel,
-    TabularHiddenMarkovModel,
-)
+from lmlab.layers.hmm_parameters import NeuralHMMParameters, TabularHMMParameters
+from lmlab.models.hmm import HMM_RECIPES, HiddenMarkovModel, TabularHiddenMarkovModel
 
 CARD = Card(
     family="latent",

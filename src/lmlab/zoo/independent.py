@@ -15,8 +15,7 @@ from lmlab.backbones.window import NoContext
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.unigram_mixture import UnigramMixture
-from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.models.unigram_mixture import UnigramMixtureLM
+from lmlab.models.causal_lm import AutoregressiveLM, UnigramMixtureLM
 from lmlab.objectives.next_token import NextToken
 
 CARD = Card(

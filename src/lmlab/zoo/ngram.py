@@ -15,8 +15,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.ngram_table import NgramTable
 from lmlab.inference.backoff import MOST_ORDER
-from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.models.ngram import NgramModel
+from lmlab.models.causal_lm import AutoregressiveLM, NgramModel
 from lmlab.objectives.next_token import NextToken
 
 CARD = Card(

@@ -15,10 +15,7 @@ from dataclasses import dataclass, field, replace
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.denoising_seq2seq import DenoisingSeq2Seq
-from lmlab.objectives.masking.token_masking import (
-    IndependentMasking,
-    MaskReplacement,
-)
+from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 from lmlab.objectives.text_continuation import PALMObjective
 from lmlab.zoo._denoising import (
     PostNormDenoisingConfig,

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.latent_parents import (
-    LatentParents,
-    LearnedPrior,
-    TypedTransitions,
-)
+from lmlab.backbones.latent_parents import LatentParents, LearnedPrior, TypedTransitions
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.neural_pcfg import NeuralPCFG
-from lmlab.models.pcfg import PCFG
+from lmlab.models.pcfg import PCFG, NeuralPCFG
 
 CARD = Card(
     family="latent",

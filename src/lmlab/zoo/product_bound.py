@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmlab.backbones.previous_token import PreviousToken
+from lmlab.backbones.window import PreviousToken
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import MixtureEmission, MixtureStates
-from lmlab.emissions.product_of_mixtures import ProductOfMixtures
+from lmlab.emissions.mixture import MixtureEmission, MixtureStates, ProductOfMixtures
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.lower_bound import LowerBoundObjective
 from lmlab.objectives.next_token import NextToken

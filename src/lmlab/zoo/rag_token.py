@@ -43,10 +43,6 @@ RECIPES = TRANSFORMER_RECIPES
 
 
 def build(
-    config: Config,
-    vocabulary: Vocabulary,
-    *,
-    documents: Documents,
-    base: System | None = None,
+    config: Config, vocabulary: Vocabulary, *, documents: Documents, base: System | None = None
 ) -> RAG:
     return make_rag(config, vocabulary, documents, base, RAGTokenMarginal())

@@ -23,16 +23,10 @@ from lmlab.core.errors import UserError
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.weight_init import init_transformer_weights
-from lmlab.models.open_qa import (
-    OpenQAModel,
-    SpanScorer,
-)
-from lmlab.models.realm import (
-    REALM,
-    REALMObjective,
-)
+from lmlab.models.dual_encoder import initialise_from_base
+from lmlab.models.open_qa import OpenQAModel, SpanScorer
+from lmlab.models.realm import REALM, REALMObjective
 from lmlab.models.retrieval_base import RetrieverModel
-from lmlab.models.retriever_warm_start import initialise_from_base
 from lmlab.objectives.masking.mention_units import MentionUnits
 from lmlab.objectives.masking.token_masking import (
     IndependentMasking,
@@ -46,15 +40,8 @@ from lmlab.retrieval.document_concat import KnowledgeAugmentedEncoder
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
 from lmlab.retrieval.retriever import Retriever
-from lmlab.retrieval.salient_span_masking import (
-    SalientSpanMasking,
-    title_names,
-)
-from lmlab.zoo._retrieval import (
-    RETRIEVER_RECIPES,
-    RetrieverConfig,
-    make_encoders,
-)
+from lmlab.retrieval.salient_span_masking import SalientSpanMasking, title_names
+from lmlab.zoo._retrieval import RETRIEVER_RECIPES, RetrieverConfig, make_encoders
 from lmlab.zoo._transformer import make_softmax, make_token_embedding, make_transformer
 
 
@@ -127,10 +114,7 @@ PLACEHOLDER_DOCUMENTS = Documents([Document(name="nothing", text="nothing")])
 
 
 def make_realm(
-    config: RealmConfig,
-    vocabulary: Vocabulary,
-    documents: Documents | None,
-    base: System | None,
+    config: RealmConfig, vocabulary: Vocabulary, documents: Documents | None, base: System | None
 ) -> RetrieverModel:
     """Retriever, reader and objective, initialised from a base if given."""
     make = make_masked_realm if config.objective == "masked" else make_open_qa

@@ -8,7 +8,7 @@ An aggregate Markov model with K classes. Input and output embeddings are tied.
 
 from __future__ import annotations
 
-from lmlab.backbones.previous_token import PreviousToken
+from lmlab.backbones.window import PreviousToken
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import MixtureEmission, MixtureStates

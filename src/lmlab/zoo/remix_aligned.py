@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.latent_parents import (
-    LatentParents,
-    LearnedPrior,
-)
+from lmlab.backbones.latent_parents import LatentParents, LearnedPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import MixtureEmission, MixtureStates

@@ -9,11 +9,10 @@ matrix. Input and output embeddings are tied.
 
 from __future__ import annotations
 
-from lmlab.backbones.previous_token import PreviousToken
+from lmlab.backbones.window import PreviousToken
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.emissions.mixture import MixtureStates
-from lmlab.emissions.rotated_mixture import RotatedMixture
+from lmlab.emissions.mixture import MixtureStates, RotatedMixture
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, REMIX_SIZES, RemixConfig, small_embedding

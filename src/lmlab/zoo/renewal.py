@@ -10,12 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmlab.backbones.latent_parents import (
-    LatentParents,
-    TypedTransitions,
-    UniformPrior,
-)
-from lmlab.backbones.renewal import Renewal
+from lmlab.backbones.latent_parents import LatentParents, Renewal, TypedTransitions, UniformPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM

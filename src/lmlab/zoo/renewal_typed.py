@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lmlab.backbones.latent_parents import (
-    LatentParents,
-    TypedTransitions,
-    UniformPrior,
-)
-from lmlab.backbones.renewal import Renewal
+from lmlab.backbones.latent_parents import LatentParents, Renewal, TypedTransitions, UniformPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM

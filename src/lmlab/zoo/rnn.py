@@ -14,10 +14,7 @@ from typing import Literal
 
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.recurrent_cells import (
-    LinearCell,
-    TanhCell,
-)
+from lmlab.layers.recurrent_cells import LinearCell, TanhCell
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.zoo._recurrent import RECURRENT_RECIPES, RecurrentConfig, build_recurrent
 

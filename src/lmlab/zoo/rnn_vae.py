@@ -13,11 +13,7 @@ from __future__ import annotations
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.latent_variable import VariationalAutoencoder
-from lmlab.zoo._sentence_autoencoders import (
-    AUTOENCODER_MULTI30K,
-    VAEConfig,
-    build_vae,
-)
+from lmlab.zoo._sentence_autoencoders import AUTOENCODER_MULTI30K, VAEConfig, build_vae
 
 CARD = Card(
     family="autoencoder",

@@ -16,10 +16,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.masked_lm import BERT
 from lmlab.objectives.masking.token_masking import IndependentMasking
-from lmlab.zoo._masked_lm import (
-    MaskedLMConfig,
-    build_masked_lm,
-)
+from lmlab.zoo._masked_lm import MaskedLMConfig, build_masked_lm
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(

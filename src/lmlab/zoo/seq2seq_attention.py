@@ -15,19 +15,12 @@ from typing import Literal
 
 from torch import nn
 
-from lmlab.backbones.rnn_decoders import (
-    AttentionDecoder,
-    BahdanauDecoder,
-    LuongDecoder,
-)
+from lmlab.backbones.rnn_decoders import AttentionDecoder, BahdanauDecoder, LuongDecoder
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.recurrent_cells import RecurrentCell
-from lmlab.layers.rnn_attention import (
-    RNN_ATTENTIONS,
-    AttentionScoreName,
-)
+from lmlab.layers.rnn_attention import RNN_ATTENTIONS, AttentionScoreName
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.zoo._recurrent_seq2seq import (
     SEQ2SEQ_MULTI30K,

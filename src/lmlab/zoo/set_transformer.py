@@ -21,11 +21,8 @@ from lmlab.layers.inducing_points import InducedSetAttentionBlock
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.token_masking import (
-    IndependentMasking,
-    MaskReplacement,
-)
-from lmlab.objectives.sampled_loss_config import MaskedLossConfig
+from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
+from lmlab.objectives.sampled_losses import MaskedLossConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,

@@ -16,7 +16,7 @@ from lmlab.backbones.slots import Slots
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.causal_lm import AutoregressiveLM
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 from lmlab.zoo._latent_choice import (
     LATENT_CHOICE_RECIPES,
     LatentChoiceConfig,

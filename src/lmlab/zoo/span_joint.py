@@ -25,10 +25,7 @@ from lmlab.emissions.potts import PottsEmission
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.pairwise_potentials import ParentSelection
 from lmlab.models.joint_masked_lm import JointMaskedLM
-from lmlab.objectives.joint_masking import (
-    JointMaskedLMObjective,
-    UniformCountMasking,
-)
+from lmlab.objectives.joint_masking import JointMaskedLMObjective, UniformCountMasking
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,

@@ -15,15 +15,9 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
 from lmlab.models.masked_lm import BERT
-from lmlab.objectives.masking.span_masking import (
-    SpanMasking,
-    geometric_lengths,
-)
+from lmlab.objectives.masking.span_masking import SpanMasking, geometric_lengths
 from lmlab.objectives.masking.whole_word_masking import WordUnits
-from lmlab.zoo._masked_lm import (
-    MaskedLMConfig,
-    build_masked_lm,
-)
+from lmlab.zoo._masked_lm import MaskedLMConfig, build_masked_lm
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 CARD = Card(
@@ -73,10 +67,5 @@ def build(config: Config, vocabulary: Vocabulary) -> BERT:
     words, lengths = WordUnits(vocabulary), geometric_lengths(config.stop, config.longest)
     choice = SpanMasking(units=words, rate=config.rate, lengths=lengths)
     return build_masked_lm(
-        config,
-        vocabulary,
-        choice,
-        units=words,
-        spans_together=True,
-        span_places=config.span_places,
+        config, vocabulary, choice, units=words, spans_together=True, span_places=config.span_places
     )

@@ -15,10 +15,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from lmlab.backbones.star_transformer import (
-    StarLayer,
-    StarTransformer,
-)
+from lmlab.backbones.star_transformer import StarLayer, StarTransformer
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
@@ -26,18 +23,12 @@ from lmlab.emissions.softmax import Softmax
 from lmlab.layers.attention import MultiHeadAttention
 from lmlab.layers.input_embedding import InputEmbedding
 from lmlab.layers.positional_embedding import LearnedPositionalEmbedding
-from lmlab.layers.star_attention import (
-    RelayAttention,
-    RingAttention,
-)
+from lmlab.layers.star_attention import RelayAttention, RingAttention
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.masked_lm import MaskedLM
 from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.token_masking import (
-    IndependentMasking,
-    MaskReplacement,
-)
-from lmlab.objectives.sampled_loss_config import MaskedLossConfig
+from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
+from lmlab.objectives.sampled_losses import MaskedLossConfig
 from lmlab.zoo._transformer import TRANSFORMER_RECIPES
 
 

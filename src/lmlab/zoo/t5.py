@@ -24,12 +24,9 @@ from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers.feed_forward import ActivationName
-from lmlab.layers.t5_init import OutputScaling, init_t5_weights
+from lmlab.layers.weight_init import OutputScaling, init_t5_weights
 from lmlab.models.sentinel_seq2seq import SentinelSeq2Seq
-from lmlab.objectives.span_corruption import (
-    RandomSpanMasking,
-    SpanCorruption,
-)
+from lmlab.objectives.span_corruption import RandomSpanMasking, SpanCorruption
 from lmlab.objectives.text_to_text import PrefixLM, TextToTextObjective
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,

@@ -14,7 +14,7 @@ from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.seq2seq import EncoderDecoderLM
 from lmlab.objectives.conditional_lm import ConditionalLM
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_MULTI30K,
     TRANSFORMER_RECIPES,

@@ -27,7 +27,7 @@ from lmlab.layers.transformer_block import TransformerBlock
 from lmlab.layers.weight_init import init_transformer_weights
 from lmlab.models.causal_lm import CausalLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     DecoderConfig,

@@ -11,11 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lmlab.backbones.latent_parents import (
-    LearnedPrior,
-    UniformPrior,
-)
-from lmlab.backbones.two_parents import FactoredParents
+from lmlab.backbones.latent_parents import FactoredParents, LearnedPrior, UniformPrior
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.pair_softmax import PairSoftmax

@@ -15,11 +15,7 @@ from dataclasses import dataclass, field, replace
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.unilm import UniLM
-from lmlab.objectives.unified_lm import (
-    SEGMENT_COUNT,
-    NgramMasking,
-    UniLMObjective,
-)
+from lmlab.objectives.unified_lm import SEGMENT_COUNT, NgramMasking, UniLMObjective
 from lmlab.zoo._transformer import (
     TRANSFORMER_RECIPES,
     TransformerConfig,

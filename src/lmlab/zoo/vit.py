@@ -22,9 +22,9 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.readers import Example
 from lmlab.layers.weight_init import init_transformer_weights
-from lmlab.models.image_to_text import ImageToTextLM
-from lmlab.objectives.image_conditional_lm import ImageConditionalLM
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.models.seq2seq import ImageToTextLM
+from lmlab.objectives.conditional_lm import ImageConditionalLM
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 from lmlab.zoo._transformer import (
     TransformerConfig,
     make_embedding,
@@ -130,7 +130,7 @@ RECIPES = {
         "tokens_per_batch": 64 * 66,
         "weight_decay": 0.05,
         "epochs": 40,
-    },
+    }
 }
 
 EXAMPLE = Example("three", condition=HANDWRITTEN_THREE)

@@ -17,7 +17,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.objectives.sampled_loss_config import NextTokenLossConfig
+from lmlab.objectives.sampled_losses import NextTokenLossConfig
 
 CARD = Card(
     family="window",
@@ -57,7 +57,7 @@ RECIPES = {
         "tokens_per_batch": 1200,
         "weight_decay": 0.01,
         "epochs": 20,
-    },
+    }
 }
 
 

@@ -11,12 +11,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import MixtureEmission, MixtureStates
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
-from lmlab.zoo._remix import (
-    REMIX_RECIPES,
-    WINDOW_REMIX_SIZES,
-    WindowRemixConfig,
-    small_embedding,
-)
+from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig, small_embedding
 
 CARD = Card(
     family="latent",

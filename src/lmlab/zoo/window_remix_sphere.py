@@ -12,7 +12,7 @@ from lmlab.backbones.window import LinearWindow
 from lmlab.core.card import Card
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.mixture import CosineMixtureStates, MixtureEmission
-from lmlab.layers.sphere_embedding import SphereEmbedding
+from lmlab.layers.input_embedding import SphereEmbedding
 from lmlab.models.causal_lm import AutoregressiveLM
 from lmlab.objectives.next_token import NextToken
 from lmlab.zoo._remix import REMIX_RECIPES, WINDOW_REMIX_SIZES, WindowRemixConfig

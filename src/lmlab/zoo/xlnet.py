@@ -17,10 +17,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.two_stream import TwoStreamLM
 from lmlab.objectives.permutation_lm import PermutationLM
 from lmlab.zoo import _transformer as parts
-from lmlab.zoo._two_stream import (
-    check_relative,
-    make_xlnet_backbone,
-)
+from lmlab.zoo._two_stream import check_relative, make_xlnet_backbone
 
 CARD = Card(
     family="transformer",

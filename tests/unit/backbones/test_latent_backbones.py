@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from lmlab.backbones.latent_parents import (
+    FactoredParents,
     LatentParents,
     LearnedPrior,
+    Renewal,
+    TwoLatentParents,
     TypedTransitions,
     UniformPrior,
 )
-from lmlab.backbones.renewal import Renewal
-from lmlab.backbones.two_parents import FactoredParents, TwoLatentParents
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.batch import Batch
 from lmlab.core.capture import Capture

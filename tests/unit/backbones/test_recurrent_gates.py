@@ -10,7 +10,7 @@ from torch import nn
 from lmlab.backbones.recurrent import Recurrent
 from lmlab.core.attention_mask import CausalMask
 from lmlab.core.view import View
-from lmlab.zoo._cells import build_cell
+from lmlab.zoo._recurrent import build_cell
 
 WIDTH = 5
 TOKENS = torch.tensor([[1, 2, 3, 4], [4, 4, 0, 1]])

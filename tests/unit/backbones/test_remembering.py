@@ -11,10 +11,7 @@ from torch import Tensor
 from lmlab.backbones.memory_transformer import MemoryTransformer
 from lmlab.core.attention_mask import FullMask
 from lmlab.core.entity_mentions import annotated_spans
-from lmlab.core.hidden_memory import (
-    HiddenMemory,
-    MemoryOutput,
-)
+from lmlab.core.hidden_memory import HiddenMemory, MemoryOutput
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inspection.head_importance import disabled_parts

@@ -15,10 +15,7 @@ from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.tokenizers import tokenizer_for
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.scoring.scorer import Scorer
 from lmlab.training.run_folder import RunFolder
 from lmlab.training.train import train

@@ -7,19 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    ExplicitMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.sampling.decoding import sample_sequences
 from lmlab.training.config import apply_settings
 from lmlab.zoo import bert, glm, gpt

@@ -7,11 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    ExplicitMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import albert, bert, gpt, mpnet, unilm

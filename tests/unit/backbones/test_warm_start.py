@@ -11,10 +11,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.system import Assembly
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.training.run_folder import (
-    build_system,
-    build_tiny,
-)
+from lmlab.training.run_folder import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=9)
 SIZES = {"width": 12, "layers": 2, "heads": 2, "length": 16, "dropout": 0.0}

@@ -13,10 +13,7 @@ import lmlab as laboratory
 from lmlab.cli.ask import print_answers
 from lmlab.core.answers import Answer
 from lmlab.core.errors import UserError
-from lmlab.inspection.capture_collection import (
-    COMPARED_SENTENCES,
-    collected_capture_figures,
-)
+from lmlab.inspection.capture_collection import COMPARED_SENTENCES, collected_capture_figures
 from lmlab.inspection.inspected_models import make_inspected_model
 from lmlab.sampling.question_answering import AnsweredQuestion
 from lmlab.training.run_folder import load_run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lmlab.data.builtin_corpora import builtin_descriptions
 from lmlab.data.corpus_protocols import CORPUS_PROTOCOLS
+from lmlab.data.load_corpus import builtin_descriptions
 
 
 def test_list_names_every_corpus_and_protocol(lmlab) -> None:

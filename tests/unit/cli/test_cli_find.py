@@ -10,15 +10,7 @@ import sys
 import pytest
 
 import lmlab.core.search as search_module
-from lmlab.core.search import (
-    GLOSSARY,
-    PACKAGE,
-    SearchIndex,
-    search,
-    stem,
-    stems,
-    verbs,
-)
+from lmlab.core.search import GLOSSARY, PACKAGE, SearchIndex, search, stem, stems, verbs
 
 EXPECTED = {
     "vanishing gradient": "inspection/gradient_flow.py",
@@ -45,7 +37,7 @@ EXPECTED = {
     "permutation language model": "objectives/permutation_lm.py",
     "span corruption": "objectives/span_corruption.py",
     "replaced token detection": "objectives/replaced_token_detection.py",
-    "nucleus sampling": "sampling/truncation.py",
+    "nucleus sampling": "sampling/decoding.py",
     "greedy decoding": "sampling/decoding.py",
     "MCMC": "sampling/mcmc/sampler.py",
     "effective sample size": "sampling/mcmc/diagnostics.py",
@@ -54,12 +46,12 @@ EXPECTED = {
     "pseudo-log-likelihood": "scoring/pseudo_log_likelihood.py",
     "minimal pairs": "lmlab pairs",
     "Kneser-Ney": "inference/kneser_ney.py",
-    "forward-backward": "layers/hmm_posterior.py",
+    "forward-backward": "models/hmm.py",
     "Viterbi": "inference/linear_chain.py",
     "inside algorithm": "inference/inside.py",
     "ELBO": "objectives/elbo.py",
     "posterior collapse": "lmlab doctor",
-    "noise-contrastive estimation": "objectives/nce.py",
+    "noise-contrastive estimation": "objectives/sampled_losses.py",
     "word2vec": "skipgram",
     "mixture of softmaxes": "emissions/mixture_of_softmaxes.py",
     "in-batch negatives": "models/dual_encoder.py",

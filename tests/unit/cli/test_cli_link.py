@@ -10,10 +10,7 @@ import pytest
 import torch
 
 from lmlab.models.knowbert import KnowBERT
-from lmlab.training.run_folder import (
-    RunFolder,
-    load_run,
-)
+from lmlab.training.run_folder import RunFolder, load_run
 from lmlab.training.train import train
 
 from .conftest import Command

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import lmlab.cli
-from lmlab.core.control_characters import (
+from lmlab.core.errors import (
     escape_control_characters,
     escape_control_characters_in_json,
     escape_csv_cell,

@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from lmlab.cli.main import main
-from lmlab.cli.text_inputs import (
-    read_text_arguments,
-    read_texts,
-)
+from lmlab.cli.text_inputs import read_text_arguments, read_texts
 from lmlab.core.errors import UserError
 
 from .conftest import Command

@@ -14,14 +14,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.zoo import gpt, lstm, parent
 
 VOCABULARY = Vocabulary(size=12)
-TEXTS = [
-    [2, 5, 6, 7, 3],
-    [2, 5, 6, 8, 9, 3],
-    [2, 5, 6, 7, 3],
-    [2, 5, 6],
-    [2, 6, 5, 7, 3],
-    [2],
-]
+TEXTS = [[2, 5, 6, 7, 3], [2, 5, 6, 8, 9, 3], [2, 5, 6, 7, 3], [2, 5, 6], [2, 6, 5, 7, 3], [2]]
 """Rows that begin alike, one twice, one the beginning of others, one of the start alone."""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import parse_json, read_json_file
 from lmlab.core.limits import set_limit
+from lmlab.core.untrusted_input import parse_json, read_json_file
 
 
 @pytest.mark.parametrize(

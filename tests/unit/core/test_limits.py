@@ -11,14 +11,16 @@ from typing import Literal
 import pytest
 import torch
 
-from lmlab.core.dataclass_parsing import parse_dataclass
 from lmlab.core.errors import UserError
-from lmlab.core.gzip_data import unpack_gzip
-from lmlab.core.integer_parsing import parse_integer
-from lmlab.core.json_text import parse_json
 from lmlab.core.limits import LIMITS, check_limit, limit, set_limit, set_limits
 from lmlab.core.memory_budget import available_memory, memory_budget
-from lmlab.core.seeds import check_seed
+from lmlab.core.untrusted_input import (
+    check_seed,
+    parse_dataclass,
+    parse_integer,
+    parse_json,
+    unpack_gzip,
+)
 
 
 def test_a_limit_holds_until_it_is_raised():

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmlab.core.entity_mentions import (
-    NO_ENTITY,
-    annotated_spans,
-)
+from lmlab.core.entity_mentions import NO_ENTITY, annotated_spans
 from lmlab.core.errors import UserError
 from lmlab.data.batches import shard_rows
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
@@ -19,10 +16,7 @@ from lmlab.data.corpus_encoding import encoded_chunks
 from lmlab.data.dataset import TokenDataset
 from lmlab.data.readers import Example, Mention
 from lmlab.data.tokenizers import Tokenizer, tokenizer_for
-from lmlab.knowledge.knowledge_base import (
-    Entity,
-    KnowledgeBase,
-)
+from lmlab.knowledge.knowledge_base import Entity, KnowledgeBase
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import training_data
 
@@ -43,11 +37,7 @@ def entities_of(path: Path, kind: str, **words) -> list[list[int]]:
     corpus = open_corpus(path)
     tokenizer: Tokenizer = tokenizer_for(corpus, kind)
     dataset = TokenDataset.build(
-        corpus.splits["train"],
-        tokenizer,
-        Layout(**words),
-        progress=False,
-        entities=KNOWLEDGE,
+        corpus.splits["train"], tokenizer, Layout(**words), progress=False, entities=KNOWLEDGE
     )
     return [dataset.entities(row).tolist() for row in range(len(dataset))]
 

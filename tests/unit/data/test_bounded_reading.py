@@ -13,7 +13,7 @@ from lmlab.core.limits import set_limit
 from lmlab.data.babi import Babi
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Fasta
-from lmlab.interop.arpa_format import read_arpa
+from lmlab.interop.arpa import read_arpa
 from lmlab.retrieval.documents import load_documents
 
 

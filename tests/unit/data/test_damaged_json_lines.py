@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmlab.cli.predict import read_input_rows
+from lmlab.cli.finetune import read_input_rows
 from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import JsonLines

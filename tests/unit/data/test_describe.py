@@ -14,11 +14,11 @@ import pytest
 from lmlab.data import corpus_encoding
 from lmlab.data.corpus import Corpus, Layout, Split, open_corpus
 from lmlab.data.corpus_summary import (
+    DuplicateCounter,
     HistogramBin,
     length_histogram,
     summarise_corpus,
 )
-from lmlab.data.duplicates import DuplicateCounter
 from lmlab.data.readers import Example
 
 

@@ -6,10 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lmlab.data.name_matching import (
-    find_entity_name,
-    sentence_around,
-)
+from lmlab.data.name_matching import find_entity_name, sentence_around
 from lmlab.data.wordnet.multihop_questions import (
     RELATION_SENTENCES,
     chain_question,

@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.data.corpus import Corpus
-from lmlab.data.countries import (
-    country_distribution,
-    country_table,
-)
+from lmlab.data.corpus import Corpus, TruthWithLength
+from lmlab.data.countries import country_distribution, country_table
 from lmlab.data.languages import (
     capitals,
     capitals_en,
@@ -29,18 +26,17 @@ from lmlab.data.languages import (
     surnames,
 )
 from lmlab.data.languages._capital_templates import filled_templates
-from lmlab.data.languages._finite import FiniteTruth
-from lmlab.data.languages._pcfg import GrammarRule, GrammarTruth, grammar_rule, word_rules
 from lmlab.data.languages._sampled_corpus import (
     HELD_OUT_SENTENCES,
     TRAIN_SENTENCES,
+    FiniteTruth,
     SampledLanguage,
 )
 from lmlab.data.languages.copy import CopyTruth
+from lmlab.data.languages.grammar import GrammarRule, GrammarTruth, grammar_rule, word_rules
 from lmlab.data.languages.hops import HopsTruth
 from lmlab.data.languages.markov import MarkovTruth
 from lmlab.data.languages.recall import RecallTruth
-from lmlab.data.truth import TruthWithLength
 
 MODULES = {
     "capitals": capitals,

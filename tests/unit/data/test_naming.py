@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from lmlab.data.name_matching import (
-    find_entity_name,
-    sentence_around,
-)
+from lmlab.data.name_matching import find_entity_name, sentence_around
 
 TEXT = "An axle is a kind of shaft . The whole of it is wheel . Shafts turn ."
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.data.token_ids import SPARE, check_ids, check_tokenizer_json
-from lmlab.data.tokenizers import Tokenizer, train_tokenizer
+from lmlab.data.tokenizers import SPARE, Tokenizer, check_ids, check_tokenizer_json, train_tokenizer
 from lmlab.interop.hf.tokenizer_files import read_tokenizer
 
 

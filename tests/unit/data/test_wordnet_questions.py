@@ -7,11 +7,7 @@ from dataclasses import replace
 from lmlab.data.corpus import SPLITS, open_corpus
 from lmlab.data.tokenizers import tokenizer_for
 from lmlab.data.wordnet import load_wordnet
-from lmlab.data.wordnet.cloze_questions import (
-    QUESTION_BLANK,
-    gloss_text,
-    synset_questions,
-)
+from lmlab.data.wordnet.cloze_questions import QUESTION_BLANK, gloss_text, synset_questions
 from lmlab.retrieval.documents import load_documents
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from lmlab.data.corpus import open_corpus
+from lmlab.data.languages.wordnet_senses import examples_by_split, split_of_sentence
 from lmlab.data.wordnet.database import load_wordnet
 from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.inflections import base_forms
-from lmlab.data.wordnet.sense_corpus import (
-    examples_by_split,
-    split_of_sentence,
-)
 
 
 def test_no_text_is_in_two_splits_and_every_held_out_sentence_is_asked():

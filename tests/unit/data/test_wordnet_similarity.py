@@ -2,11 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lmlab.data.wordnet.noun_similarity import (
-    MAX_PATH,
-    PER_DISTANCE,
-    similar_nouns,
-)
+from lmlab.data.wordnet.noun_similarity import MAX_PATH, PER_DISTANCE, similar_nouns
 
 
 def test_pairs_of_nouns_have_their_path_similarity():

@@ -19,10 +19,7 @@ from lmlab.experiments.ablation import (
     plan_ablation,
     summarise_trials,
 )
-from lmlab.experiments.ablation_tables import (
-    ablation_latex,
-    ablation_markdown,
-)
+from lmlab.experiments.ablation_tables import ablation_latex, ablation_markdown
 from lmlab.training import loop
 from lmlab.training.reporting import read_metrics
 

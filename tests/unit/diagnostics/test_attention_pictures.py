@@ -11,10 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import same_color, to_rgb
 
 import lmlab
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.capture import Capture
 from lmlab.core.view import View
 from lmlab.core.vocabulary import Vocabulary
@@ -35,17 +32,9 @@ from lmlab.inspection.attention_maps import (
     evenly_spaced,
 )
 from lmlab.inspection.capture_collection import collected_capture_figures
-from lmlab.inspection.inspected_models import (
-    InspectedModel,
-    make_inspected_model,
-)
-from lmlab.inspection.token_names import TokenNames
+from lmlab.inspection.inspected_models import InspectedModel, TokenNames, make_inspected_model
 from lmlab.objective_figures.objective_figure import show_objective
-from lmlab.plotting.canvas import (
-    canvas,
-    colour,
-)
-from lmlab.plotting.figure import render_figure
+from lmlab.plotting.figure import canvas, colour, render_figure
 from lmlab.training.run_folder import load_run
 
 TEXT = "the cat sleeps"

@@ -14,16 +14,11 @@ from lmlab.reports.html_report import render_report
 from lmlab.reports.report_sections import (
     SAMPLE_COUNT,
     make_report_section,
-)
-from lmlab.reports.run_figures import (
     true_entropy,
     write_run_figures,
 )
 from lmlab.scoring.model_comparison import compare_models
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 from lmlab.training.train import train
 
 

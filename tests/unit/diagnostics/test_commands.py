@@ -58,12 +58,7 @@ def test_the_command_makes_the_same_plan(config: dict[str, Any]) -> None:
     }
     card = find_system(config["system"])
     plan = make_training_plan(
-        card,
-        options["--size"],
-        options.get("--recipe"),
-        settings,
-        budget,
-        int(options["--seed"]),
+        card, options["--size"], options.get("--recipe"), settings, budget, int(options["--seed"])
     )
     assert asdict(plan.system_config) == config["system_config"]
     assert asdict(plan.training) == config["training"]

@@ -24,11 +24,7 @@ from lmlab.diagnosis.checks import (
     training_progress,
 )
 from lmlab.diagnosis.findings import Finding
-from lmlab.diagnosis.run_evidence import (
-    MissingEvidence,
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 from lmlab.training.train import train
 
 Edit = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]

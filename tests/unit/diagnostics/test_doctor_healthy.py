@@ -12,20 +12,10 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import open_corpus
-from lmlab.diagnosis.examination import (
-    all_checks,
-    examine_run,
-)
-from lmlab.diagnosis.findings import (
-    Examination,
-    ReferenceBand,
-)
+from lmlab.diagnosis.examination import all_checks, examine_run
+from lmlab.diagnosis.findings import Examination, ReferenceBand
 from lmlab.diagnosis.loss_figure import write_loss_figure
-from lmlab.diagnosis.reference_bands import (
-    ANY_FAMILY,
-    find_reference_band,
-    read_reference_bands,
-)
+from lmlab.diagnosis.run_evidence import ANY_FAMILY, find_reference_band, read_reference_bands
 from lmlab.diagnosis.text_report import report_lines
 from lmlab.diagnosis.training_history import parse_training_history
 from lmlab.training.run_folder import load_run

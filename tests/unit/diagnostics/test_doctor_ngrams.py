@@ -10,15 +10,9 @@ import pytest
 
 from lmlab.diagnosis.baselines import leading_sequences
 from lmlab.diagnosis.checks.ngram_baseline import worse_than_ngram
-from lmlab.diagnosis.examination import (
-    all_checks,
-    examine_run,
-)
+from lmlab.diagnosis.examination import all_checks, examine_run
 from lmlab.diagnosis.run_evidence import RunEvidence
-from lmlab.diagnosis.text_report import (
-    checks_line,
-    report_lines,
-)
+from lmlab.diagnosis.text_report import checks_line, report_lines
 from lmlab.interop.hf.checkpoint_export import export_hf
 from lmlab.interop.hf.checkpoint_import import import_hf
 from lmlab.training.train import train

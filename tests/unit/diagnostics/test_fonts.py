@@ -17,11 +17,7 @@ from matplotlib.figure import Figure
 
 from lmlab.core.errors import LmlabWarning
 from lmlab.plotting import fonts
-from lmlab.plotting.figure import (
-    FigureSpec,
-    RenderedFigure,
-    render_figure,
-)
+from lmlab.plotting.figure import FigureSpec, RenderedFigure, render_figure
 
 TEXT = "中国 cat"
 

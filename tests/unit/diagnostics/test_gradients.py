@@ -13,10 +13,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.system import System
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.inspection.gradient_flow import (
-    measure_gradient_by_distance,
-    measure_parameter_gradients,
-)
+from lmlab.inspection.gradient_flow import measure_gradient_by_distance, measure_parameter_gradients
 
 VOCABULARY = Vocabulary(size=12)
 

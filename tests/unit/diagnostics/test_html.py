@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lmlab.plotting.html import (
-    Html,
-    TableCell,
-    html_page,
-    html_table,
-    join_html,
-    number_cell,
-    tag,
-)
+from lmlab.plotting.html import Html, TableCell, html_page, html_table, join_html, number_cell, tag
 
 
 def test_plain_text_is_escaped_and_html_is_not() -> None:

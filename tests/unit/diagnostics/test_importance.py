@@ -24,12 +24,8 @@ from lmlab.inspection.head_importance import (
     mean_loss,
     measure_head_importance,
 )
-from lmlab.inspection.inspected_models import (
-    InspectedModel,
-    make_inspected_model,
-)
-from lmlab.plotting.canvas import canvas
-from lmlab.plotting.figure import render_figure
+from lmlab.inspection.inspected_models import InspectedModel, make_inspected_model
+from lmlab.plotting.figure import canvas, render_figure
 from lmlab.training.run_folder import load_run
 
 BATCH = Batch.collate([[2, 5, 6, 7, 3], [2, 6, 5, 3]], pad=0)

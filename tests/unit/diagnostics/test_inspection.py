@@ -19,13 +19,10 @@ from lmlab.inspection.figure_files import (
     PAGE,
     SavedFigure,
     read_figure_files,
+    render_inspection_page,
     write_figure_files,
 )
-from lmlab.inspection.inspect_model import (
-    Inspection,
-    inspect_models,
-)
-from lmlab.inspection.inspection_page import render_inspection_page
+from lmlab.inspection.inspect_model import Inspection, inspect_models
 from lmlab.inspection.seriation import (
     order_by_centroid,
     order_by_principal_component,
@@ -36,10 +33,7 @@ from lmlab.inspection.seriation import (
 from lmlab.reports.html_report import render_report
 from lmlab.reports.report_sections import make_report_section
 from lmlab.scoring.model_comparison import compare_models
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 from lmlab.training.train import train
 
 TEXTS = ("the cat sleeps", "a dog sees mary")

@@ -32,12 +32,8 @@ from lmlab.inspection.capture_figures import (
 )
 from lmlab.inspection.source_attention import SourceAttention
 from lmlab.inspection.source_attention import source_attention_figure as source_figure
-from lmlab.plotting.canvas import canvas
 from lmlab.plotting.charts import colour_scale
-from lmlab.plotting.figure import (
-    FigureSpec,
-    render_figure,
-)
+from lmlab.plotting.figure import FigureSpec, canvas, render_figure
 from lmlab.training.run_folder import build_tiny
 
 WORDS = ("<s>", "the", "cat", "sleeps", "</s>")

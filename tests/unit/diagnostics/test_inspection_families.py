@@ -19,11 +19,8 @@ from lmlab.core.capture import Capture
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import LogProbs
 from lmlab.core.system import System
-from lmlab.inference.parse_trees import ParseTree
-from lmlab.inspection.capture_collection import (
-    collect_captures,
-    state_token_capture,
-)
+from lmlab.inference.inside import ParseTree
+from lmlab.inspection.capture_collection import collect_captures, state_token_capture
 from lmlab.inspection.gradient_flow import GradientByDistance
 from lmlab.inspection.inspected_models import (
     InspectedModel,
@@ -47,33 +44,19 @@ from lmlab.inspection.nearest_neighbours import (
     project_embeddings,
     word_ids,
 )
-from lmlab.inspection.parse_trees import (
-    TreeNode,
-    draw_parse_tree,
-    parse_tree_figures,
-    to_tree_node,
-)
-from lmlab.inspection.retrieval_curves import (
-    retrieval_figures,
-    retrieval_over_training,
-)
-from lmlab.inspection.surprisal import (
-    input_dependence_figures,
-    surprisal_figures,
-)
+from lmlab.inspection.parse_trees import TreeNode, draw_parse_tree, parse_tree_figures, to_tree_node
+from lmlab.inspection.surprisal import input_dependence_figures, surprisal_figures
 from lmlab.inspection.training_dynamics import (
     draw_gradient_by_distance,
     gradient_figures,
     norm_figures,
     norms_over_training,
+    retrieval_figures,
+    retrieval_over_training,
 )
-from lmlab.plotting.canvas import canvas
-from lmlab.plotting.figure import FigureSpec
+from lmlab.plotting.figure import FigureSpec, canvas
 from lmlab.plotting.label_layout import place_labels
-from lmlab.training.run_folder import (
-    TrainedModel,
-    load_run,
-)
+from lmlab.training.run_folder import TrainedModel, load_run
 from lmlab.training.train import train
 
 pytestmark = pytest.mark.xdist_group("families")  # its costly fixtures are made once
@@ -101,11 +84,7 @@ class Fake(System):
         self.embedding = nn.Embedding(self.vocabulary.size, 3)
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: object = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: object = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         """Each token costs as many nats as its place."""
         per_token = -torch.arange(1.0, batch.tokens.shape[1]).expand(len(batch), -1)

@@ -7,14 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from lmlab.inspection.entity_links import (
-    entity_links_svg,
-    letter_positions,
-)
-from lmlab.scoring.entity_linking import (
-    LinkedMention,
-    LinkedText,
-)
+from lmlab.inspection.entity_links import entity_links_svg, letter_positions
+from lmlab.scoring.entity_linking import LinkedMention, LinkedText
 
 
 def mention(start: int, end: int, title: str) -> LinkedMention:

@@ -11,20 +11,13 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from lmlab.core.attention_mask import (
-    CausalMask,
-    ExplicitMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, ExplicitMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View, causal_view
 from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
-from lmlab.inspection.token_names import TokenNames
-from lmlab.objective_figures.figure_contents import (
-    CellPanel,
-    ObjectiveContents,
-)
+from lmlab.inspection.inspected_models import TokenNames
+from lmlab.objective_figures.figure_contents import CellPanel, ObjectiveContents
 from lmlab.objective_figures.figure_layout import (
     ALLOWED_COLOUR,
     ALLOWED_PALE_COLOUR,
@@ -32,18 +25,11 @@ from lmlab.objective_figures.figure_layout import (
     arrange_contents,
     objective_figure_spec,
 )
-from lmlab.objective_figures.objective_figure import (
-    show_objective,
-    space_words,
-)
+from lmlab.objective_figures.objective_figure import show_objective, space_words
 from lmlab.objective_figures.view_contents import view_contents
 from lmlab.objectives.masking.token_masking import IndependentMasking
-from lmlab.objectives.unified_lm import (
-    UniLMMode,
-    UniLMObjective,
-)
-from lmlab.plotting.canvas import canvas
-from lmlab.plotting.figure import render_figure
+from lmlab.objectives.unified_lm import UniLMMode, UniLMObjective
+from lmlab.plotting.figure import canvas, render_figure
 
 WORDS = [*SPECIAL_TOKENS, "中", "国", "的", "首", "都", "是", "北", "京"]
 SIZE = len(WORDS)

@@ -10,13 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lmlab.core.score import TokenScore
-from lmlab.plotting.canvas import (
-    COLOURS,
-    FONTS,
-    FOREGROUND_COLOUR,
-    colour,
-    printable_name,
-)
+from lmlab.plotting.figure import COLOURS, FONTS, FOREGROUND_COLOUR, colour, printable_name
 from lmlab.plotting.training_curves import (
     LossBar,
     LossCurve,
@@ -28,9 +22,7 @@ from lmlab.plotting.training_curves import (
 
 CURVES = (
     LossCurve(
-        name="gru 首都",
-        train=((10.0, 5.0), (20.0, 3.0)),
-        held_out=((10.0, 4.0), (20.0, 2.5)),
+        name="gru 首都", train=((10.0, 5.0), (20.0, 3.0)), held_out=((10.0, 4.0), (20.0, 2.5))
     ),
     LossCurve(
         name="ngram $n_5$",

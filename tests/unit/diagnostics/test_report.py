@@ -13,15 +13,8 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.core.score import Convention, TokenScore
 from lmlab.plotting.training_curves import LossCurve
-from lmlab.reports.html_report import (
-    assign_colours,
-    render_report,
-    write_report,
-)
-from lmlab.reports.report_sections import (
-    ReportSection,
-    SampledText,
-)
+from lmlab.reports.html_report import assign_colours, render_report, write_report
+from lmlab.reports.report_sections import ReportSection, SampledText
 from lmlab.scoring.comparison_records import (
     ComparedSentence,
     Comparison,

@@ -5,13 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from lmlab.core.score import Convention, Summary
-from lmlab.core.score_kind import SCORE_KINDS
-from lmlab.scoring.formatting import (
-    KIND_DESCRIPTIONS,
-    describe_convention,
-    describe_summary,
-)
+from lmlab.core.score import SCORE_KINDS, Convention, Summary
+from lmlab.scoring.formatting import KIND_DESCRIPTIONS, describe_convention, describe_summary
 
 SENTENCES = Convention(tokenizer="word, 66 tokens", start=True, end=True)
 

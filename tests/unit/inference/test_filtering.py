@@ -8,10 +8,7 @@ import math
 import pytest
 import torch
 
-from lmlab.inference.forward_algorithm import (
-    forward_filter,
-    forward_filter_clear,
-)
+from lmlab.inference.forward_algorithm import forward_filter, forward_filter_clear
 
 
 def case(blocks: int, inside: int, *, rows: int = 5, time: int = 6, dtype=torch.float64):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmlab.inference.key_index import KeyIndex
+from lmlab.inference.backoff import KeyIndex
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 64, 5000])

@@ -37,10 +37,7 @@ def theirs(latent, posterior):
     """The same posterior and prior as torch has them."""
     if isinstance(latent, BernoulliLatent):
         half = torch.full((ROWS, SIZE), 0.5)
-        return (
-            Independent(Bernoulli(posterior.mean), 1),
-            Independent(Bernoulli(half), 1),
-        )
+        return (Independent(Bernoulli(posterior.mean), 1), Independent(Bernoulli(half), 1))
     prior = MultivariateNormal(torch.zeros(ROWS, SIZE), torch.eye(SIZE).expand(ROWS, SIZE, SIZE))
     if isinstance(latent, FullGaussian):
         return MultivariateNormal(posterior.mean, scale_tril=posterior.factor), prior

@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lmlab.inference.quasi_monte_carlo import (
-    seed_of,
-    sobol_points,
-)
+from lmlab.inference.latent_distributions import seed_of, sobol_points
 
 TOKENS = torch.tensor([[2, 5, 6, 3, 0], [2, 6, 5, 3, 0], [2, 5, 5, 5, 3]])
 LENGTHS = torch.tensor([4, 4, 5])

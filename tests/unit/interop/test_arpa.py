@@ -12,10 +12,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import SPECIAL_TOKENS, Vocabulary
 from lmlab.inference.backoff import BackoffModel, BackoffTables
 from lmlab.inference.kneser_ney import fit_kneser_ney
-from lmlab.interop.arpa_format import (
-    read_arpa,
-    write_arpa,
-)
+from lmlab.interop.arpa import read_arpa, write_arpa
 
 WORDS = [*SPECIAL_TOKENS, "a", "b", "Tür", "早上", "non\u00a0breaking"]
 

@@ -7,7 +7,7 @@ import torch
 
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
-from lmlab.interop.arpa_runs import export_arpa, import_arpa
+from lmlab.interop.arpa import export_arpa, import_arpa
 from lmlab.training.run_folder import load_run
 from lmlab.training.train import train
 

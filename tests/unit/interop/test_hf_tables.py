@@ -10,9 +10,7 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.interop.hf.config_fields import resolve_settings
-from lmlab.interop.hf.family import CheckpointSpec
-from lmlab.interop.hf.family_registry import families
+from lmlab.interop.hf.family import CheckpointSpec, families
 from lmlab.interop.hf.weight_mapping import (
     CONCATENATE,
     IDENTITY,
@@ -24,6 +22,7 @@ from lmlab.interop.hf.weight_mapping import (
     Unsqueeze,
     WeightPair,
     linear_pairs,
+    resolve_settings,
     weight_pair,
 )
 from lmlab.training.run_folder import build_system

@@ -14,7 +14,7 @@ from lmlab.interop.hf.tokenizer_files import (
     with_swapped_ids,
     write_tokenizer,
 )
-from lmlab.sampling.masked_text import parse_masked_text
+from lmlab.sampling.prompts import parse_masked_text
 
 TEXTS = ["The cat sat on the mat.", "Café no. 12: über-cats, naïvely!", "北京 is a city"]
 PIECES = (

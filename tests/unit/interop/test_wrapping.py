@@ -16,10 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import lmlab
-from lmlab.core.attention_mask import (
-    CausalMask,
-    FullMask,
-)
+from lmlab.core.attention_mask import CausalMask, FullMask
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import PROTOCOLS

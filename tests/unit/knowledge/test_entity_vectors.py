@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lmlab.knowledge.entity_embeddings import (
-    EntityEmbeddings,
-    gloss_vectors,
-    graph_vectors,
-)
-from lmlab.knowledge.knowledge_base import (
-    Entity,
-    Fact,
-    KnowledgeBase,
-)
+from lmlab.knowledge.entity_embeddings import EntityEmbeddings, gloss_vectors, graph_vectors
+from lmlab.knowledge.knowledge_base import Entity, Fact, KnowledgeBase
 
 
 def clusters(size: int = 12) -> KnowledgeBase:

@@ -11,13 +11,9 @@ from lmlab.core.errors import UserError
 from lmlab.data.lines import ReadingReport
 from lmlab.data.wordnet.database import load_wordnet
 from lmlab.data.wordnet.inflections import base_forms
-from lmlab.knowledge.inflection import Inflections
-from lmlab.knowledge.knowledge_base import (
-    Alias,
-    Entity,
-    Fact,
-)
+from lmlab.knowledge.knowledge_base import Alias, Entity, Fact
 from lmlab.knowledge.load_knowledge import load_knowledge
+from lmlab.knowledge.wordnet_knowledge import Inflections
 
 
 def write(folder: Path, **tables: str) -> Path:

@@ -10,11 +10,7 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.knowledge.entity_lexicon import EntityLexicon
-from lmlab.knowledge.knowledge_base import (
-    Alias,
-    Entity,
-    KnowledgeBase,
-)
+from lmlab.knowledge.knowledge_base import Alias, Entity, KnowledgeBase
 from lmlab.objectives.masking.whole_word_masking import WordUnits
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "prince", "sang", "purple", "rain", "##bow"]

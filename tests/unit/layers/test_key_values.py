@@ -7,12 +7,7 @@ import torch
 
 from lmlab.layers.attention import MultiHeadAttention
 from lmlab.layers.attention_context import AttentionContext
-from lmlab.layers.kv_cache import (
-    SPARE_POSITIONS,
-    CrossAttentionCache,
-    KVCache,
-    SourceAssignment,
-)
+from lmlab.layers.kv_cache import SPARE_POSITIONS, CrossAttentionCache, KVCache, SourceAssignment
 
 
 def some(places: int, seed: int, rows: int = 2) -> torch.Tensor:

@@ -8,10 +8,7 @@ import torch
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.emissions.softmax import Softmax
 from lmlab.layers import softmax_log_prob
-from lmlab.layers.softmax_log_prob import (
-    linear_log_prob_clear,
-    log_normaliser,
-)
+from lmlab.layers.softmax_log_prob import linear_log_prob_clear, log_normaliser
 
 WIDTH, WORDS = 7, 23
 

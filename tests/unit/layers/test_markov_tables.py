@@ -7,11 +7,7 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.hmm_parameters import (
-    NeuralHMMParameters,
-    TabularHMMParameters,
-    blocks_by_rank,
-)
+from lmlab.layers.hmm_parameters import NeuralHMMParameters, TabularHMMParameters, blocks_by_rank
 
 
 @pytest.mark.parametrize(("size", "count"), [(8, 5), (9, 2), (1000, 8), (10_000, 64)])

@@ -27,8 +27,7 @@ def test_a_share_of_the_tokens_is_erased_and_no_padding():
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "stands"),
-    [(VOCABULARY, 4), (Vocabulary(size=9, mask=None), 1)],
+    ("vocabulary", "stands"), [(VOCABULARY, 4), (Vocabulary(size=9, mask=None), 1)]
 )
 def test_what_stands_where_a_token_was(vocabulary: Vocabulary, stands: int):
     assert TokenNoise(0.5, vocabulary).noise_token == stands

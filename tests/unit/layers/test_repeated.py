@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmlab.layers.unique_inputs import UniqueInputs
+from lmlab.layers.position_subset import UniqueInputs
 
 
 def test_different_inputs_once_and_back():

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmlab.layers.softmax_log_prob import (
-    log_table,
-    table_log_prob,
-    table_log_prob_clear,
-)
+from lmlab.layers.softmax_log_prob import log_table, table_log_prob, table_log_prob_clear
 
 
 def some_inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

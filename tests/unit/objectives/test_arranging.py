@@ -12,7 +12,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking.sentence_packing import FullSentences
+from lmlab.objectives.sentence_pairs import FullSentences
 
 TEXTS = [[2, 5, 6, 3], [2, 7, 3], [2, 8, 9, 10, 3], [2, 11, 3], [2, 12, 13, 14, 15, 3]]
 

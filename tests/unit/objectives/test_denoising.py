@@ -17,10 +17,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.protocols import Infill
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.models.template_constrained_decoding import (
-    TEMPLATE_BLANK,
-    align_template,
-)
+from lmlab.models.denoising_seq2seq import TEMPLATE_BLANK, align_template
 from lmlab.objectives.denoising import (
     MASKED_POSITION,
     NOISES,
@@ -32,8 +29,8 @@ from lmlab.objectives.denoising import (
     TokenMasking,
     make_noise,
 )
-from lmlab.objectives.denoising_base import DenoisingSpecialTokens
-from lmlab.objectives.sentence_splitting import (
+from lmlab.objectives.denoising_base import (
+    DenoisingSpecialTokens,
     SentenceSplitter,
     byte_level_spelling,
     is_sentence_end,

@@ -12,15 +12,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.models.energy import EnergyBasedModel
-from lmlab.objectives.token_corruption import (
-    MaskedLMCorruption,
-    UniformCorruption,
-    UnigramCorruption,
-)
-from lmlab.training.run_folder import (
-    build_system,
-    build_tiny,
-)
+from lmlab.objectives.corruption_nce import MaskedLMCorruption, UniformCorruption, UnigramCorruption
+from lmlab.training.run_folder import build_system, build_tiny
 
 VOCABULARY = Vocabulary(size=12)
 START, END, PAD = 2, 3, 0

@@ -15,11 +15,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.unified_lm import (
-    NgramMasking,
-    UniLMMode,
-    UniLMObjective,
-)
+from lmlab.objectives.unified_lm import NgramMasking, UniLMMode, UniLMObjective
 
 VOCABULARY = Vocabulary(size=20)
 START, END, MASK = 2, 3, 4

@@ -14,7 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.denoising_base import DenoisingSpecialTokens
+from lmlab.objectives.denoising_base import DenoisingSpecialTokens, SentenceSplitter
 from lmlab.objectives.gap_sentences import (
     GapSentenceGeneration,
     IndependentSelection,
@@ -23,7 +23,6 @@ from lmlab.objectives.gap_sentences import (
     SequentialSelection,
     make_gap_selection,
 )
-from lmlab.objectives.sentence_splitting import SentenceSplitter
 from lmlab.zoo import pegasus
 
 VOCABULARY = Vocabulary(size=16)

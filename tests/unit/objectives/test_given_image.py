@@ -13,10 +13,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import open_corpus
 from lmlab.data.languages.digits import NAMES, load_images
-from lmlab.objectives.image_conditional_lm import (
-    ImageConditionalLM,
-    patchify,
-)
+from lmlab.objectives.conditional_lm import ImageConditionalLM, patchify
 from lmlab.zoo import vit
 
 VOCABULARY = Vocabulary(size=11)

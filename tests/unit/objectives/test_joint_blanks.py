@@ -11,10 +11,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.joint_masking import (
-    JointMaskedLMObjective,
-    UniformCountMasking,
-)
+from lmlab.objectives.joint_masking import JointMaskedLMObjective, UniformCountMasking
 from lmlab.objectives.masking.token_masking import maskable_positions
 
 VOCABULARY = Vocabulary(size=9)

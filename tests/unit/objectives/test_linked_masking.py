@@ -15,18 +15,10 @@ from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.inspection.capture_axes import AxisLabels
 from lmlab.inspection.capture_figures import capture_figure
-from lmlab.knowledge.knowledge_base import (
-    Alias,
-    Entity,
-    Fact,
-    KnowledgeBase,
-)
+from lmlab.knowledge.knowledge_base import Alias, Entity, Fact, KnowledgeBase
 from lmlab.models.knowbert import KnowBERT
 from lmlab.training.external_memory import ExternalMemory
-from lmlab.training.run_folder import (
-    build_system,
-    build_tiny,
-)
+from lmlab.training.run_folder import build_system, build_tiny
 
 TOKENS = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "b"]
 VOCABULARY = Vocabulary(size=len(TOKENS))

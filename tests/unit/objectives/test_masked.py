@@ -14,10 +14,7 @@ from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.token_masking import (
-    IndependentMasking,
-    MaskReplacement,
-)
+from lmlab.objectives.masking.token_masking import IndependentMasking, MaskReplacement
 
 VOCABULARY = Vocabulary(size=30)
 FAMILY = ("bert", "roberta", "albert", "bert-wwm", "ernie", "spanbert")

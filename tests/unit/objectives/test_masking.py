@@ -13,16 +13,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.layers.per_example_rng import (
-    SPLITMIX_STEP,
-    per_example_generator,
-    splitmix64_hash,
-)
-from lmlab.objectives.masking.span_masking import (
-    SpanMasking,
-    geometric_lengths,
-    harmonic_lengths,
-)
+from lmlab.layers.per_example_rng import SPLITMIX_STEP, per_example_generator, splitmix64_hash
+from lmlab.objectives.masking.span_masking import SpanMasking, geometric_lengths, harmonic_lengths
 from lmlab.objectives.masking.token_masking import (
     IndependentMasking,
     MaskedBatch,
@@ -30,10 +22,7 @@ from lmlab.objectives.masking.token_masking import (
     StaticMasking,
     maskable_positions,
 )
-from lmlab.objectives.masking.whole_word_masking import (
-    WholeWordMasking,
-    WordUnits,
-)
+from lmlab.objectives.masking.whole_word_masking import WholeWordMasking, WordUnits
 
 VOCABULARY = Vocabulary(size=30)
 

@@ -16,17 +16,14 @@ from lmlab.data.corpus_encoding import corpus_entities
 from lmlab.data.languages import capitals, capitals_en
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 from lmlab.objectives.masked_language_modelling import BERTObjective
-from lmlab.objectives.masking.mention_units import MentionUnits
-from lmlab.objectives.masking.phrase_lexicons import (
+from lmlab.objectives.masking.mention_units import (
+    MentionUnits,
     country_names,
     read_lexicon,
     wordnet_phrases,
 )
 from lmlab.objectives.masking.token_masking import maskable_positions
-from lmlab.objectives.masking.whole_word_masking import (
-    WholeWordMasking,
-    WordUnits,
-)
+from lmlab.objectives.masking.whole_word_masking import WholeWordMasking, WordUnits
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import training_data
 from lmlab.training.train import train

@@ -20,18 +20,15 @@ from lmlab.core.system import Assembly
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.diagnosis.examination import examine_run
 from lmlab.diagnosis.loss_figure import loss_figure
-from lmlab.objectives.nce import NoiseContrastiveEstimation
-from lmlab.objectives.noise_distribution import NoiseDistribution
-from lmlab.objectives.noise_sampling import log_normalisers
-from lmlab.objectives.sampled_softmax import (
+from lmlab.objectives.sampled_losses import (
     ImportanceSampledSoftmax,
+    NoiseContrastiveEstimation,
+    NoiseDistribution,
     SampledSoftmax,
+    log_normalisers,
 )
 from lmlab.plotting.figure import render_figure
-from lmlab.training.run_folder import (
-    build_system,
-    load_run,
-)
+from lmlab.training.run_folder import build_system, load_run
 from lmlab.training.train import train
 
 VOCABULARY = Vocabulary(size=12)

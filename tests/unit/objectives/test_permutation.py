@@ -15,16 +15,8 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking.token_masking import (
-    MaskReplacement,
-    ordinary_token_ids,
-)
-from lmlab.objectives.permutation_lm import (
-    CLS_SEGMENT,
-    TEXT_SEGMENT,
-    PermutationLM,
-    split_batch,
-)
+from lmlab.objectives.masking.token_masking import MaskReplacement, ordinary_token_ids
+from lmlab.objectives.permutation_lm import CLS_SEGMENT, TEXT_SEGMENT, PermutationLM, split_batch
 from lmlab.objectives.permuted_masking import MaskedPermutedLM
 from lmlab.training.train import train
 from lmlab.zoo import mpnet, xlnet

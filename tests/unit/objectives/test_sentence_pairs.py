@@ -15,8 +15,11 @@ from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.view import NO_TARGET, View
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.masking.sentence_packing import RepackedBatch
-from lmlab.objectives.sentence_pairs import NextSentencePrediction, SentenceOrderPrediction
+from lmlab.objectives.sentence_pairs import (
+    NextSentencePrediction,
+    RepackedBatch,
+    SentenceOrderPrediction,
+)
 
 SIZE = 5000
 VOCABULARY = Vocabulary(size=SIZE)

@@ -14,11 +14,7 @@ from lmlab.core.errors import UserError
 from lmlab.core.special_tokens import SentinelTokens
 from lmlab.core.view import NO_TARGET
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.objectives.span_corruption import (
-    MaskedTexts,
-    RandomSpanMasking,
-    SpanCorruption,
-)
+from lmlab.objectives.span_corruption import MaskedTexts, RandomSpanMasking, SpanCorruption
 from lmlab.objectives.text_to_text import PrefixLM, TextToTextObjective, text_positions
 from lmlab.zoo import t5
 

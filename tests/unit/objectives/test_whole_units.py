@@ -12,10 +12,7 @@ from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 from lmlab.objectives.masking.span_masking import SpanMasking
 from lmlab.objectives.masking.token_masking import maskable_positions
-from lmlab.objectives.masking.whole_word_masking import (
-    WholeWordMasking,
-    WordUnits,
-)
+from lmlab.objectives.masking.whole_word_masking import WholeWordMasking, WordUnits
 
 VOCABULARY = Vocabulary(size=30)
 SIZES = {"word": None, "char": None, "bpe": 290, "wordpiece": 55}

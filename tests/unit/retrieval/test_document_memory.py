@@ -11,10 +11,7 @@ from torch import nn
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.document_memory import (
-    DocumentMemory,
-    evaluation_mode,
-)
+from lmlab.retrieval.document_memory import DocumentMemory, evaluation_mode
 from lmlab.retrieval.documents import Document, Documents, document_text
 
 TEXTS = {"one": "a b", "two": "b", "three": "c a a b"}

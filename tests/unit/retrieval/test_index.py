@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.retrieval import (
-    exact_search,
-    faiss_index,
-)
+from lmlab.retrieval import exact_search, faiss_index
 from lmlab.retrieval.dense_index import DenseIndex
 
 KINDS = ("flat", "ivf", "hnsw")

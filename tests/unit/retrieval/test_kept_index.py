@@ -13,11 +13,7 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.retrieval.dense_index import (
-    INDEX_FILE,
-    INDEX_METADATA_FILE,
-    DenseIndex,
-)
+from lmlab.retrieval.dense_index import INDEX_FILE, INDEX_METADATA_FILE, DenseIndex
 from lmlab.retrieval.document_memory import DocumentMemory
 from lmlab.retrieval.documents import Document, Documents
 
@@ -92,14 +88,7 @@ def keep_that_of_other_vectors(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [
-        cut_short,
-        change_a_byte,
-        lose_what_tells_of_it,
-        lose_the_index,
-        tell_nonsense,
-    ],
+    "spoil", [cut_short, change_a_byte, lose_what_tells_of_it, lose_the_index, tell_nonsense]
 )
 def test_what_is_damaged_is_told_and_built_anew(spoil: Callable[[Path], None], tmp_path: Path):
     expected = load(tmp_path).search(QUERIES, 10)

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.retrieval.lexical_index import (
-    LexicalIndex,
-    tokenize_words,
-)
+from lmlab.retrieval.bm25 import LexicalIndex, tokenize_words
 
 pytest.importorskip("bm25s")
 

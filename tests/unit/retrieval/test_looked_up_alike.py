@@ -12,9 +12,7 @@ import lmlab
 from lmlab.interop.text_encoders import vectors_of_model
 from lmlab.language_model import LanguageModel
 from lmlab.retrieval.faiss_index import FaissIndex
-from lmlab.retrieval.stored_index import (
-    open_index,
-)
+from lmlab.retrieval.stored_index import open_index
 from lmlab.sampling.question_answering import AnsweredQuestion
 from lmlab.training.train import train
 

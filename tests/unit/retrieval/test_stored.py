@@ -14,10 +14,7 @@ import pytest
 from lmlab.core.errors import UserError
 from lmlab.retrieval.documents import Document, Documents, load_documents
 from lmlab.retrieval.retrieval_encoder import EncoderDescription
-from lmlab.retrieval.stored_index import (
-    build_index,
-    open_index,
-)
+from lmlab.retrieval.stored_index import build_index, open_index
 
 TEXTS = ("abba", "cab", "dad fed a bee", "zebra", "baba black sheep")
 DOCUMENTS = Documents(Document(name=f"n{i}", text=text) for i, text in enumerate(TEXTS))

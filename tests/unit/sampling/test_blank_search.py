@@ -13,10 +13,7 @@ from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
 from lmlab.sampling.infill_search import InfillSearch
-from lmlab.sampling.mask_filling import (
-    MaskFiller,
-    generated_log_probs,
-)
+from lmlab.sampling.mask_filling import MaskFiller, generated_log_probs
 from lmlab.zoo import bart
 
 WORDS = "a b c d e"

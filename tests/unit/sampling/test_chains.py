@@ -11,7 +11,7 @@ import torch
 from lmlab.core.errors import UserError
 from lmlab.core.registry import catalogue, system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.collation import pad_rows
+from lmlab.data.batches import pad_rows
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.sampling.mcmc.energy import (
@@ -28,11 +28,7 @@ from lmlab.sampling.mcmc.proposals import (
     unigram_proposal,
 )
 from lmlab.sampling.mcmc.sampler import McmcSampler
-from lmlab.sampling.mcmc.schedule import (
-    ChainSchedule,
-    RandomScan,
-    SystematicScan,
-)
+from lmlab.sampling.mcmc.schedule import ChainSchedule, RandomScan, SystematicScan
 
 LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
 WORDS = train_tokenizer("word", LINES)
@@ -62,12 +58,7 @@ def hmm():
 
 def run(system, *, lm=None, progress=lambda done, of: None, **options):
     runner = McmcSampler(
-        system,
-        WORDS,
-        Layout(),
-        McmcConfig(**options),
-        corpus_texts=lambda: LINES,
-        lm=lm,
+        system, WORDS, Layout(), McmcConfig(**options), corpus_texts=lambda: LINES, lm=lm
     )
     return runner.run(progress)
 

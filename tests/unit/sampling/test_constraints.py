@@ -11,10 +11,7 @@ from tests.unit.sampling.test_beam import exhaustive
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
 from lmlab.sampling.lexical_constraints import (
     LexicalConstraints,
     WordBoundaries,

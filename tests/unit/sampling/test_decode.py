@@ -10,10 +10,7 @@ import torch
 
 from lmlab.core.errors import UserError
 from lmlab.sampling import decoding as decode_module
-from lmlab.sampling.decoding import (
-    greedy_search,
-    sample_sequences,
-)
+from lmlab.sampling.decoding import greedy_search, sample_sequences
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -10,14 +10,8 @@ from lmlab.core.protocols import Countable
 from lmlab.core.registry import system_module
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    beam_search,
-)
-from lmlab.sampling.decoding import (
-    greedy_search,
-    sample_sequences,
-)
+from lmlab.sampling.beam_search import BeamConfig, beam_search
+from lmlab.sampling.decoding import greedy_search, sample_sequences
 from lmlab.scoring.scorer import Scorer
 
 SENTENCES = ["the cat sat", "the dog saw a cat", "a dog sat", "a cat saw the dog"]

@@ -16,11 +16,8 @@ from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer, train_tokenizer
-from lmlab.sampling.mask_filling import (
-    MaskFiller,
-    generated_log_probs,
-)
-from lmlab.sampling.masked_text import parse_masked_text
+from lmlab.sampling.mask_filling import MaskFiller, generated_log_probs
+from lmlab.sampling.prompts import parse_masked_text
 
 LINES = ["the cat sees a dog", "a dog sees the cat", "the dog sleeps"] * 3
 WORDS = train_tokenizer("word", LINES)

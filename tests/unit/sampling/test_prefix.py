@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.sampling.prompt_encoding import encode_prefix
+from lmlab.sampling.prompts import encode_prefix
 
 
 def test_unknown_words_are_fed_as_unknown_and_named():

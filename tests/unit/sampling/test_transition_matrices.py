@@ -24,10 +24,7 @@ from benchmarks.transition_matrices import (
 from lmlab.core.batch import Batch
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.mcmc.acceptance import (
-    GibbsAcceptance,
-    MetropolisHastings,
-)
+from lmlab.sampling.mcmc.acceptance import GibbsAcceptance, MetropolisHastings
 from lmlab.sampling.mcmc.energy import (
     LengthPenalisedEnergy,
     LogitEnergy,
@@ -35,19 +32,9 @@ from lmlab.sampling.mcmc.energy import (
     PseudoLikelihoodEnergy,
     SystemEnergy,
 )
-from lmlab.sampling.mcmc.moves import (
-    ChainState,
-    InsertDeleteMove,
-    ResampleMove,
-)
-from lmlab.sampling.mcmc.proposals import (
-    MaskedLMProposal,
-    uniform_proposal,
-)
-from lmlab.sampling.mcmc.schedule import (
-    RandomScan,
-    SystematicScan,
-)
+from lmlab.sampling.mcmc.moves import ChainState, InsertDeleteMove, ResampleMove
+from lmlab.sampling.mcmc.proposals import MaskedLMProposal, uniform_proposal
+from lmlab.sampling.mcmc.schedule import RandomScan, SystematicScan
 
 LENGTH = 3
 VOCABULARY = Vocabulary(size=8)

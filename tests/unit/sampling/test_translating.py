@@ -12,16 +12,9 @@ import torch
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.sampling.beam_search import (
-    BeamConfig,
-    Hypothesis,
-)
+from lmlab.sampling.beam_search import BeamConfig, Hypothesis
 from lmlab.sampling.decoding import EncodedSources
-from lmlab.sampling.decoding_strategies import (
-    BeamSearch,
-    Greedy,
-    Sampling,
-)
+from lmlab.sampling.decoding_strategies import BeamSearch, Greedy, Sampling
 from lmlab.sampling.translation import (
     Translation,
     TranslationCandidate,

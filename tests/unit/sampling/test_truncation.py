@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmlab.core.distribution import Categorical
-from lmlab.sampling.truncation import Temperature, TopK, TopP, apply_filters, make_filters
+from lmlab.sampling.decoding import Temperature, TopK, TopP, apply_filters, make_filters
 
 
 def categorical(*probabilities: float) -> Categorical:

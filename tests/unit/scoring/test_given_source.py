@@ -16,15 +16,8 @@ from lmlab.data.corpus import Corpus, Layout, Split
 from lmlab.data.readers import Example
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.model_comparison import compare_models
-from lmlab.scoring.source_scoring import (
-    SourceScorer,
-    check_takes_source,
-    pair_with_sources,
-)
-from lmlab.training.run_folder import (
-    build_system,
-    build_tiny,
-)
+from lmlab.scoring.source_scoring import SourceScorer, check_takes_source, pair_with_sources
+from lmlab.training.run_folder import build_system, build_tiny
 
 PAIRS = Layout(kind="pairs")
 

@@ -22,10 +22,7 @@ from lmlab.scoring.pseudo_log_likelihood import (
     masked_token_scores,
 )
 from lmlab.scoring.scorer import Scorer
-from lmlab.scoring.scoring_methods import (
-    METHOD_NAMES,
-    ScoringMethod,
-)
+from lmlab.scoring.scoring_methods import METHOD_NAMES, ScoringMethod
 from lmlab.zoo import bert, ebm
 
 TEXTS = ["the cat sat on the mat", "a dog saw the mat", "the zebra"]
@@ -220,7 +217,7 @@ def test_the_own_score_of_a_masked_model_has_the_same_windows(
     rows = next(scorer.score([LONG]))
     assert [t.log_prob for t in rows.per_token] == pytest.approx(expected, abs=1e-5)
     monkeypatch.setattr("lmlab.scoring.scorer.MAX_CHUNK_CHARACTERS", 20)
-    monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 16)
+    monkeypatch.setattr("lmlab.scoring.score_accumulator.TOKEN_CHUNK_CHARACTERS", 16)
     stream = next(scorer.score([LONG]))
     assert [t.log_prob for t in stream.per_token] == pytest.approx(expected, abs=1e-5)
     assert stream.convention == rows.convention and stream.convention.lookahead > 0

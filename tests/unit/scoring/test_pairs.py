@@ -14,11 +14,7 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.system import System
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring.minimal_pairs import (
-    UNLABELLED,
-    read_minimal_pairs,
-    score_minimal_pair_files,
-)
+from lmlab.scoring.minimal_pairs import UNLABELLED, read_minimal_pairs, score_minimal_pair_files
 from lmlab.scoring.scorer import Scorer
 
 WORDS = {"good": -1.0, "fair": -2.0, "bad": -3.0, "</s>": -1.0, "<unk>": -9.0}

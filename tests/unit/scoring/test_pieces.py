@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmlab.data.tokenizers import train_tokenizer
-from lmlab.scoring.token_chunks import token_chunks
+from lmlab.scoring.score_accumulator import token_chunks
 
 TEXTS = [
     "the cat sat on the mat , and   then  <unk> it's gone\u3000away again " * 12,
@@ -20,7 +20,7 @@ TEXTS = [
 @pytest.mark.parametrize("size", [1, 7, 64])
 @pytest.mark.parametrize("kind", ["word", "char", "bpe", "wordpiece"])
 def test_pieces_are_the_whole(kind, size, monkeypatch):
-    monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", size)
+    monkeypatch.setattr("lmlab.scoring.score_accumulator.TOKEN_CHUNK_CHARACTERS", size)
     tokenizer = train_tokenizer(kind, [*TEXTS[:3], "the cat sat", "a mat"])
     for text in TEXTS:
         ids, spans = tokenizer.encode_with_offsets(text)
@@ -32,7 +32,7 @@ def test_pieces_are_the_whole(kind, size, monkeypatch):
 
 
 def test_pieces_are_bounded_where_the_text_allows(monkeypatch):
-    monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 50)
+    monkeypatch.setattr("lmlab.scoring.score_accumulator.TOKEN_CHUNK_CHARACTERS", 50)
     for kind, longest in (("word", 60), ("char", 60), ("bpe", 70), ("wordpiece", 60)):
         tokenizer = train_tokenizer(kind, TEXTS[:3])
         sizes = [len(piece.ids) for piece in token_chunks(tokenizer, "the cat sat on " * 100)]
@@ -41,8 +41,8 @@ def test_pieces_are_bounded_where_the_text_allows(monkeypatch):
 
 
 def test_a_word_without_end_is_divided_for_subwords_only(monkeypatch):
-    monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 50)
-    monkeypatch.setattr("lmlab.scoring.token_chunks.MAX_WORD_CHARACTERS", 100)
+    monkeypatch.setattr("lmlab.scoring.score_accumulator.TOKEN_CHUNK_CHARACTERS", 50)
+    monkeypatch.setattr("lmlab.scoring.score_accumulator.MAX_WORD_CHARACTERS", 100)
     endless = "x" * 1000
     words = train_tokenizer("word", TEXTS[:3])
     assert [piece.ids for piece in token_chunks(words, endless)] == [[words.vocabulary.unknown]]

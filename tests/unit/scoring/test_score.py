@@ -14,11 +14,7 @@ from lmlab.core.protocols import LogProbs
 from lmlab.core.score import summarise
 from lmlab.data.corpus import Layout
 from lmlab.scoring.scorer import Scorer
-from lmlab.scoring.token_streams import (
-    ScoringWindow,
-    right_context,
-    rolling_windows,
-)
+from lmlab.scoring.token_streams import ScoringWindow, right_context, rolling_windows
 
 
 def stepped(system, ids, state=None):
@@ -213,7 +209,7 @@ def test_rolling_scores_see_just_their_window(words, tiny_recurrent, monkeypatch
     assert (found.convention.window, found.convention.stride) == (window, stride)
     # The same by the stream that serves texts too long to be read at once.
     monkeypatch.setattr("lmlab.scoring.scorer.MAX_CHUNK_CHARACTERS", 20)
-    monkeypatch.setattr("lmlab.scoring.token_chunks.TOKEN_CHUNK_CHARACTERS", 16)
+    monkeypatch.setattr("lmlab.scoring.score_accumulator.TOKEN_CHUNK_CHARACTERS", 16)
     streamed = scorer.score_one(text)
     assert [t.log_prob for t in streamed.per_token] == pytest.approx(expected, abs=1e-12)
     assert [(t.start, t.end) for t in streamed.per_token] == [

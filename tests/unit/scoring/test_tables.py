@@ -11,11 +11,7 @@ import pytest
 from rich.console import Console
 
 from lmlab.core.score import Convention
-from lmlab.scoring.comparison_records import (
-    Comparison,
-    ComparisonRow,
-    Difference,
-)
+from lmlab.scoring.comparison_records import Comparison, ComparisonRow, Difference
 from lmlab.scoring.comparison_tables import (
     comparison_json,
     latex,

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.scoring.translation_metrics import (
-    SentenceUtility,
-    score_translations,
-)
+from lmlab.scoring.translation_metrics import SentenceUtility, score_translations
 
 pytest.importorskip("sacrebleu", reason="judging translations needs the extra translation")
 

@@ -13,11 +13,7 @@ from lmlab.core.score import Convention, Score, TokenScore
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import train_tokenizer
 from lmlab.scoring.scorer import Scorer
-from lmlab.scoring.word_surprisal import (
-    CSV_COLUMNS,
-    word_scores,
-    write_surprisal_csv,
-)
+from lmlab.scoring.word_surprisal import CSV_COLUMNS, word_scores, write_surprisal_csv
 
 
 def scored(text: str, *tokens: tuple[int, int, float], end: float | None = None) -> Score:

@@ -8,14 +8,8 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.core.memrecall_config import MemRecallConfig
-from lmlab.tasks.long_context.blocks import (
-    block_ends,
-    end_costs,
-)
-from lmlab.tasks.long_context.relevance_labels import (
-    check_relevant,
-    relevant_text_recall,
-)
+from lmlab.tasks.long_context.blocks import block_ends, end_costs
+from lmlab.tasks.long_context.relevance_labels import check_relevant, relevant_text_recall
 from lmlab.tasks.span_extraction import SpanExtraction
 from lmlab.tasks.tagging import Tagging
 from lmlab.tasks.task_rows import read_rows

@@ -6,10 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lmlab.tasks.builtin_datasets import (
-    BUILTIN_DATASETS,
-    load_builtin_rows,
-)
+from lmlab.tasks.builtin_datasets import BUILTIN_DATASETS, load_builtin_rows
 from lmlab.tasks.task_registry import find_task
 
 

@@ -19,19 +19,13 @@ from lmlab.data.lines import ReadingReport
 from lmlab.data.splitting import split_of_index
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.models.finetuned import FinetunedGenerator
-from lmlab.tasks.classification import (
-    Classification,
-    PairClassification,
-)
+from lmlab.tasks.classification import Classification, PairClassification
 from lmlab.tasks.few_shot import predict_few_shot
 from lmlab.tasks.finetune import finetune
 from lmlab.tasks.generation import Generation, generate_texts
 from lmlab.tasks.loading import load_task
 from lmlab.tasks.span_extraction import SpanExtraction
-from lmlab.tasks.tagging import (
-    Tagging,
-    first_tokens,
-)
+from lmlab.tasks.tagging import Tagging, first_tokens
 from lmlab.tasks.task import encode_texts
 from lmlab.tasks.task_rows import read_splits
 from lmlab.training.loop import FitResult

@@ -15,16 +15,9 @@ from lmlab.inspection.cognitive_graph_figure import (
 from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.layers.span_pointers import PointedSpan
 from lmlab.models.cogqa import ExtractedSpans
-from lmlab.tasks.multihop.answer_selection import (
-    MultihopAnswer,
-    path_is_right,
-)
-from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
-from lmlab.tasks.multihop.graph_examples import (
-    gold_graph,
-    graph_example,
-    span_examples,
-)
+from lmlab.tasks.multihop.answer_selection import MultihopAnswer, path_is_right
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph, NodeEncoder
+from lmlab.tasks.multihop.graph_examples import gold_graph, graph_example, span_examples
 from lmlab.tasks.multihop.graph_expansion import expand_graphs
 from lmlab.tasks.multihop.multihop_rows import (
     MultihopQuestion,
@@ -32,11 +25,7 @@ from lmlab.tasks.multihop.multihop_rows import (
     MultihopRowChecker,
     question_kind,
 )
-from lmlab.tasks.multihop.node_inputs import NodeEncoder
-from lmlab.tasks.multihop.paragraph_store import (
-    common_names,
-    start_entities,
-)
+from lmlab.tasks.multihop.paragraph_store import common_names, start_entities
 
 PARAGRAPHS = {
     "axle": "axle is a kind of shaft . the whole of it is wheel . it turns .",

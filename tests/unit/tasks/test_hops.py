@@ -26,13 +26,9 @@ from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.models.cogqa import CogQA, CogQANodeTraining, CogQAReader, answer_loss
 from lmlab.tasks.finetune import finetune
 from lmlab.tasks.loading import load_task
-from lmlab.tasks.multihop.multihop_model import MultihopModel
-from lmlab.tasks.multihop.multihop_rows import (
-    MultihopQuestion,
-    MultihopRow,
-    read_multihop_rows,
-)
-from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.multihop.cognitive_graph import NodeEncoder
+from lmlab.tasks.multihop.multihop_rows import MultihopQuestion, MultihopRow, read_multihop_rows
+from lmlab.tasks.multihop.multihop_task import MultihopModel
 from lmlab.training.config import TrainingConfig, with_budget
 from lmlab.training.run_folder import load_run
 

@@ -20,15 +20,8 @@ from lmlab.models.finetuned import (
     encoder_width,
     split_into_windows,
 )
-from lmlab.tasks.classification import (
-    Classification,
-    PairClassification,
-)
-from lmlab.tasks.input_pipeline import (
-    InputPipeline,
-    LongTextConfig,
-    spans_read,
-)
+from lmlab.tasks.classification import Classification, PairClassification
+from lmlab.tasks.input_pipeline import InputPipeline, LongTextConfig, spans_read
 from lmlab.tasks.long_context.long_text_strategies import (
     LONG_TEXT_STRATEGIES,
     make_pipeline,

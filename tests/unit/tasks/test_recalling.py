@@ -17,10 +17,7 @@ from lmlab.core.errors import UserError
 from lmlab.models.cogltx import CogLTX
 from lmlab.tasks.finetune import finetune
 from lmlab.tasks.loading import load_task
-from lmlab.tasks.long_context.memrecall_pipeline import (
-    EncodedMemRecallSplit,
-    MemRecallPipeline,
-)
+from lmlab.tasks.long_context.memrecall_pipeline import EncodedMemRecallSplit, MemRecallPipeline
 from lmlab.tasks.tagging import Tagging
 
 SETTINGS = {"learning_rate": 0.01, "tokens_per_batch": 512, "warmup_steps": 5}

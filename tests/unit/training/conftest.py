@@ -81,11 +81,7 @@ class Bigram(System):
         """The call of the loss, counted from 0, that gives no number."""
 
     def log_prob(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> LogProbs:
         before = torch.zeros(len(batch))
         if isinstance(state, TensorState):
@@ -98,11 +94,7 @@ class Bigram(System):
         return LogProbs(per_token=per_token, kind="exact", state=state)
 
     def loss(
-        self,
-        batch: Batch,
-        *,
-        state: State | None = None,
-        generator: torch.Generator | None = None,
+        self, batch: Batch, *, state: State | None = None, generator: torch.Generator | None = None
     ) -> tuple[Loss, State | None]:
         scored = self.log_prob(batch, state=state)
         total = -scored.totals.sum()

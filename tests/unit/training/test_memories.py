@@ -8,11 +8,7 @@ import pytest
 
 from lmlab.core.card import Card
 from lmlab.core.errors import UserError
-from lmlab.knowledge.knowledge_base import (
-    Entity,
-    Fact,
-    KnowledgeBase,
-)
+from lmlab.knowledge.knowledge_base import Entity, Fact, KnowledgeBase
 from lmlab.knowledge.load_knowledge import load_knowledge
 from lmlab.retrieval.documents import Document, Documents, load_documents
 from lmlab.training.external_memory import (

@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from lmlab.training.config import TrainingConfig
-from lmlab.training.cost_estimate import (
-    CostEstimate,
-    activation_bytes,
-    estimate_cost,
-    format_bytes,
-)
+from lmlab.training.cost_estimate import CostEstimate, activation_bytes, estimate_cost, format_bytes
 from lmlab.training.loop import FitJob
 
 

@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from lmlab.core.batch import Batch
-from lmlab.training.distributed import (
-    gather_rows,
-    local_rows,
-    seed_step,
-    shard_batch,
-)
+from lmlab.training.distributed import gather_rows, local_rows, seed_step, shard_batch
 
 
 def process(index: int, world: int) -> Any:

@@ -5,8 +5,7 @@ from types import ModuleType
 import pytest
 
 from lmlab.core.errors import UserError
-from lmlab.training.config import TrainingConfig, apply_settings
-from lmlab.training.recipes import GENERAL_RECIPES, recipe_settings
+from lmlab.training.config import GENERAL_RECIPES, TrainingConfig, apply_settings, recipe_settings
 
 
 def zoo_file(**recipes: dict[str, object]) -> ModuleType:

@@ -11,7 +11,7 @@ import pytest
 
 from lmlab.core.errors import UserError
 from lmlab.core.manifest import read_manifest, write_manifest
-from lmlab.training.checkpoint_checks import checked_numbers
+from lmlab.training.checkpoints import checked_numbers
 from lmlab.training.progress import Progress
 from lmlab.training.reporting import read_metrics
 from lmlab.training.train import train

@@ -13,11 +13,7 @@ from tests.manifests import relist
 from lmlab.core.errors import UserError
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.training.run_folder import (
-    build_system,
-    build_tiny,
-    load_run,
-)
+from lmlab.training.run_folder import build_system, build_tiny, load_run
 from lmlab.training.train import train
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lmlab.training.config import TrainingConfig
-from lmlab.training.schedules import LearningRateSchedule
+from lmlab.training.optimizers import LearningRateSchedule
 
 
 def test_constant_after_a_linear_warmup() -> None:

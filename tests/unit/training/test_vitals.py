@@ -15,12 +15,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.training.loop import FitJob, fit_by_gradient
 from lmlab.training.reporting import NOT_FINITE, _flat, read_metrics
-from lmlab.training.weight_statistics import (
-    UpdateMonitor,
-    mean_norm,
-    token_vectors,
-    update_ratio,
-)
+from lmlab.training.weight_statistics import UpdateMonitor, mean_norm, token_vectors, update_ratio
 
 MakeJob = Callable[..., FitJob]
 

@@ -12,10 +12,7 @@ import pytest
 import torch
 
 from lmlab.core.tensor_files import read_tensors
-from lmlab.training.run_folder import (
-    RunFolder,
-    load_run,
-)
+from lmlab.training.run_folder import RunFolder, load_run
 from lmlab.training.train import TrainingResult, train
 
 needs_numba = pytest.mark.skipif(

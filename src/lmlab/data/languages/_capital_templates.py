@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
-from lmlab.data.countries import (
-    Country,
-    country_distribution,
-    country_table,
-)
-from lmlab.data.languages._finite import FiniteTruth
+from lmlab.data.countries import Country, country_distribution, country_table
+from lmlab.data.languages._sampled_corpus import FiniteTruth
 
 
 @dataclass(frozen=True, kw_only=True)

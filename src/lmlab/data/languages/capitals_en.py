@@ -5,19 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.countries import (
-    Country,
-    country_table,
-)
-from lmlab.data.languages._capital_templates import (
-    SentenceTemplate,
-    capitals_truth,
-)
-from lmlab.data.languages._finite import FiniteTruth
-from lmlab.data.languages._sampled_corpus import (
-    TRAIN_SENTENCES,
-    sampled_corpus,
-)
+from lmlab.data.countries import Country, country_table
+from lmlab.data.languages._capital_templates import SentenceTemplate, capitals_truth
+from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, FiniteTruth, sampled_corpus
 
 __all__ = ["DESCRIPTION", "TEMPLATES", "Country", "corpus", "country_table", "truth"]
 

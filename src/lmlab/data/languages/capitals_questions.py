@@ -12,10 +12,7 @@ from __future__ import annotations
 import hashlib
 
 from lmlab.data.corpus import Corpus, Layout, Split
-from lmlab.data.countries import (
-    Country,
-    country_table,
-)
+from lmlab.data.countries import Country, country_table
 from lmlab.data.readers import Example
 
 DESCRIPTION = "questions for capitals, and answers; every fifth country is held out of training"

@@ -22,16 +22,9 @@ import numpy as np
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import MASK
 from lmlab.data.corpus import Corpus, Split
-from lmlab.data.countries import (
-    Country,
-    country_distribution,
-    country_table,
-)
+from lmlab.data.countries import Country, country_distribution, country_table
 from lmlab.data.languages._capital_templates import SentenceTemplate
-from lmlab.data.languages._sampled_corpus import (
-    HELD_OUT_SENTENCES,
-    TRAIN_SENTENCES,
-)
+from lmlab.data.languages._sampled_corpus import HELD_OUT_SENTENCES, TRAIN_SENTENCES
 from lmlab.data.readers import Example, Mention
 
 DESCRIPTION = "capitals-en with annotated mentions, every fifth country's capital stated in no text"

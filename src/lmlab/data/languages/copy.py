@@ -13,10 +13,7 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._sampled_corpus import (
-    TRAIN_SENTENCES,
-    sampled_corpus,
-)
+from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, sampled_corpus
 
 DESCRIPTION = "random letters, a bar, the same letters again: exact memory"
 

@@ -16,10 +16,7 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._sampled_corpus import (
-    TRAIN_SENTENCES,
-    sampled_corpus,
-)
+from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, sampled_corpus
 
 DESCRIPTION = "a ring of letters given in pairs, then where k hops lead: relations of relations"
 

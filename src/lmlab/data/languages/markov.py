@@ -13,10 +13,7 @@ from functools import cache
 import numpy as np
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._sampled_corpus import (
-    TRAIN_SENTENCES,
-    sampled_corpus,
-)
+from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, sampled_corpus
 
 DESCRIPTION = "a Markov chain over ten words, with peaked and flat rows"
 

@@ -15,10 +15,7 @@ import numpy as np
 
 from lmlab.core.errors import UserError
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._sampled_corpus import (
-    TRAIN_SENTENCES,
-    sampled_corpus,
-)
+from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, sampled_corpus
 
 DESCRIPTION = "keys with values, then a key again and its value: associative memory"
 

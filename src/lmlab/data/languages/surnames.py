@@ -12,11 +12,7 @@ from __future__ import annotations
 from functools import cache
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.languages._finite import FiniteTruth
-from lmlab.data.languages._sampled_corpus import (
-    TRAIN_SENTENCES,
-    sampled_corpus,
-)
+from lmlab.data.languages._sampled_corpus import TRAIN_SENTENCES, FiniteTruth, sampled_corpus
 
 DESCRIPTION = "sentences that several words end equally well: 我的姓是张, 李, 胡 or 王"
 

@@ -10,11 +10,7 @@ that answer held-out questions were never answers in training.
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.cloze_questions import (
-    ClozeQuestion,
-    cloze_question_corpus,
-    gloss_text,
-)
+from lmlab.data.wordnet.cloze_questions import ClozeQuestion, cloze_question_corpus, gloss_text
 from lmlab.data.wordnet.database import load_wordnet
 
 DESCRIPTION = "WordNet's examples with a blank, and the gloss of the word that is left out"

@@ -9,10 +9,7 @@ the gloss of its synset, one of the documents called `wordnet`. Splits are by sy
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.cloze_questions import (
-    ClozeQuestion,
-    cloze_question_corpus,
-)
+from lmlab.data.wordnet.cloze_questions import ClozeQuestion, cloze_question_corpus
 
 DESCRIPTION = "WordNet's examples with a blank, and the word that is left out"
 

@@ -12,16 +12,9 @@ licence, which must accompany every copy, is in `LICENSE` in the same folder.
 from __future__ import annotations
 
 from lmlab.data.corpus import Corpus
-from lmlab.data.wordnet.database import (
-    WordNet,
-    load_wordnet,
-)
+from lmlab.data.wordnet.database import WordNet, load_wordnet
 from lmlab.data.wordnet.glosses import gloss_corpus
-from lmlab.data.wordnet.synsets import (
-    Relation,
-    Sense,
-    Synset,
-)
+from lmlab.data.wordnet.synsets import Relation, Sense, Synset
 
 __all__ = ["DESCRIPTION", "Relation", "Sense", "Synset", "WordNet", "corpus", "load_wordnet"]
 

@@ -10,10 +10,7 @@ from pathlib import Path
 from lmlab.data.corpus import SPLITS, Corpus, Layout, Split
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Example
-from lmlab.data.wordnet.database import (
-    data_hash,
-    load_wordnet,
-)
+from lmlab.data.wordnet.database import data_hash, load_wordnet
 from lmlab.data.wordnet.glosses import split_of, tokenize_gloss
 from lmlab.data.wordnet.inflections import find_lemma
 from lmlab.data.wordnet.synsets import Synset

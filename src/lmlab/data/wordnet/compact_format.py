@@ -17,12 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lmlab.core.errors import UserError
-from lmlab.data.wordnet.synsets import (
-    RELATIONS,
-    Relation,
-    Sense,
-    Synset,
-)
+from lmlab.data.wordnet.synsets import RELATIONS, Relation, Sense, Synset
 
 FILE_HEADER = "lmlab-wordnet 1"
 

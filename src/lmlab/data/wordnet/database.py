@@ -8,12 +8,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 
 from lmlab.data.wordnet import compact_format
-from lmlab.data.wordnet.sense_keys import sense_key
-from lmlab.data.wordnet.synsets import (
-    PARTS_OF_SPEECH,
-    Sense,
-    Synset,
-)
+from lmlab.data.wordnet.synsets import PARTS_OF_SPEECH, Sense, Synset, sense_key
 
 
 class WordNet(Mapping[str, Synset]):

@@ -12,10 +12,7 @@ from pathlib import Path
 from lmlab.data.corpus import SPLITS, Corpus, Split
 from lmlab.data.lines import ReadingReport
 from lmlab.data.readers import Example
-from lmlab.data.wordnet.database import (
-    data_hash,
-    load_wordnet,
-)
+from lmlab.data.wordnet.database import data_hash, load_wordnet
 
 VERSION = 1
 """Incremented whenever the texts made from the same WordNet change, to invalidate caches."""

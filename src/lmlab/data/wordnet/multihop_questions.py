@@ -26,14 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from lmlab.data.name_matching import (
-    find_entity_name,
-    sentence_around,
-)
-from lmlab.data.wordnet.database import (
-    WordNet,
-    load_wordnet,
-)
+from lmlab.data.name_matching import find_entity_name, sentence_around
+from lmlab.data.wordnet.database import WordNet, load_wordnet
 from lmlab.data.wordnet.glosses import tokenize_gloss
 from lmlab.data.wordnet.synsets import Synset
 

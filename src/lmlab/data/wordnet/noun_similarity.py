@@ -9,10 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from lmlab.data.wordnet.database import (
-    WordNet,
-    load_wordnet,
-)
+from lmlab.data.wordnet.database import WordNet, load_wordnet
 
 NOUN_COUNT = 600
 """Number of nouns in the pairs: the most frequent in sense-tagged text."""

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lmlab.core.errors import UserError
-from lmlab.data.wordnet.sense_keys import sense_key
 from lmlab.data.wordnet.synsets import (
     PARTS_OF_SPEECH,
     RELATIONS,
     Relation,
     Sense,
     Synset,
+    sense_key,
 )
 
 _MARKER = re.compile(r"\((p|a|ip)\)$")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from lmlab.data.duplicates import DuplicateCounter
+from lmlab.data.corpus_summary import DuplicateCounter
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import unknown_token_rate
-from lmlab.diagnosis.run_evidence import (
-    NotApplicable,
-    RunEvidence,
-    TokenizedSplits,
-)
+from lmlab.diagnosis.run_evidence import NotApplicable, RunEvidence, TokenizedSplits
 
 MIN_CHARACTERS = 20
 """Minimum length of a text whose repetition counts: short ones repeat by chance."""

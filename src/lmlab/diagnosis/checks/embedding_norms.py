@@ -11,11 +11,7 @@ from lmlab.diagnosis.measurements import (
     sample_loss,
     with_equal_norms,
 )
-from lmlab.diagnosis.run_evidence import (
-    MissingEvidence,
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 from lmlab.training.weight_statistics import token_vectors
 
 NORM_COST_SHARE = 1.0

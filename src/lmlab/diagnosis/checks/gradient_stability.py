@@ -7,11 +7,7 @@ from statistics import median
 
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import trigram_gain
-from lmlab.diagnosis.run_evidence import (
-    MissingEvidence,
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 from lmlab.inspection.gradient_flow import GradientByDistance
 
 VANISHED_RATIO = 1e-6

@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 
 from lmlab.diagnosis.findings import Finding
-from lmlab.diagnosis.run_evidence import (
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.run_evidence import NotApplicable, RunEvidence
 
 LATENT_KL = ("divergence", "latent kl")
 """Captures with KL(posterior ‖ prior) of each latent unit."""

@@ -6,11 +6,7 @@ from statistics import median
 
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import epochs_seen
-from lmlab.diagnosis.run_evidence import (
-    MissingEvidence,
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 from lmlab.diagnosis.training_history import TrainingWindow
 
 MAX_SEGMENTS = 10

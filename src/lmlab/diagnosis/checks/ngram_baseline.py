@@ -5,20 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lmlab.core.protocols import LogProb
-from lmlab.diagnosis.baselines import (
-    BIGRAM,
-    TRIGRAM,
-)
+from lmlab.diagnosis.baselines import BIGRAM, TRIGRAM
 from lmlab.diagnosis.findings import Finding
-from lmlab.diagnosis.measurements import (
-    ngram_loss,
-    sample_loss,
-)
-from lmlab.diagnosis.run_evidence import (
-    MissingEvidence,
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.measurements import ngram_loss, sample_loss
+from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 
 TOLERANCE = 0.02
 """Tolerance in nats above the n-gram: 2 % of perplexity."""

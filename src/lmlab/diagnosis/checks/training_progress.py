@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from lmlab.diagnosis.baselines import (
-    ENTROPY,
-    UNIFORM,
-    UNIGRAM,
-)
+from lmlab.diagnosis.baselines import ENTROPY, UNIFORM, UNIGRAM
 from lmlab.diagnosis.findings import Finding
 from lmlab.diagnosis.measurements import epochs_seen
-from lmlab.diagnosis.run_evidence import (
-    MissingEvidence,
-    NotApplicable,
-    RunEvidence,
-)
+from lmlab.diagnosis.run_evidence import MissingEvidence, NotApplicable, RunEvidence
 
 MIN_EPOCHS = 2.0
 """Epochs before a run should beat the context-free baseline."""

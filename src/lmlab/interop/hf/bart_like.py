@@ -11,17 +11,15 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.config_fields import (
-    ConfigField,
-    activation_field,
-    read_whole_number,
-)
 from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
 from lmlab.interop.hf.weight_mapping import (
+    ConfigField,
     Unsqueeze,
     WeightPair,
+    activation_field,
     concatenated_pairs,
     linear_pairs,
+    read_whole_number,
     weight_pair,
 )
 

@@ -11,15 +11,13 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.interop.hf.config_fields import (
-    ConfigField,
-    activation_field,
-)
 from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec, layer_names
 from lmlab.interop.hf.weight_mapping import (
     IDENTITY,
+    ConfigField,
     TensorMapping,
     WeightPair,
+    activation_field,
     concatenated_pairs,
     linear_pairs,
     weight_pair,

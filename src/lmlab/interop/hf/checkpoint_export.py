@@ -9,25 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmlab.core.atomic_files import (
-    new_folder,
-    write_json,
-)
+from lmlab.core.atomic_files import new_folder, write_json
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.checkpoint_files import (
-    WEIGHTS_FILE,
-    write_weights,
+from lmlab.interop.hf.checkpoint_files import WEIGHTS_FILE, write_weights
+from lmlab.interop.hf.family import (
+    LMLAB_CONFIG_KEY,
+    CheckpointFamily,
+    CheckpointSpec,
+    family_of_system,
 )
-from lmlab.interop.hf.config_fields import resolve_settings
-from lmlab.interop.hf.family import LMLAB_CONFIG_KEY, CheckpointFamily, CheckpointSpec
-from lmlab.interop.hf.family_registry import family_of_system
 from lmlab.interop.hf.tokenizer_files import has_pad, with_swapped_ids, write_tokenizer
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-    load_run,
-)
+from lmlab.interop.hf.weight_mapping import resolve_settings
+from lmlab.training.run_folder import RunFolder, TrainedModel, load_run
 
 NEVER_PREDICTED_BIAS = -1e4
 """Output bias of padding, start and mask tokens: its exp is 0 in float32, and unlike -inf it stays

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmlab.core.atomic_files import write_bytes
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import read_json_file
+from lmlab.core.untrusted_input import read_json_file
 
 WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 HUB_FILE_PATTERNS = ("*.json", "*.txt", "*.safetensors")

@@ -17,28 +17,18 @@ from lmlab.core.system import System
 from lmlab.core.tensor_files import check_finite
 from lmlab.data.corpus import Layout
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.checkpoint_files import (
-    find_checkpoint_folder,
-    read_config,
-    weight_names,
-)
-from lmlab.interop.hf.config_fields import resolve_settings
-from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
-from lmlab.interop.hf.family_registry import family_of_checkpoint
+from lmlab.interop.hf.checkpoint_files import find_checkpoint_folder, read_config, weight_names
+from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec, family_of_checkpoint
 from lmlab.interop.hf.tokenizer_files import (
     has_pad,
     read_special_tokens,
     read_tokenizer,
     read_tokenizer_config,
 )
-from lmlab.interop.hf.weight_mapping import NameTable
+from lmlab.interop.hf.weight_mapping import NameTable, resolve_settings
 from lmlab.training.config import TrainingConfig
 from lmlab.training.run_config import stored_model_guard
-from lmlab.training.run_folder import (
-    RunFolder,
-    TrainedModel,
-    build_system,
-)
+from lmlab.training.run_folder import RunFolder, TrainedModel, build_system
 
 MAX_SHARED_LAYERS = 1_000
 """Maximum number of layers if all share one set of weights (ALBERT)."""

@@ -5,27 +5,64 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lmlab.core.errors import UserError
+from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.registry import system_module
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.checkpoint_files import read_weights
-from lmlab.interop.hf.config_fields import (
-    ConfigField,
-    to_json_value,
-    to_set_value,
-)
 from lmlab.interop.hf.weight_mapping import (
+    ConfigField,
     NameTable,
     ResizeRows,
     WeightPair,
+    to_json_value,
+    to_set_value,
 )
 from lmlab.training.config import apply_settings
+
+
+@cache
+def families() -> dict[str, CheckpointFamily]:
+    """All families, by model type."""
+    here = Path(__file__).parent / "families"
+    names = sorted(module.name for module in iter_modules([str(here)]) if module.name[0] != "_")
+    found = {name: import_module(f"lmlab.interop.hf.families.{name}").FAMILY for name in names}
+    assert all(name == family.model_type for name, family in found.items())
+    return found
+
+
+def family_of_checkpoint(model_type: object, asked: str | None) -> CheckpointFamily:
+    """The family of a config.json's model_type; must be the requested one, if any."""
+    if asked is not None and asked not in families():
+        raise unknown_name("family of checkpoints", asked, families())
+    if not isinstance(model_type, str) or model_type not in families():
+        raise UserError(
+            f"the checkpoint's model_type must be one of {', '.join(families())}, got "
+            f"{model_type!r}."
+        )
+    if asked is not None and asked != model_type:
+        raise UserError(f"expected a checkpoint of {asked}, got one of {model_type}.")
+    return families()[model_type]
+
+
+def family_of_system(name: str) -> CheckpointFamily:
+    """The family that a system is exported as."""
+    for family in families().values():
+        if name in family.systems:
+            return family
+    able = sorted(system for family in families().values() for system in family.systems)
+    raise UserError(
+        f"{name} can't be stored in the Hub's format; systems that can: {', '.join(able)}."
+    )
+
 
 SAMPLED_LOSS_SETTINGS = frozenset({"noise", "noise_samples", "noise_shared", "log_z"})
 """Settings of noise-contrastive estimation and other sampled losses."""

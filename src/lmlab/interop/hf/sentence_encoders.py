@@ -16,12 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmlab.core.errors import UserError
-from lmlab.core.json_text import read_json_file
-from lmlab.interop.hf.checkpoint_files import (
-    read_config,
-    read_json,
-    weight_files,
-)
+from lmlab.core.untrusted_input import read_json_file
+from lmlab.interop.hf.checkpoint_files import read_config, read_json, weight_files
 from lmlab.interop.hf.tokenizer_files import check_tokenizer_file
 from lmlab.training.run_config import stored_model_guard
 

@@ -11,14 +11,10 @@ from typing import Any
 import tokenizers as hf
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from lmlab.core.atomic_files import (
-    write_json,
-    write_text,
-)
+from lmlab.core.atomic_files import write_json, write_text
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.token_ids import check_ids, check_tokenizer_json
-from lmlab.data.tokenizers import Tokenizer
+from lmlab.data.tokenizers import Tokenizer, check_ids, check_tokenizer_json
 from lmlab.interop.hf.checkpoint_files import read_json
 
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")

@@ -8,11 +8,8 @@ from typing import Any
 
 from lmlab.core.errors import UserError
 from lmlab.core.tensor_files import check_finite
-from lmlab.interop.hf.checkpoint_files import (
-    read_config,
-    weight_files,
-)
-from lmlab.interop.hf.family_registry import families
+from lmlab.interop.hf.checkpoint_files import read_config, weight_files
+from lmlab.interop.hf.family import families
 from lmlab.interop.hf.tokenizer_files import (
     SENTENCEPIECE_FILES,
     read_special_tokens,

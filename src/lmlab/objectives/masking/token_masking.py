@@ -14,10 +14,7 @@ from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.layers.noise import sample_uniform
-from lmlab.layers.per_example_rng import (
-    per_example_generator,
-    per_example_uniform,
-)
+from lmlab.layers.per_example_rng import per_example_generator, per_example_uniform
 
 SHARE_TOLERANCE = 1e-9
 """Tolerance by which a sum of shares may exceed one."""

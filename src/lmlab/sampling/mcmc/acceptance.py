@@ -15,10 +15,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.sampling.mcmc.energy import EnergyFunction
 from lmlab.sampling.mcmc.moves import ChainState
-from lmlab.sampling.mcmc.proposals import (
-    ProposedTexts,
-    replace_tokens,
-)
+from lmlab.sampling.mcmc.proposals import ProposedTexts, replace_tokens
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

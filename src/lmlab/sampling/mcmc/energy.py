@@ -17,7 +17,7 @@ from torch import Tensor
 from lmlab.core.batch import Batch
 from lmlab.core.errors import UserError, unknown_name
 from lmlab.core.protocols import Energy, Fill, Logits, LogProb, LogProbs, require
-from lmlab.data.collation import group_by_length
+from lmlab.data.batches import group_by_length
 from lmlab.scoring.pseudo_log_likelihood import masked_token_scores
 
 TOKENS_PER_BATCH = 8192

@@ -12,19 +12,15 @@ from torch import Tensor
 from lmlab.core.errors import UserError
 from lmlab.core.protocols import Fill
 from lmlab.core.vocabulary import Vocabulary
-from lmlab.data.collation import pad_rows
-from lmlab.sampling.masked_text import parse_masked_text
-from lmlab.sampling.mcmc.moves import (
-    ChainState,
-    sample_sequentially,
-)
+from lmlab.data.batches import pad_rows
+from lmlab.sampling.mcmc.moves import ChainState, sample_sequentially
 from lmlab.sampling.mcmc.proposals import (
     MaskedLMProposal,
     allowed_tokens,
     sample_tokens,
     uniform_proposal,
 )
-from lmlab.sampling.prompt_encoding import encode_prefix
+from lmlab.sampling.prompts import encode_prefix, parse_masked_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,22 +21,9 @@ from lmlab.core.evaluation_mode import evaluation_mode
 from lmlab.core.protocols import Energy, Fill, Sample, Step, require
 from lmlab.core.registry import catalogue
 from lmlab.sampling import decoding
-from lmlab.sampling.mcmc.acceptance import (
-    AcceptanceRule,
-    GibbsAcceptance,
-    MetropolisHastings,
-)
-from lmlab.sampling.mcmc.diagnostics import (
-    ChainMonitor,
-    ChainSample,
-    McmcResult,
-    mixing_warnings,
-)
-from lmlab.sampling.mcmc.energy import (
-    EnergyFunction,
-    LengthPenalisedEnergy,
-    make_energy,
-)
+from lmlab.sampling.mcmc.acceptance import AcceptanceRule, GibbsAcceptance, MetropolisHastings
+from lmlab.sampling.mcmc.diagnostics import ChainMonitor, ChainSample, McmcResult, mixing_warnings
+from lmlab.sampling.mcmc.energy import EnergyFunction, LengthPenalisedEnergy, make_energy
 from lmlab.sampling.mcmc.initialisation import (
     ChainTemplate,
     Initialisation,
@@ -49,20 +36,9 @@ from lmlab.sampling.mcmc.initialisation import (
     text_template,
 )
 from lmlab.sampling.mcmc.mcmc_config import McmcConfig
-from lmlab.sampling.mcmc.moves import (
-    ChainState,
-    InsertDeleteMove,
-    ProposalMove,
-    ResampleMove,
-)
-from lmlab.sampling.mcmc.proposals import (
-    ProposalDistribution,
-    make_proposal,
-)
-from lmlab.sampling.mcmc.schedule import (
-    SCAN_ORDERS,
-    ChainSchedule,
-)
+from lmlab.sampling.mcmc.moves import ChainState, InsertDeleteMove, ProposalMove, ResampleMove
+from lmlab.sampling.mcmc.proposals import ProposalDistribution, make_proposal
+from lmlab.sampling.mcmc.schedule import SCAN_ORDERS, ChainSchedule
 
 DEFAULT_SWEEPS = 50
 """Default number of sweeps: how often a chain resamples each position."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.untrusted_input import parse_integer
 from lmlab.data.babi import Babi, Story
 
 Row = dict[str, Any]

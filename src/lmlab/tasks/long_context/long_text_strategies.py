@@ -3,19 +3,207 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from lmlab.core.errors import UserError, unknown_choice, unknown_name
 from lmlab.core.system import System
 from lmlab.data.tokenizers import Tokenizer
+from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL, WindowPoolingClassifier, encoder_width
 from lmlab.tasks.input_pipeline import (
     UNLIMITED_LENGTH,
+    EncodedSplit,
     InputPipeline,
     LongTextConfig,
+    SequenceAnswer,
+    spans_read,
+)
+from lmlab.tasks.long_context.blocks import (
+    TextBlock,
+    block_length_with_end,
+    concatenate_blocks,
+    query_length,
 )
 from lmlab.tasks.long_context.memrecall_pipeline import MemRecallPipeline
-from lmlab.tasks.long_context.sliding_windows import WINDOW_STRATEGIES
-from lmlab.tasks.sequence_task import SequenceTask
+from lmlab.tasks.sequence_task import SequenceTask, head_scores
+from lmlab.tasks.task import NO_ANSWER_POSITION, EncodedExample, Row
+
+HEAD_SHARE = 0.25
+"""Share of the head in head-tail truncation: 128 of 510 tokens were best in Sun et al. 2019."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Truncation(InputPipeline[System, EncodedSplit]):
+    """Truncation: one or two segments of the text that fit with the question.
+
+    Rows whose answer is truncated are dropped from the training split; those of other splits stay,
+    and count as wrong.
+    """
+
+    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
+        """The segments of a text longer than `room` that are retained."""
+        raise TypeError(f"{type(self).__name__} does not define parts")
+
+    def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
+        encoded = [self._encode(row) for row in rows]
+        kept = [
+            i
+            for i, each in enumerate(encoded)
+            if not (training and ANSWER_TRUNCATED_LABEL in each.labels)
+        ]
+        return EncodedSplit(
+            rows=[rows[index] for index in kept],
+            encoded=[encoded[index] for index in kept],
+            dropped=len(rows) - len(kept),
+            truncated=sum(encoded[index].truncated for index in kept),
+        )
+
+    def _encode(self, row: Row) -> EncodedExample:
+        text, query = self.text(row), self.query(row)
+        end = block_length_with_end(text, self.vocabulary) - len(text.tokens)
+        room = self.max_length - query_length(query, self.vocabulary) - end
+        cut = len(text.tokens) > room
+        parts = self.parts(text, room) if cut else [text]
+        read = concatenate_blocks(query, parts, self.vocabulary)
+        return replace(self.with_labels(row, read), truncated=cut)
+
+
+class HeadTruncation(Truncation):
+    """Head truncation: retain the beginning."""
+
+    name: ClassVar[str] = "head"
+    description: ClassVar[str] = "the beginning"
+
+    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
+        return [text.part(0, room)]
+
+
+class TailTruncation(Truncation):
+    """Tail truncation: retain the end."""
+
+    name: ClassVar[str] = "tail"
+    description: ClassVar[str] = "the end"
+
+    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
+        return [text.part(len(text.tokens) - room, len(text.tokens))]
+
+
+class HeadTailTruncation(Truncation):
+    """Head-tail truncation (Sun et al. 2019): a quarter from the start, the rest from the end."""
+
+    name: ClassVar[str] = "head-tail"
+    description: ClassVar[str] = "some of both"
+
+    def parts(self, text: TextBlock, room: int) -> list[TextBlock]:
+        first = int(room * HEAD_SHARE)
+        last = room - first - 1
+        return [text.part(0, first), text.part(len(text.tokens) - last, len(text.tokens))]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SlidingWindows(InputPipeline[System, EncodedSplit]):
+    """Sliding windows over the whole text, each with the question, each a separate example.
+
+    A window without the answer has the label of <s>; the task merges the windows' scores.
+    """
+
+    name: ClassVar[str] = "windows"
+    description: ClassVar[str] = "all, in sliding windows with separate scores"
+
+    def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
+        encoded: list[EncodedExample] = []
+        owners: list[int] = []
+        for number, row in enumerate(rows):
+            windows = [
+                self._labelled(self.with_labels(row, window)) for window in self.windows(row)
+            ]
+            encoded += windows
+            owners += [number] * len(windows)
+        return EncodedSplit(rows=list(rows), encoded=encoded, dropped=0, row_of_input=owners)
+
+    def windows(self, row: Row) -> list[EncodedExample]:
+        """The windows of a row, without labels."""
+        text, query = self.text(row), self.query(row)
+        end = block_length_with_end(text, self.vocabulary) - len(text.tokens)
+        room = self.max_length - query_length(query, self.vocabulary) - end
+        stride = max(1, room - int(room * self.settings.overlap))
+        last = max(len(text.tokens) - room, 0)
+        starts = [*range(0, last, stride), last]
+        return [
+            concatenate_blocks(query, [text.part(low, low + room)], self.vocabulary)
+            for low in starts
+        ]
+
+    def _labelled(self, read: EncodedExample) -> EncodedExample:
+        return replace(
+            read,
+            labels=[
+                NO_ANSWER_POSITION if label == ANSWER_TRUNCATED_LABEL else label
+                for label in read.labels
+            ],
+        )
+
+    def answer(self, system: System, prepared: EncodedSplit) -> list[SequenceAnswer]:
+        scores = head_scores(system, prepared.encoded)
+        by_row: list[list[int]] = [[] for _ in prepared.rows]
+        for index, owner in enumerate(prepared.row_of_input):
+            by_row[owner].append(index)
+        answers = []
+        for row, own in zip(prepared.rows, by_row, strict=True):
+            windows = [prepared.encoded[i] for i in own]
+            answer = self.task.merge_window_scores(row, windows, [scores[i] for i in own])
+            answers.append(SequenceAnswer(answer=answer, seen=spans_read(windows)))
+        return answers
+
+
+class WindowPooling(SlidingWindows):
+    """Adjacent windows whose vectors are pooled by their mean or maximum, for classification.
+
+    The last one overlaps with the one before, so that it is full.
+    """
+
+    name: ClassVar[str] = "pooling"
+    description: ClassVar[str] = "all, in chunks whose vectors are pooled"
+
+    def build(self, base: System, *, frozen: bool) -> System:
+        if self.task.needs_tokens:
+            raise UserError(
+                f"--long pooling does not apply to the task {self.task.name}, which needs a vector "
+                "per token; try --long windows."
+            )
+        if self.vocabulary.start is None:
+            raise UserError("pooling needs a model whose texts begin with a start token.")
+        width = encoder_width(base, per_token=False, needed_by=f"the task {self.task.name}")
+        return WindowPoolingClassifier(
+            base, self.task, width=width, frozen=frozen, pool=self.settings.pool
+        )
+
+    def prepare(self, rows: Sequence[Row], *, training: bool) -> EncodedSplit:
+        apart = replace(self, settings=replace(self.settings, overlap=0.0))
+        encoded = []
+        for row in rows:
+            windows = SlidingWindows.windows(apart, row)
+            tokens = [token for window in windows for token in window.tokens]
+            spans = [span for window in windows for span in window.spans]
+            read = EncodedExample(tokens=tokens, labels=[], spans=spans)
+            encoded.append(self.with_labels(row, read))
+        return EncodedSplit(rows=list(rows), encoded=encoded, dropped=0)
+
+    def answer(self, system: System, prepared: EncodedSplit) -> list[SequenceAnswer]:
+        return InputPipeline.answer(self, system, prepared)
+
+
+WINDOW_STRATEGIES: Mapping[str, type[InputPipeline[Any, Any]]] = {
+    strategy.name: strategy
+    for strategy in (
+        HeadTruncation,
+        TailTruncation,
+        HeadTailTruncation,
+        SlidingWindows,
+        WindowPooling,
+    )
+}
+
 
 MEMRECALL = MemRecallPipeline.name
 LONG_TEXT_STRATEGIES: Mapping[str, type[InputPipeline[Any, Any]]] = {

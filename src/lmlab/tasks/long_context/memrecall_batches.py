@@ -15,17 +15,15 @@ from lmlab.core.batch import Batch
 from lmlab.models.cogltx import RELEVANCE_BUFFER, CogLTX
 from lmlab.models.finetuned import ANSWER_TRUNCATED_LABEL, TaskHeadModel
 from lmlab.tasks.input_pipeline import length_ordered_batches
-from lmlab.tasks.long_context.interventions import (
-    Losses,
-    intervene,
-)
 from lmlab.tasks.long_context.memrecall import (
     MemoryBudget,
     WorkingMemory,
     coarse_scores,
     rank_blocks,
+    score_blocks,
+    scorer_examples,
 )
-from lmlab.tasks.long_context.relevance_scorer import score_blocks, scorer_examples
+from lmlab.tasks.long_context.relevance_labels import Losses, intervene
 from lmlab.tasks.sequence_task import head_scores
 from lmlab.tasks.task import EncodedExample, collate_examples
 from lmlab.training.config import TrainingConfig

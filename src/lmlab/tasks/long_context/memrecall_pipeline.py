@@ -31,16 +31,16 @@ from lmlab.tasks.long_context.blocks import (
     make_blocks,
     query_length,
 )
-from lmlab.tasks.long_context.interventions import initial_relevance
 from lmlab.tasks.long_context.memrecall import (
     LongText,
     MemoryBudget,
     MemRecallResult,
     WorkingMemory,
     mem_recall,
+    score_blocks,
 )
 from lmlab.tasks.long_context.memrecall_batches import MemRecallBatches
-from lmlab.tasks.long_context.relevance_scorer import score_blocks
+from lmlab.tasks.long_context.relevance_labels import initial_relevance
 from lmlab.tasks.task import EncodedExample, Row
 from lmlab.training.config import TrainingConfig
 from lmlab.training.data_loaders import BatchLoader

@@ -2,10 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lmlab.core.errors import UserError
+from lmlab.core.memrecall_config import MemRecallConfig
+from lmlab.retrieval.bm25 import token_scores, token_weights
+from lmlab.tasks.long_context.memrecall import LongText, WorkingMemory
+
+Losses = Callable[[Sequence[WorkingMemory], Sequence[int]], list[float]]
+"""The reasoner's loss on each memory, in nats per label; the second argument gives its example."""
+
+
+def initial_relevance(text: LongText, count: int, generator: np.random.Generator) -> list[bool]:
+    """Initial relevance labels: the `count` best blocks by BM25 between query and blocks.
+
+    A block that shares no token with the query is never among them. Without a query, `count` random
+    blocks.
+    """
+    marks = [False] * len(text.blocks)
+    if text.query.tokens:
+        scores = bm25_scores(text)
+        best = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
+        chosen = [number for number in best[:count] if scores[number] > 0]
+    else:
+        chosen = generator.permutation(len(marks))[:count].tolist()
+    for number in chosen:
+        marks[number] = True
+    return marks
+
+
+def bm25_scores(text: LongText) -> list[float]:
+    """BM25 of each block for the query, over tokens."""
+    blocks = [block.tokens for block in text.blocks]
+    size = 1 + max(max(tokens, default=0) for tokens in (*blocks, text.query.tokens))
+    found = token_scores(token_weights(blocks, size), [text.query.tokens])
+    return [float(score) for score in found[:, 0]]
+
+
+def updated_relevance(before: bool, increase: float, settings: MemRecallConfig) -> bool:
+    """Relevance label of a block after an intervention (Ding et al. 2020).
+
+        increase = loss(z without the block) - loss(z)
+
+    Above t_up the block is relevant, below t_down it is not; in between the label stays, which
+    prevents changes at every epoch.
+    """
+    if increase > settings.t_up:
+        return True
+    return False if increase < settings.t_down else before
+
+
+def intervene(
+    memories: Sequence[WorkingMemory],
+    marks: Sequence[Sequence[bool]],
+    certain: Sequence[Sequence[bool]],
+    losses: Losses,
+    settings: MemRecallConfig,
+) -> list[list[bool]]:
+    """Update relevance labels by interventions: remove each block of each memory once.
+
+    `certain` blocks hold the answer itself: they are always relevant and never removed. Blocks
+    outside a memory keep their labels. Cost: one pass over the memory per block in it.
+    """
+    tried = [
+        (row, number)
+        for row, memory in enumerate(memories)
+        for number in memory.numbers
+        if not certain[row][number]
+    ]
+    without = [
+        WorkingMemory(
+            text=memories[row].text, numbers=tuple(n for n in memories[row].numbers if n != number)
+        )
+        for row, number in tried
+    ]
+    whole = losses(memories, range(len(memories)))
+    less = losses(without, [row for row, _ in tried])
+    found = [[bool(m or c) for m, c in zip(*pair, strict=True)] for pair in
+             zip(marks, certain, strict=True)]  # fmt: skip
+    for (row, number), loss in zip(tried, less, strict=True):
+        found[row][number] = updated_relevance(found[row][number], loss - whole[row], settings)
+    return found
+
 
 Spans = Sequence[tuple[int, int]]
 

@@ -8,25 +8,12 @@ from typing import Any
 
 import torch
 
-from lmlab.core.evaluation_mode import (
-    device_of,
-    evaluation_mode,
-)
+from lmlab.core.evaluation_mode import device_of, evaluation_mode
 from lmlab.models.cogqa import CogQA, QuestionKind
 from lmlab.tasks.finetuned_model import TaskAnswer
-from lmlab.tasks.multihop.cognitive_graph import (
-    CognitiveGraph,
-    EdgeNames,
-)
-from lmlab.tasks.multihop.graph_expansion import (
-    ExpandedGraph,
-    expand_graphs,
-)
-from lmlab.tasks.multihop.multihop_rows import (
-    MultihopQuestion,
-    MultihopRow,
-)
-from lmlab.tasks.multihop.node_inputs import NodeEncoder
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph, EdgeNames, NodeEncoder
+from lmlab.tasks.multihop.graph_expansion import ExpandedGraph, expand_graphs
+from lmlab.tasks.multihop.multihop_rows import MultihopQuestion, MultihopRow
 from lmlab.tasks.task import Row
 
 QUESTIONS_PER_BATCH = 64

@@ -7,26 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lmlab.data.name_matching import (
-    find_entity_name,
-    sentence_around,
-)
-from lmlab.layers.span_pointers import (
-    NO_LABELS,
-    SpanPositions,
-    pointer_labels,
-)
+from lmlab.data.name_matching import find_entity_name, sentence_around
+from lmlab.layers.span_pointers import NO_LABELS, SpanPositions, pointer_labels
 from lmlab.models.cogqa import QuestionKind
-from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph, NodeEncoder, NodeInput
 from lmlab.tasks.multihop.graph_expansion import ExpandedGraph
-from lmlab.tasks.multihop.multihop_rows import (
-    Edge,
-    MultihopRow,
-)
-from lmlab.tasks.multihop.node_inputs import (
-    NodeEncoder,
-    NodeInput,
-)
+from lmlab.tasks.multihop.multihop_rows import Edge, MultihopRow
 
 PointerLabels = list[list[int]]
 

@@ -11,12 +11,8 @@ from torch import Tensor
 from lmlab.data.name_matching import sentence_around
 from lmlab.layers.span_pointers import PointedSpan
 from lmlab.models.cogqa import CogQAReader, ExtractedSpans
-from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph
+from lmlab.tasks.multihop.cognitive_graph import CognitiveGraph, NodeEncoder, NodeInput
 from lmlab.tasks.multihop.multihop_rows import MultihopQuestion
-from lmlab.tasks.multihop.node_inputs import (
-    NodeEncoder,
-    NodeInput,
-)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lmlab.core.errors import UserError, unknown_name_or_path
-from lmlab.core.json_text import parse_json
+from lmlab.core.untrusted_input import parse_json
 from lmlab.data.lines import ReadingReport, held_lines
 from lmlab.data.name_matching import find_entity_name
 from lmlab.data.wordnet.multihop_questions import multihop_questions
@@ -173,11 +173,7 @@ def _check_way(row: MultihopRow) -> None:
 
 
 def read_multihop_rows(
-    data: str | Path,
-    *,
-    seed: int = 0,
-    errors: str = "strict",
-    report: ReadingReport | None = None,
+    data: str | Path, *, seed: int = 0, errors: str = "strict", report: ReadingReport | None = None
 ) -> Splits:
     """Rows by split: of a built-in set, of a folder with files for each split, or of one file.
 

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 
+from lmlab.core.answers import Answer, Evidence
 from lmlab.core.errors import UserError
+from lmlab.core.system import System
 from lmlab.data.lines import ReadingReport
 from lmlab.layers.cogqa_config import CogQAConfig
 from lmlab.models.cogqa import CogQA, CogQAReader
+from lmlab.sampling.question_answering import AnsweredQuestion, QuestionAnswerer
 from lmlab.tasks.confidence_intervals import TaskMetrics, wilson_interval
-from lmlab.tasks.finetune_job import (
-    FinetuneJob,
-    FinetuneResult,
-    evaluation_split,
-    write_evaluation,
-)
-from lmlab.tasks.finetuned_model import load_base
-from lmlab.tasks.multihop.answer_selection import (
-    MultihopAnswer,
-    answer_questions,
-    multihop_metrics,
-)
-from lmlab.tasks.multihop.multihop_model import MultihopModel
+from lmlab.tasks.finetune_job import FinetuneJob, FinetuneResult, evaluation_split, write_evaluation
+from lmlab.tasks.finetuned_model import FinetunedModel, load_base
+from lmlab.tasks.multihop.answer_selection import MultihopAnswer, answer_questions, multihop_metrics
+from lmlab.tasks.multihop.cognitive_graph import NodeEncoder
 from lmlab.tasks.multihop.multihop_rows import (
     FIELDS,
     TASK_NAME,
+    MultihopQuestion,
     MultihopRow,
     MultihopRowChecker,
     read_multihop_rows,
@@ -37,14 +34,116 @@ from lmlab.tasks.multihop.multihop_rows import (
 from lmlab.tasks.multihop.paragraph_store import (
     PARAGRAPHS_FILE,
     common_names,
+    load_paragraphs,
     paragraph_bytes,
     shared_paragraphs,
+    start_entities,
 )
 from lmlab.tasks.multihop.two_stage_training import TwoStageTraining
 from lmlab.tasks.task import Row, Splits, Task
 from lmlab.training.config import apply_settings
 from lmlab.training.distributed import make_accelerator
 from lmlab.training.run_folder import RunFolder, TrainedModel, load_weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MultihopModel(FinetunedModel):
+    """CogQA with the paragraphs of its run."""
+
+    has_graph: ClassVar[bool] = True
+    system: CogQA
+    common: tuple[str, ...] = ()
+    """Names that are common question words rather than entities."""
+
+    @property
+    def base(self) -> System:
+        return self.system.base
+
+    @cached_property
+    def paragraphs(self) -> Mapping[str, str]:
+        """The paragraphs of the training data, by entity."""
+        return load_paragraphs(self.path)
+
+    @cached_property
+    def _names(self) -> Mapping[str, str]:
+        return {name.lower(): name for name in self.paragraphs}
+
+    @cached_property
+    def _encoder(self) -> NodeEncoder:
+        reader = self.system.reader
+        return NodeEncoder(self.tokenizer, reader.vocabulary, reader.longest)
+
+    def answer(self, question: str) -> MultihopAnswer:
+        """The answer to a bare question about entities in the run's paragraphs."""
+        return self.predict_with_details([{"question": question}])[0]
+
+    def ask(self, questions: Sequence[str], *, answers: int = 1) -> list[list[Answer]]:
+        """The answer to each question (`Ask`); its evidence are the hops with their clues."""
+        if answers > 1:
+            raise UserError(
+                f"answers must be 1 for the task {self.task.name}, which gives one answer to a "
+                f"question, got {answers}."
+            )
+        rows = [{"question": question} for question in questions]
+        return [
+            [_with_evidence(each)] if each.answer else []
+            for each in self.predict_with_details(rows)
+        ]
+
+    def ask_stream(
+        self, chunks: Iterable[Sequence[str]], **options: Any
+    ) -> Iterator[AnsweredQuestion]:
+        for name in ("documents", "knowledge", "facts"):
+            if options.pop(name, None):
+                raise UserError(
+                    f"{name} does not apply to the task {self.task.name}, which uses the "
+                    "paragraphs of its run; use lmlab predict for rows with paragraphs."
+                )
+        return QuestionAnswerer(system=self, tokenizer=self.tokenizer, **options).ask(chunks)
+
+    def check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        for number, row in enumerate(rows, start=1):
+            self._question(number, row)
+
+    def predict_with_details(self, rows: Sequence[Mapping[str, Any]]) -> list[MultihopAnswer]:
+        """The answer to each row, of which only question, start and paragraphs are used.
+
+        Without `start` entities are found in the question, without `paragraphs` those of the run
+        are used.
+        """
+        questions = [self._question(number, row) for number, row in enumerate(rows, start=1)]
+        return answer_questions(self.system, self._encoder, questions)
+
+    def _question(self, number: int, row: Mapping[str, Any]) -> MultihopQuestion:
+        text = row.get("question")
+        if not isinstance(text, str) or not text.strip():
+            raise UserError(f"row {number} of {self.task.name} needs a question.")
+        own = row.get("paragraphs")
+        if own is not None and not isinstance(own, Mapping):
+            raise UserError(
+                f"row {number} of {self.task.name}: paragraphs must be an object of texts."
+            )
+        paragraphs = self.paragraphs if own is None else own
+        start = row.get("start")
+        if start is None:
+            names = self._names if own is None else {name.lower(): name for name in own}
+            start = start_entities(text, names, self.common)
+        if not start:
+            raise UserError(
+                f"the question {text!r} names no entity that has a paragraph; give start and "
+                "paragraphs in a row, or ask about an entity of the training data."
+            )
+        return MultihopQuestion(text=text, start=tuple(map(str, start)), paragraphs=paragraphs)
+
+
+def _with_evidence(answer: MultihopAnswer) -> Answer:
+    """An answer whose evidence are the hops of its path."""
+    probabilities = answer.graph.step_probabilities()
+    evidence = tuple(
+        Evidence(name=f"{origin} → {target}", text=clue, probability=probabilities[origin, target])
+        for (origin, target), (_, clue) in zip(answer.path, answer.evidence, strict=True)
+    )
+    return Answer(text=answer.answer, log_prob=math.log(answer.probability), evidence=evidence)
 
 
 class MultihopQA(Task):
@@ -92,10 +191,7 @@ class MultihopQA(Task):
         )
         paragraphs = shared_paragraphs(splits)
         described = job.describe(
-            model,
-            self,
-            settings=asdict(settings),
-            common=common_names(splits["train"], paragraphs),
+            model, self, settings=asdict(settings), common=common_names(splits["train"], paragraphs)
         )
         job.write_run(model, described, {PARAGRAPHS_FILE: paragraph_bytes(paragraphs)})
         torch.manual_seed(job.config.seed)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lmlab.core.errors import UserError
-from lmlab.core.gzip_data import unpack_gzip
-from lmlab.core.json_text import parse_json
+from lmlab.core.untrusted_input import parse_json, unpack_gzip
 from lmlab.tasks.task import Splits
 
 PARAGRAPHS_FILE = "memory/paragraphs.jsonl.gz"

@@ -16,13 +16,11 @@ from lmlab.interop.hf.bert_like import (
     MaskedLMFamily,
     pooler_pairs,
 )
-from lmlab.interop.hf.config_fields import (
-    ConfigField,
-    activation_field,
-)
 from lmlab.interop.hf.family import CheckpointSpec
 from lmlab.interop.hf.weight_mapping import (
+    ConfigField,
     WeightPair,
+    activation_field,
     concatenated_pairs,
     linear_pairs,
 )

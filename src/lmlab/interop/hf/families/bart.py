@@ -7,12 +7,7 @@ from typing import Any
 
 from lmlab.interop.hf.bart_like import DenoisingSeq2SeqFamily
 from lmlab.interop.hf.family import CheckpointSpec
-from lmlab.interop.hf.weight_mapping import (
-    ResizeRows,
-    WeightPair,
-    linear_pairs,
-    weight_pair,
-)
+from lmlab.interop.hf.weight_mapping import ResizeRows, WeightPair, linear_pairs, weight_pair
 
 POSITION_OFFSET = 2
 """Row of position 0."""

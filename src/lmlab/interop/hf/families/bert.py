@@ -28,10 +28,7 @@ from lmlab.interop.hf.bert_like import (
 )
 from lmlab.interop.hf.checkpoint_files import read_weights
 from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
-from lmlab.interop.hf.sentence_encoders import (
-    SentenceEncoderConfig,
-    read_sentence_encoder_config,
-)
+from lmlab.interop.hf.sentence_encoders import SentenceEncoderConfig, read_sentence_encoder_config
 from lmlab.interop.hf.weight_mapping import WeightPair
 
 SENTENCE_ENCODER_KEY = "sentences"

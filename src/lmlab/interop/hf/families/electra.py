@@ -30,18 +30,13 @@ from lmlab.interop.hf.bert_like import (
     segment_filler,
     with_defaults,
 )
-from lmlab.interop.hf.checkpoint_files import (
-    read_config,
-    read_weights,
-)
-from lmlab.interop.hf.config_fields import (
-    read_whole_number,
-    resolve_settings,
-)
+from lmlab.interop.hf.checkpoint_files import read_config, read_weights
 from lmlab.interop.hf.family import CheckpointSpec
 from lmlab.interop.hf.weight_mapping import (
     WeightPair,
     linear_pairs,
+    read_whole_number,
+    resolve_settings,
     weight_pair,
 )
 

@@ -13,7 +13,6 @@ from lmlab.interop.hf.bert_like import (
     MaskedLMFamily,
     with_defaults,
 )
-from lmlab.interop.hf.config_fields import read_whole_number
 from lmlab.interop.hf.family import CheckpointSpec, layer_names
 from lmlab.interop.hf.weight_mapping import (
     ResizeRows,
@@ -21,6 +20,7 @@ from lmlab.interop.hf.weight_mapping import (
     WeightPair,
     concatenated_pairs,
     linear_pairs,
+    read_whole_number,
     weight_pair,
 )
 

@@ -10,15 +10,9 @@ from torch import Tensor
 
 from lmlab.core.errors import UserError
 from lmlab.data.tokenizers import Tokenizer
-from lmlab.interop.hf.bart_like import (
-    SIDES,
-    DenoisingSeq2SeqFamily,
-)
+from lmlab.interop.hf.bart_like import SIDES, DenoisingSeq2SeqFamily
 from lmlab.interop.hf.family import CheckpointSpec
-from lmlab.interop.hf.weight_mapping import (
-    WeightPair,
-    linear_pairs,
-)
+from lmlab.interop.hf.weight_mapping import WeightPair, linear_pairs
 from lmlab.layers.positional_embedding import SinusoidalPositionalEmbedding
 
 GAP_SENTENCE_TOKEN = "<mask_1>"

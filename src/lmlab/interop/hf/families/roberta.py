@@ -15,12 +15,8 @@ from lmlab.interop.hf.bert_like import (
     MaskedLMFamily,
     with_defaults,
 )
-from lmlab.interop.hf.config_fields import read_whole_number
 from lmlab.interop.hf.family import CheckpointSpec
-from lmlab.interop.hf.weight_mapping import (
-    ResizeRows,
-    TensorMapping,
-)
+from lmlab.interop.hf.weight_mapping import ResizeRows, TensorMapping, read_whole_number
 
 
 class Roberta(MaskedLMFamily):

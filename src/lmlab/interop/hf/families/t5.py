@@ -10,20 +10,18 @@ from lmlab.core.errors import UserError
 from lmlab.core.vocabulary import Vocabulary
 from lmlab.data.tokenizers import Tokenizer
 from lmlab.interop.hf.bart_like import SIDES
-from lmlab.interop.hf.config_fields import (
-    ACTIVATIONS,
-    ConfigField,
-    from_hf_activation,
-    read_whole_number,
-)
 from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec
 from lmlab.interop.hf.weight_mapping import (
+    ACTIVATIONS,
+    ConfigField,
     WeightPair,
     concatenated_pairs,
+    from_hf_activation,
     linear_pairs,
+    read_whole_number,
     weight_pair,
 )
-from lmlab.sampling.masked_text import SENTINEL
+from lmlab.sampling.prompts import SENTINEL
 
 GATED_PREFIX = "gated-"
 

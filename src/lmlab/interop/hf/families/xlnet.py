@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lmlab.interop.hf.config_fields import (
-    ConfigField,
-    activation_field,
-)
 from lmlab.interop.hf.family import CheckpointFamily, CheckpointSpec, layer_names
 from lmlab.interop.hf.weight_mapping import (
     ConcatenateMapped,
+    ConfigField,
     Reshape,
     WeightPair,
+    activation_field,
     linear_pairs,
     weight_pair,
 )

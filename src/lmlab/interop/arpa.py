@@ -18,7 +18,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, NoReturn
@@ -27,11 +27,73 @@ import numpy as np
 
 from lmlab.core.atomic_files import new_file
 from lmlab.core.errors import UserError
-from lmlab.core.integer_parsing import parse_integer
+from lmlab.core.registry import catalogue
+from lmlab.core.untrusted_input import parse_integer
 from lmlab.core.vocabulary import END, MASK, PAD, SPECIAL_TOKENS, START, UNKNOWN, Vocabulary
+from lmlab.data.corpus import Layout
 from lmlab.data.lines import bounded_lines
-from lmlab.inference.backoff import MOST_ORDER, BackoffTables
-from lmlab.inference.key_index import KeyIndex
+from lmlab.data.tokenizer_training import word_level_tokenizer
+from lmlab.data.tokenizers import Tokenizer
+from lmlab.emissions.ngram_table import NgramTable
+from lmlab.inference.backoff import MOST_ORDER, BackoffTables, KeyIndex
+from lmlab.training.config import TrainingConfig
+from lmlab.training.distributed import lock_output
+from lmlab.training.run_folder import RunFolder, TrainedModel, build_system, load_run
+
+
+def ngram_systems() -> list[str]:
+    """The names of the n-gram systems."""
+    return [card.name for card in catalogue().values() if "Countable" in card.protocols]
+
+
+def export_arpa(run: Path | str, path: Path | str) -> None:
+    """Export an n-gram run as an ARPA file; .gz compresses it."""
+    model = load_run(run)
+    emission = getattr(model.system, "emission", None)
+    if not isinstance(emission, NgramTable):
+        raise UserError(
+            f"an ARPA file holds n-gram tables, but {run} is a run of {model.card.name}; systems "
+            f"that have them: {', '.join(ngram_systems())}."
+        )
+    tokens = [model.tokenizer.token(i) for i in range(model.tokenizer.vocabulary.size)]
+    write_arpa(path, emission.tables, tokens)
+
+
+def import_arpa(path: Path | str, out: Path | str) -> TrainedModel:
+    """Import an ARPA file as a run of the n-gram system; text is split on white space."""
+    run = RunFolder(Path(out))
+    with lock_output(run.path):
+        _write_run(path, run)
+    return load_run(out)
+
+
+def _write_run(path: Path | str, run: RunFolder) -> None:
+    if run.exists():
+        raise UserError(f"{run.path} already holds a run; choose another --out.")
+    tables, words = read_arpa(path)
+    tokenizer = Tokenizer(word_level_tokenizer({word: i for i, word in enumerate(words)}))
+    name, settings = ngram_systems()[0], {"order": tables.order}
+    system = build_system(name, settings, tables.vocabulary, seed=0)
+    emission = system.emission
+    assert isinstance(emission, NgramTable)
+    emission.set_tables(tables)
+    run.write_description(
+        {
+            "system": name,
+            "size": "small",
+            "recipe": None,
+            "seed": 0,
+            "system_config": settings,
+            "vocabulary": asdict(tables.vocabulary),
+            "tokenizer": tokenizer.kind,
+            "layout": asdict(Layout()),
+            "corpus": {"name": Path(path).name, "spec": "", "fingerprint": "", "seed": 0},
+            "training": asdict(TrainingConfig()),
+        },
+        tokenizer,
+        weights=system,
+    )
+
 
 LOG_10 = math.log(10.0)
 LOG10_ZERO = -99.0

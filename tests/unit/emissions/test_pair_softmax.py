@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmlab.layers import pair_normalisers
-from lmlab.layers.pair_normalisers import (
+from lmlab.emissions import pair_softmax
+from lmlab.emissions.pair_softmax import (
     pair_log_normalisers,
     pair_log_normalisers_clear,
     pairs_within,
@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows_at_once", [1, 12, 1024])
 def test_fast_normalisers_equal_the_clear_ones(rows_at_once, monkeypatch):
-    monkeypatch.setattr(pair_normalisers, "_ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(pair_softmax, "_ROWS_AT_ONCE", rows_at_once)
     first, second = draw(5, 6, 4, seed=0), draw(5, 6, 4, seed=1)
     weight, bias = draw(20, 4, seed=2), draw(20, seed=3)
     with torch.no_grad():
